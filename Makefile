@@ -1,0 +1,37 @@
+# Needs python3 (3.11 or newer), python3-venv, make and git.
+PYTHON ?= python3
+BIN := .venv/bin
+THREADS ?= 1
+
+.PHONY: install demo test check lint gpu clean
+
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: install
+	$(BIN)/sightline pretrain shapes --recipe mocov3.shapes --device cpu --out runs/demo --overwrite
+	$(BIN)/sightline evaluate runs/demo --labeled shapes
+	@echo "Open runs/demo/report.html in a browser."
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+check: install
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+gpu:
+	$(PYTHON) -m pytest -m gpu --gpu-json gpu.json
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,76 @@
+"""MoCo v1 and v2 (He et al. 2019, arXiv:1911.05722; Chen et al. 2020, arXiv:2003.04297).
+
+Algorithm 1 of the first: the key of the same picture against a queue of past keys.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch.nn.functional as F
+
+from sightline import dist
+from sightline.errors import UserError
+from sightline.losses.contrastive import queue_info_nce
+from sightline.methods.base import Method, MethodConfig, Moment, Step, Views, shuffle, unshuffle
+from sightline.nn import Backbone, Encoder, Queue, Teacher, mlp
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoCoConfig(MethodConfig):
+    """Defaults: MoCo v2. For v1: mlp=False, temperature=0.07."""
+
+    shuffles: ClassVar[bool] = True
+
+    dim: int = 128
+    mlp: bool = True  # False: one linear layer
+    queue_size: int = 65536
+    temperature: float = 0.2
+    momentum: float = 0.999
+    bn: Literal["sync", "split", "shuffle"] = "shuffle"
+
+    def make(self, backbone: Backbone) -> "MoCo":
+        """The method around this backbone."""
+        return MoCo(backbone, self)
+
+    def refuse(self, *, batch_size: int) -> None:
+        """A queue must hold at least one batch."""
+        if self.queue_size < batch_size:
+            raise UserError(
+                f"method.queue_size is {self.queue_size} but a batch brings {batch_size} keys. "
+                f"Make the queue {batch_size} or longer, or the batch smaller."
+            )
+
+    def chance_loss(self, batch_size: int) -> float:
+        """A guess among the positive and the queue."""
+        return math.log(1 + self.queue_size)
+
+
+class MoCo(Method):
+    """Student = backbone + projector; the teacher, its moving average, fills the queue."""
+
+    def __init__(self, backbone: Backbone, config: MoCoConfig) -> None:
+        super().__init__()
+        hidden = [backbone.dim] if config.mlp else []
+        head = mlp(backbone.dim, *hidden, config.dim, norm=False, bias=True, last_bias=True)
+        self.config = config
+        self.student = Encoder(backbone, head)
+        self.teacher = Teacher(self.student)
+        self.queue = Queue(config.queue_size, config.dim)
+
+    def forward(self, views: Views, at: Moment) -> Step:
+        """(K + 1)-way classification: the positive is class 0."""
+        x_q, x_k = views
+        h, q = self.student(x_q)
+        if self.config.bn == "shuffle":  # so that the key's BN statistics give nothing away
+            order = at.permutation("shuffle", len(x_k) * dist.world_size())
+            k = unshuffle(self.teacher(shuffle(x_k, order))[1], order)
+        else:
+            _, k = self.teacher(x_k)
+        loss = queue_info_nce(q, k, self.queue.read(), temperature=self.config.temperature)
+        self.queue.push(F.normalize(k, dim=1))
+        return Step(loss=loss, features=h)
+
+    def after_step(self, at: Moment) -> None:
+        """Let the teacher follow the student."""
+        self.teacher.follow(self.student, self.config.momentum)

@@ -1,0 +1,67 @@
+"""Backbone, student and teacher networks."""
+
+import copy
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Images = Float[Tensor, "n c h w"]
+Rows = Float[Tensor, "n _"]
+
+
+class Backbone(nn.Module):
+    """Any network that maps images to feature rows of a known width."""
+
+    dim: int
+
+
+class Encoder(nn.Module):
+    """Backbone then projector; calling it gives (features, embedding)."""
+
+    def __init__(self, backbone: Backbone, projector: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.projector = projector
+
+    def forward(self, x: Images) -> tuple[Rows, Rows]:
+        """Features before and embedding after the projector."""
+        h = self.backbone(x)
+        return h, self.projector(h)
+
+
+class Teacher(nn.Module):
+    """A network like the student that follows it as a moving average and never sees a gradient.
+
+    `momentum` is that of the last move, kept for the log. Only parameters move: the teacher runs
+    in training mode and keeps its own running statistics.
+    """
+
+    def __init__(self, student: nn.Module, *, copied: bool = True) -> None:
+        super().__init__()
+        net = copy.deepcopy(student) if copied else fresh(student)
+        self.net = net.requires_grad_(False)
+        self.momentum: Tensor | float | None = None
+
+    @torch.no_grad()
+    def forward(self, x: Images) -> tuple[Rows, Rows]:
+        """What the student's double says, without a graph."""
+        return self.net(x)
+
+    @torch.no_grad()
+    def follow(self, student: nn.Module, momentum: Tensor | float) -> None:
+        """teacher = momentum * teacher + (1 - momentum) * student."""
+        mine, theirs = list(self.net.parameters()), list(student.parameters())
+        torch._foreach_mul_(mine, momentum)
+        torch._foreach_add_(mine, torch._foreach_mul(theirs, 1 - momentum))
+        self.momentum = momentum
+
+
+def fresh(network: nn.Module) -> nn.Module:
+    """The same architecture with weights drawn anew, parts before wholes."""
+    network = copy.deepcopy(network)
+    for module in reversed(list(network.modules())):
+        reset = getattr(module, "reset_parameters", None) or getattr(module, "init_weights", None)
+        if callable(reset):
+            reset()
+    return network

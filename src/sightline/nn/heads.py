@@ -1,0 +1,28 @@
+"""Projector and predictor heads: they differ in widths, biases and where normalisation stands."""
+
+from itertools import pairwise
+from typing import Literal
+
+from torch import nn
+
+from sightline.nn.norm import BatchNorm
+
+
+def mlp(
+    *dims: int,
+    norm: bool = True,
+    bias: bool = False,
+    last_bias: bool = False,
+    last_norm: Literal["both", "scale", "none"] | None = None,
+) -> nn.Sequential:
+    """Linear, norm, ReLU for each pair of widths; the last pair is linear, then norm if asked.
+
+    `last_norm` names the learned parts of the final norm: "both", "scale" only, or "none".
+    """
+    layers: list[nn.Module] = []
+    for i, o in pairwise(dims[:-1]):
+        layers += [nn.Linear(i, o, bias=bias), *([BatchNorm(o)] if norm else []), nn.ReLU()]
+    layers.append(nn.Linear(dims[-2], dims[-1], bias=last_bias))
+    if last_norm is not None:
+        layers.append(BatchNorm(dims[-1], affine=last_norm))
+    return nn.Sequential(*layers)

@@ -1,0 +1,137 @@
+"""Batch normalisation over groups of the global batch.
+
+`group=None` is one group over the pictures of all processes (SyncBN). `group=n` makes a group of
+every n consecutive pictures of the global batch, whatever the number of processes: on one GPU it
+gives the statistics that n pictures per GPU would give. Shuffled BN (MoCo) is groups of n over a
+permuted batch; the method permutes. The same numbers on CPU and GPU, in float32 and float64.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from sightline import dist
+from sightline.errors import UserError
+
+Affine = Literal["both", "scale", "none"]
+
+
+class BatchNorm(nn.Module):
+    """Running statistics are the mean over all groups on all processes."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        group: int | None = None,
+        affine: Affine = "both",
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.group, self.eps, self.momentum = group, eps, momentum
+        self.weight = None if affine == "none" else nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features)) if affine == "both" else None
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+        self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
+        self.after: nn.Module = nn.Identity()  # timm fuses its activation into its BN modules
+
+    def forward(self, x: Float[Tensor, "n c *space"]) -> Float[Tensor, "n c *space"]:
+        """Normalise each channel by its group's statistics, or by the running ones in eval mode."""
+        if not self.training:
+            y = F.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
+        elif self.group is None and dist.world_size() > 1:
+            y = self._across(x, torch.zeros(len(x), dtype=torch.long, device=x.device), 1)
+        elif self.group is None or len(x) % self.group == 0:
+            y = self._local(x, self.group or len(x))
+        else:
+            rows = dist.rank() * len(x) + torch.arange(len(x), device=x.device)
+            y = self._across(x, rows // self.group, -(-len(x) * dist.world_size() // self.group))
+        return self.after(y)
+
+    def _local(self, x: Tensor, group: int) -> Tensor:
+        """Every group lies on this process: the native kernel, one call a group."""
+        count = x[:group].numel() // x.shape[1]
+        if count < 2:
+            raise UserError(
+                f"Batch normalisation got {count} value per channel in a group and needs two or "
+                "more. Raise batch_size or method.bn_group."
+            )
+        out, mean, inverse = zip(
+            *(
+                torch.native_batch_norm(part, *self._affine(), None, None, True, 0.0, self.eps)
+                for part in x.split(group)
+            ),
+            strict=True,
+        )
+        var = torch.stack(inverse).detach().pow(-2) - self.eps
+        mean = dist.mean(torch.stack(mean).mean(dim=0))
+        self._track(mean, dist.mean((var * (count / (count - 1))).mean(dim=0)))
+        return torch.cat(out) if len(out) > 1 else out[0]
+
+    def _affine(self) -> tuple[Tensor | None, Tensor | None]:
+        # The native kernel takes both or neither.
+        if self.weight is not None and self.bias is None:
+            return self.weight, torch.zeros_like(self.weight)
+        return self.weight, self.bias
+
+    def _across(self, x: Tensor, group: Int64[Tensor, " n"], num_groups: int) -> Tensor:
+        """Groups that lie on several processes: two sums over all of them, in two passes."""
+        high = x.to(torch.promote_types(x.dtype, torch.float32))
+        space = tuple(range(2, x.dim()))
+        shape = (-1, x.shape[1], *(1,) * len(space))
+
+        def total(rows: Tensor) -> Tensor:
+            table = rows.new_zeros(num_groups, rows.shape[1])
+            return dist.all_sum(table.index_add(0, group, rows))
+
+        ones = high.new_full((len(x), 1), float(x[0, 0].numel()))
+        count = total(ones)  # [groups, 1]
+        mean = total(high.sum(space) if space else high) / count
+        centred = high - mean[group].view(shape)
+        var = total(centred.pow(2).sum(space) if space else centred.pow(2)) / count
+        self._track(mean.mean(dim=0), (var * count / (count - 1)).mean(dim=0))
+        y = centred * (var + self.eps).rsqrt()[group].view(shape)
+        if self.weight is not None:
+            y = y * self.weight.view(shape)
+        if self.bias is not None:
+            y = y + self.bias.view(shape)
+        return y.to(x.dtype)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, var: Tensor) -> None:
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+        self.num_batches_tracked += 1
+
+
+def convert(module: nn.Module, group: int | None) -> nn.Module:
+    """Replace torch's BN modules by ours and give every one its groups; names do not change."""
+    if isinstance(module, BatchNorm):
+        module.group = group
+        return module
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        ours = BatchNorm(
+            module.num_features,
+            group=group,
+            affine="both" if module.affine else "none",
+            eps=module.eps,
+            momentum=0.1 if module.momentum is None else module.momentum,
+        )
+        ours.load_state_dict(module.state_dict(), strict=False)
+        if hasattr(module, "act"):
+            ours.after = nn.Sequential(module.drop, module.act)
+        return ours.train(module.training)
+    for name, child in module.named_children():
+        setattr(module, name, convert(child, group))
+    return module

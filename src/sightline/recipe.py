@@ -1,0 +1,136 @@
+"""Everything that decides what a run computes, as frozen dataclasses, and its checks."""
+
+import dataclasses
+import importlib
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sightline.backbones import BackboneConfig
+from sightline.errors import UserError, nearest
+from sightline.methods import METHODS, MethodConfig
+from sightline.methods.base import check
+from sightline.optim.groups import Optim
+from sightline.views import View
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Which pictures, and how they are kept."""
+
+    path: str = ""
+    """The word DATA of the command line."""
+    classes: str | None = None
+    """A file that lists the classes to keep."""
+    labels: bool = False
+    """Read labels from sub-folders; used for measuring only."""
+    store_size: int = 256
+    """Short side of the decoded pictures that are kept."""
+    channels: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides what a run computes."""
+
+    method: MethodConfig
+    views: tuple[View, ...]
+    optim: Optim
+    backbone: BackboneConfig = BackboneConfig()
+    data: Data = Data()
+    epochs: int = 100
+    batch_size: int = 256
+    """Pictures per optimizer step over all processes."""
+    seed: int = 0
+    precision: Literal["bf16", "fp16", "float32"] = "float32"
+    """Of the networks; losses are at least float32."""
+    compile: bool = False
+    log_every: int = 10
+    """Steps between records."""
+    save_every: int = 1
+    """Epochs between checkpoints."""
+    measure_every: int = 10
+    """Epochs between kNN measurements, where there are labels."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise UserError(f"epochs is {self.epochs}; a run needs 1 or more.")
+        warmup = self.optim.schedule.warmup_epochs
+        if warmup >= self.epochs:
+            raise UserError(
+                f"optim.schedule.warmup_epochs is {warmup} but the run has only {self.epochs} "
+                "epochs. Lower the warm-up or raise epochs."
+            )
+        if min(self.log_every, self.save_every, self.measure_every) < 1:
+            raise UserError("log_every, save_every and measure_every must be 1 or more.")
+        check(self.method, batch_size=self.batch_size, num_views=len(self.views))
+
+
+def method_name(config: MethodConfig) -> str:
+    """The key of a method's settings in METHODS, or `package.module:Name` for an outsider's."""
+    kind = type(config)
+    known = [name for name, known in METHODS.items() if known is kind]
+    return known[0] if known else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def method_config(name: str) -> type[MethodConfig]:
+    """The settings class called `name`: a key of METHODS, or `package.module:Name`."""
+    if name in METHODS:
+        return METHODS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise UserError(
+            f'There is no method "{name}".{nearest(name, METHODS)} '
+            f"Known: {', '.join(sorted(METHODS))}."
+        )
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f'Cannot import the method "{name}": {error}.') from error
+    if not (isinstance(found, type) and issubclass(found, MethodConfig)):
+        raise UserError(f'"{name}" is not a subclass of sightline.methods.MethodConfig.')
+    return found
+
+
+def to_dict(recipe: Recipe) -> dict[str, Any]:
+    """Plain values that JSON can hold."""
+    return dataclasses.asdict(recipe) | {
+        "method": {"name": method_name(recipe.method), **dataclasses.asdict(recipe.method)}
+    }
+
+
+def from_dict(saved: dict[str, Any], *, allow: str | None = None) -> Recipe:
+    """The recipe that `to_dict` wrote; keys that a run folder adds beside it are left out.
+
+    A method from outside is imported only if `allow` repeats its name.
+    """
+    name = saved["method"]["name"]
+    if name not in METHODS and ":" in name and name != allow:
+        raise UserError(
+            f'This recipe uses the method "{name}" from outside sightline. Loading it runs that '
+            f"code. If you trust it, repeat its name: --method {name}"
+        )
+    method = {k: v for k, v in saved["method"].items() if k != "name"}
+    fields = {f.name for f in dataclasses.fields(Recipe)}
+    rest = {k: v for k, v in saved.items() if k in fields and k != "method"}
+    return _build(Recipe, rest | {"method": _build(method_config(name), method)})
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """A value of JSON made into the type that a field asks for."""
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        hints = typing.get_type_hints(kind)
+        unknown = sorted(set(value) - set(hints))
+        if unknown:
+            raise UserError(
+                f'{kind.__name__} has no setting "{unknown[0]}".{nearest(unknown[0], hints)}'
+            )
+        return kind(**{k: _build(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+        return tuple(_build(k, v) for k, v in zip(kinds, value, strict=True))
+    if origin in (typing.Union, types.UnionType) and value is not None:
+        return _build(next(k for k in args if k is not type(None)), value)
+    return value
