@@ -91,9 +91,7 @@ def _world() -> dist.ProcessGroup:
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return collectives.wait_tensor(
-            collectives.all_gather_tensor(x.contiguous(), 0, _world())
-        )
+        return collectives.wait_tensor(collectives.all_gather_tensor(x.contiguous(), 0, _world()))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
+@torch.compiler.assume_constant_result
 def key(seed: int, *words: int | str) -> Key:
     """Two 32-bit words made from a seed and what the numbers are for."""
     digest = hashlib.blake2b(repr((int(seed), *words)).encode(), digest_size=8).digest()
@@ -81,9 +82,7 @@ def permutation(
     return torch.sort(draws, stable=True).indices
 
 
-def shuffled(
-    key: Key, n: int, position: Int64[Tensor, " m"], at: int = 0
-) -> Int64[Tensor, " m"]:
+def shuffled(key: Key, n: int, position: Int64[Tensor, " m"], at: int = 0) -> Int64[Tensor, " m"]:
     """Which of n pictures stands at each position of a shuffled order that is never stored.
 
     A Feistel network permutes the next power of four; positions that land outside n walk on.

@@ -4,14 +4,17 @@ import dataclasses
 import importlib
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import tyro
 
 from sightline.backbones import BackboneConfig
 from sightline.errors import UserError, nearest
 from sightline.methods import METHODS, MethodConfig
 from sightline.methods.base import check
-from sightline.optim.groups import Optim
+from sightline.optim import Optim
 from sightline.views import View
 
 
@@ -37,7 +40,7 @@ class Recipe:
     method: MethodConfig
     views: tuple[View, ...]
     optim: Optim
-    backbone: BackboneConfig = BackboneConfig()
+    backbone: BackboneConfig
     data: Data = Data()
     epochs: int = 100
     batch_size: int = 256
@@ -56,15 +59,24 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise UserError(f"epochs is {self.epochs}; a run needs 1 or more.")
-        warmup = self.optim.schedule.warmup_epochs
-        if warmup >= self.epochs:
-            raise UserError(
-                f"optim.schedule.warmup_epochs is {warmup} but the run has only {self.epochs} "
-                "epochs. Lower the warm-up or raise epochs."
-            )
+        self.optim.check(epochs=self.epochs)
         if min(self.log_every, self.save_every, self.measure_every) < 1:
             raise UserError("log_every, save_every and measure_every must be 1 or more.")
         check(self.method, batch_size=self.batch_size, num_views=len(self.views))
+
+
+def overridden(recipe: Recipe, given: Mapping[str, Any], flags: Sequence[str] = ()) -> Recipe:
+    """The recipe with the values that are not None, then with flags as on the command line."""
+    recipe = dataclasses.replace(recipe, **{k: v for k, v in given.items() if v is not None})
+    if not flags:
+        return recipe
+    return tyro.cli(
+        Recipe,
+        prog="sightline pretrain DATA",
+        default=recipe,
+        args=list(flags),
+        config=(tyro.conf.AvoidSubcommands,),
+    )
 
 
 def method_name(config: MethodConfig) -> str:
@@ -123,9 +135,8 @@ def _build(kind: Any, value: Any) -> Any:
         hints = typing.get_type_hints(kind)
         unknown = sorted(set(value) - set(hints))
         if unknown:
-            raise UserError(
-                f'{kind.__name__} has no setting "{unknown[0]}".{nearest(unknown[0], hints)}'
-            )
+            offer = nearest(unknown[0], hints)
+            raise UserError(f'{kind} has no setting "{unknown[0]}".{offer}')
         return kind(**{k: _build(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and isinstance(value, list | tuple):

@@ -39,7 +39,7 @@ def effective_rank(h: Float[Tensor, "n d"], *, eps: float = 1e-7) -> Float[Tenso
 
 
 def alignment(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Mean squared distance of two unit views of a picture: 0 when they agree (arXiv:2005.10242)."""
+    """Mean squared distance of a picture's two unit rows: 0 when they agree (arXiv:2005.10242)."""
     return (unit(x) - unit(y)).pow(2).sum(dim=1).mean()
 
 

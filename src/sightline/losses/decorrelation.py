@@ -1,7 +1,4 @@
-"""Losses on the statistics of the global batch.
-
-Sums run over all processes, so each process holds the loss of the whole batch.
-"""
+"""Losses on the statistics of the global batch: their sums run over all processes."""
 
 import torch
 from jaxtyping import Float
@@ -39,8 +36,8 @@ def vicreg(
     """
     loss = invariance * (z1 - z2).pow(2).mean()
     for z in (z1, z2):
-        rows = global_size(z)
-        cov = mean_product(centre(z), centre(z)) * (rows / (rows - 1))
+        centred, rows = centre(z), global_size(z)
+        cov = mean_product(centred, centred) * (rows / (rows - 1))
         spread = (1 - (cov.diagonal() + 1e-4).sqrt()).relu().mean()
         loss = loss + variance / 2 * spread + covariance * off_diagonal(cov) / len(cov)
     return loss

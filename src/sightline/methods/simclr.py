@@ -35,7 +35,11 @@ class SimCLR(Method):
         norm = config.head_norm
         widths = [backbone.dim, *[config.hidden_dim] * (config.num_layers - 1), config.dim]
         head = mlp(
-            *widths, norm=norm, bias=not norm, last_bias=not norm, last_norm="scale" if norm else None
+            *widths,
+            norm=norm,
+            bias=not norm,
+            last_bias=not norm,
+            last_norm="scale" if norm else None,
         )
         self.config = config
         self.student = Encoder(backbone, head)

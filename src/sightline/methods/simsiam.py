@@ -26,6 +26,7 @@ class SimSiam(Method):
     def __init__(self, backbone: Backbone, config: SimSiamConfig) -> None:
         super().__init__()
         dim = config.dim
+        self.config = config
         widths = [backbone.dim, *[dim] * config.num_layers]
         # The reference freezes the last layer's bias at random; the norm after it takes it away.
         self.student = Encoder(backbone, mlp(*widths, last_norm="none"))

@@ -1,6 +1,7 @@
 """Backbone, student and teacher networks."""
 
 import copy
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -41,7 +42,7 @@ class Teacher(nn.Module):
         super().__init__()
         net = copy.deepcopy(student) if copied else fresh(student)
         self.net = net.requires_grad_(False)
-        self.momentum: Tensor | float | None = None
+        self.momentum: Any = None
 
     @torch.no_grad()
     def forward(self, x: Images) -> tuple[Rows, Rows]:
@@ -49,11 +50,12 @@ class Teacher(nn.Module):
         return self.net(x)
 
     @torch.no_grad()
-    def follow(self, student: nn.Module, momentum: Tensor | float) -> None:
-        """teacher = momentum * teacher + (1 - momentum) * student."""
-        mine, theirs = list(self.net.parameters()), list(student.parameters())
+    def follow(self, student: nn.Module, momentum: Any) -> None:
+        """teacher = momentum * teacher + (1 - momentum) * student; a number or a device scalar."""
+        mine: list[Any] = list(self.net.parameters())
+        theirs: list[Any] = list(student.parameters())
         torch._foreach_mul_(mine, momentum)
-        torch._foreach_add_(mine, torch._foreach_mul(theirs, 1 - momentum))
+        torch._foreach_add_(mine, list(torch._foreach_mul(theirs, 1 - momentum)))
         self.momentum = momentum
 
 

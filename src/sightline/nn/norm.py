@@ -67,7 +67,7 @@ class BatchNorm(nn.Module):
                 f"Batch normalisation got {count} value per channel in a group and needs two or "
                 "more. Raise batch_size or method.bn_group."
             )
-        out, mean, inverse = zip(
+        out, means, inverse = zip(
             *(
                 torch.native_batch_norm(part, *self._affine(), None, None, True, 0.0, self.eps)
                 for part in x.split(group)
@@ -75,7 +75,7 @@ class BatchNorm(nn.Module):
             strict=True,
         )
         var = torch.stack(inverse).detach().pow(-2) - self.eps
-        mean = dist.mean(torch.stack(mean).mean(dim=0))
+        mean = dist.mean(torch.stack(means).mean(dim=0))
         self._track(mean, dist.mean((var * (count / (count - 1))).mean(dim=0)))
         return torch.cat(out) if len(out) > 1 else out[0]
 
@@ -129,8 +129,10 @@ def convert(module: nn.Module, group: int | None) -> nn.Module:
             momentum=0.1 if module.momentum is None else module.momentum,
         )
         ours.load_state_dict(module.state_dict(), strict=False)
-        if hasattr(module, "act"):
-            ours.after = nn.Sequential(module.drop, module.act)
+        ours.requires_grad_(all(p.requires_grad for p in module.parameters()))
+        fused = [part for name, part in module.named_children() if name in ("drop", "act")]
+        if fused:
+            ours.after = nn.Sequential(*fused)
         return ours.train(module.training)
     for name, child in module.named_children():
         setattr(module, name, convert(child, group))

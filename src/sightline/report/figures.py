@@ -2,14 +2,15 @@
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from itertools import pairwise
 from typing import Any
 
 Json = Any  # what json.loads gives
 Records = Sequence[Mapping[str, Json]]
-Point = tuple[float, float | None, float]  # step, epoch, value
+Number = int | float
+Point = tuple[Number, Number | None, Number]  # step, epoch, value
 
 WORDS: dict[str, list[dict[str, Json]]] = tomllib.loads(
     resources.files("sightline.report").joinpath("words.toml").read_text("utf-8")
@@ -17,11 +18,14 @@ WORDS: dict[str, list[dict[str, Json]]] = tomllib.loads(
 MOST_POINTS = 2000
 
 
-def number(value: Json) -> float | None:
-    """The value as a finite float, or None for anything else."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
+def finite(values: Iterable[Json]) -> list[Number | None]:
+    """Each value if it is a finite number, or None for anything else."""
+    return [v if type(v) in (int, float) and math.isfinite(v) else None for v in values]
+
+
+def number(value: Json) -> Number | None:
+    """The value if it is a finite number, or None for anything else."""
+    return finite([value])[0]
 
 
 def section(value: Json, *keys: str) -> dict[str, Json]:
@@ -31,9 +35,15 @@ def section(value: Json, *keys: str) -> dict[str, Json]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def logged(records: Records, key: str) -> list[float]:
-    """The finite values of one key, oldest first."""
-    return [v for record in records if (v := number(record.get(key))) is not None]
+def latest(records: Records, key: str) -> Number | None:
+    """The newest finite value of one key, or None."""
+    values = (number(record.get(key)) for record in reversed(records))
+    return next((value for value in values if value is not None), None)
+
+
+def present(values: Mapping[str, Json]) -> dict[str, Number]:
+    """Only what is a finite number."""
+    return {key: found for key, value in values.items() if (found := number(value)) is not None}
 
 
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
@@ -48,61 +58,43 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return [points[i] for i in sorted(kept)]
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")  # more digits cannot be seen, and would double the page
+def _short(value: Number) -> Number:
+    return (
+        value if isinstance(value, int) else float(f"{value:.6g}")
+    )  # more digits cannot be seen, and would double the page
 
 
-def curves(records: Records, accuracies: Mapping[str, float]) -> list[Json]:
+def curves(records: Records, found: Mapping[str, Number]) -> list[Json]:
     """Every curve with its points and dashed levels; an empty one says why."""
+    levels = {
+        "loss": {"chance": latest(records, "chance_loss")},
+        "knn": {"untrained": found.get("knn_untrained_accuracy"), "chance": found.get("chance")},
+    }
+    steps, epochs = (finite(r.get(key) for r in records) for key in ("step", "epoch"))
     drawn = []
     for curve in WORDS["curves"]:
-        points: list[Point] = []
-        for record in records:
-            step, epoch = number(record.get("step")), number(record.get("epoch"))
-            value = number(record.get(curve["key"]))
-            if step is not None and value is not None:
-                points.append((step, None if epoch is None else _short(epoch), _short(value)))
-        levels = {}
-        if curve["key"] == "loss":
-            levels = {"chance": chance for chance in logged(records, "chance_loss")[-1:]}
-        if curve["key"] == "knn":
-            names = {"untrained network": "knn_untrained_accuracy", "chance": "chance"}
-            levels = {name: accuracies[key] for name, key in names.items() if key in accuracies}
-        # a loss is due in every record: one that is missing or infinite is news
-        lost = len(records) - len(points) if curve["key"] == "loss" else 0
-        if points or "absent" in curve:
-            drawn.append(curve | {"points": thin(points), "levels": levels, "lost": lost})
+        values = finite(r.get(curve["key"]) for r in records)
+        rows = zip(steps, epochs, values, strict=True)
+        known = [(s, e, v) for s, e, v in rows if s is not None and v is not None]
+        if known or "absent" in curve:
+            points = [(s, None if e is None else _short(e), _short(v)) for s, e, v in thin(known)]
+            level = present(levels.get(curve["key"], {}))
+            lost = len(records) - len(known)  # only news where a value is due in every record
+            drawn.append(curve | {"points": points, "levels": level, "lost": lost})
     return drawn
 
 
-def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, float]:
+def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Number]:
     """The finite accuracies by name, from the results or else from the log."""
-    found = {"knn_accuracy": value for value in logged(records, "knn")[-1:]}
-    untrained = number(section(results, "baselines").get("untrained"))
-    found |= {} if untrained is None else {"knn_untrained_accuracy": untrained}
-    for bar in WORDS["bars"]:
-        value = number(section(results, bar["file"]).get(bar["field"]))
-        found |= {} if value is None else {bar["key"]: value}
-    return found
+    untrained = section(results, "baselines").get("untrained")
+    spare = {"knn_accuracy": latest(records, "knn"), "knn_untrained_accuracy": untrained}
+    fields = {b["key"]: section(results, b["file"]).get(b["field"]) for b in WORDS["bars"]}
+    return present(spare) | present(fields)
 
 
-def bars(found: Mapping[str, float]) -> list[Json]:
+def bars(found: Mapping[str, Number]) -> list[Json]:
     """The accuracies present, in reading order."""
     return [b | {"value": found[b["key"]]} for b in WORDS["bars"] if b["key"] in found]
-
-
-def gain(found: Mapping[str, float]) -> str | None:
-    """What training gave, in a sentence, where there is something to compare with."""
-    for key, name in (("knn", "kNN"), ("linear", "linear-probe")):
-        after = found.get(f"{key}_accuracy")
-        before = found.get(f"{key}_untrained_accuracy")
-        if after is not None and before is not None:
-            verb, more = ("raised", "more") if after >= before else ("lowered", "fewer")
-            return (
-                f"Training {verb} {name} accuracy from {100 * before:.1f} % to {100 * after:.1f} %: "
-                f"{100 * abs(after - before):.1f} points {more} than the untrained network."
-            )
-    return None
 
 
 def label_free(results: Mapping[str, Json]) -> list[Json]:

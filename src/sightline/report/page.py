@@ -14,12 +14,11 @@ from typing import Any
 
 from sightline.errors import UserError
 from sightline.report import figures
-from sightline.report.figures import Json, Records, logged, number, section
+from sightline.report.figures import Json, Records, latest, present, section
 from sightline.runs import Run, read_json
 
 SCRIPTS = ("dom.js", "curves.js", "pictures.js", "map.js", "script.js")
-SHEETS = {"views": "png", "map": "jpg", "neighbours": "jpg"}
-MIME = {"png": "image/png", "jpg": "image/jpeg"}
+SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbours.jpg": "image/jpeg"}
 
 
 def write(run: Run) -> Path:
@@ -43,21 +42,15 @@ def write(run: Run) -> Path:
 def summary(run: Run) -> dict[str, Any]:
     """Verdict, key figures and paths as one JSON value."""
     recipe, records, results = _read(run)
-    latest = {k: values[-1] for k in ("step", "epoch", "loss") if (values := logged(records, k))}
-    places = {
-        "recipe": run.recipe_path,
-        "log": run.log_path,
-        "checkpoints": run.checkpoints,
-        "results": run.results,
-        "pictures": run.pictures,
-        "report": run.report,
-    }
+    progress = present({key: latest(records, key) for key in ("step", "epoch", "loss")})
+    files = {"recipe": run.recipe_path, "log": run.log_path, "report": run.report}
+    folders = {"checkpoints": run.checkpoints, "results": run.results, "pictures": run.pictures}
     found = {
         "run": str(run.path),
         **_verdict(recipe, records, results),
-        "figures": latest | figures.accuracies(results, records),
+        "figures": progress | figures.accuracies(results, records),
         "label_free": section(results, "label_free"),
-        "paths": {name: str(place) for name, place in places.items() if place.exists()},
+        "paths": {name: str(place) for name, place in (files | folders).items() if place.exists()},
     }
     return _finite(found)
 
@@ -78,14 +71,13 @@ def _content(run: Run) -> dict[str, Any]:
     accuracies = figures.accuracies(results, records)
     return {
         "title": run.path.resolve().name,
-        "seconds": (logged(records, "time") or [None])[-1],
+        "seconds": latest(records, "time"),
         "verdict": _verdict(recipe, records, results),
-        "gain": figures.gain(accuracies),
         "bars": figures.bars(accuracies),
         "label_free": figures.label_free(results),
         "results": {name: value for name, value in results.items() if name != "verdict"},
         "curves": figures.curves(records, accuracies),
-        "sheets": {name: _sheet(run, name, suffix) for name, suffix in SHEETS.items()},
+        "sheets": {Path(f).stem: _sheet(run, f, kind) for f, kind in SHEETS.items()},
         "recipe": {k: v for k, v in recipe.items() if k not in ("reasons", "versions")},
         "reasons": section(recipe, "reasons"),
         "versions": section(recipe, "versions"),
@@ -99,21 +91,22 @@ def _verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
         rows = [row for row in found.get("evidence") or [] if isinstance(row, Mapping)]
         state = str(found.get("verdict") or "unclear")
         return {"verdict": state, "sentence": str(found["sentence"]), "evidence": rows}
-    where = "nothing is logged so far"
-    if epochs := logged(records, "epoch"):
-        whole = f" of {recipe['epochs']}" if number(recipe.get("epochs")) else ""
-        where = f"the last record is from epoch {epochs[-1]:.4g}{whole}"
+    epoch, where = latest(records, "epoch"), "nothing is logged so far"
+    if epoch is not None:
+        whole = f" of {recipe['epochs']}" if recipe.get("epochs") else ""
+        where = f"the last record is from epoch {epoch:.4g}{whole}"
     sentence = f"No verdict yet: {where}. The run is still going, or was stopped before its end."
     return {"verdict": "running", "sentence": sentence, "evidence": []}
 
 
-def _sheet(run: Run, name: str, suffix: str) -> dict[str, Any] | None:
+def _sheet(run: Run, file: str, kind: str) -> dict[str, Any] | None:
     """Where each tile lies, with the sheet of tiles itself as a data address."""
-    layout, sheet = run.picture_json(name), run.pictures / f"{name}.{suffix}"
+    sheet = run.pictures / file
+    layout = run.picture_json(sheet.stem)
     if not isinstance(layout, dict) or not sheet.exists():
         return None
     code = base64.b64encode(sheet.read_bytes()).decode("ascii")
-    return layout | {"sheet": f"data:{MIME[suffix]};base64,{code}"}
+    return layout | {"sheet": f"data:{kind};base64,{code}"}
 
 
 def _commands(run: Run) -> list[dict[str, str]]:

@@ -1,6 +1,7 @@
 """The training loop, as a generator: it trains, and whoever drives it logs, saves and evaluates."""
 
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sightline import dist
 from sightline.data.loader import Loader
 from sightline.methods import Method, Moment, Step
-from sightline.optim.groups import set_lr
+from sightline.optim import clip_gradients, set_lr
 from sightline.recipe import Recipe
 from sightline.train.probe import Probe
 from sightline.views import make_views
@@ -26,7 +27,7 @@ class Batch(NamedTuple):
 
     views: list[Tensor]
     labels: Int64[Tensor, " n"] | None
-    index: Int64[Tensor, " n"]
+    index: Int64[Tensor, " n"]  # type: ignore[assignment]
     waited: float  # seconds that passed before the pixels came
 
 
@@ -36,7 +37,7 @@ class State:
 
     method: Method
     optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
+    scaler: torch.amp.grad_scaler.GradScaler
     probe: Probe | None = None
     step: int = 0
 
@@ -68,6 +69,7 @@ def feed(loader: Loader, recipe: Recipe, start_step: int) -> Iterator[Batch]:
         views = make_views(
             recipe.views, raw.pixels, raw.sizes, raw.index, seed=recipe.seed, epoch=raw.epoch
         )
+        views = [view.contiguous(memory_format=torch.channels_last) for view in views]
         yield Batch(views, raw.labels, raw.index, waited)
         since = time.perf_counter()
 
@@ -83,7 +85,6 @@ def train(
     """Advance state one optimizer step per batch; at every yield it is safe to save."""
     method, optimizer, scaler = state.method, state.optimizer, state.scaler
     forward = _wrapped(method, recipe, device)
-    trained = [p for group in optimizer.param_groups for p in group["params"]]
     total_steps = recipe.epochs * steps_per_epoch
     step_on_device = torch.tensor(state.step, device=device)
 
@@ -95,7 +96,14 @@ def train(
             total_steps=total_steps,
             steps_per_epoch=steps_per_epoch,
         )
-        set_lr(optimizer, recipe.optim, state.step, steps_per_epoch, recipe.epochs, recipe.batch_size)
+        set_lr(
+            optimizer,
+            recipe.optim,
+            step=state.step,
+            steps_per_epoch=steps_per_epoch,
+            epochs=recipe.epochs,
+            batch_size=recipe.batch_size,
+        )
         with torch.autocast(
             device.type, DTYPES[recipe.precision], enabled=recipe.precision != "float32"
         ):
@@ -104,7 +112,7 @@ def train(
         scaler.scale(step.loss).backward()
         if recipe.optim.clip is not None:
             scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(trained, recipe.optim.clip)
+            clip_gradients(optimizer, recipe.optim)
         scaler.step(optimizer)
         scaler.update()
         method.after_step(at)
@@ -120,6 +128,8 @@ def _wrapped(method: Method, recipe: Recipe, device: torch.device) -> nn.Module:
     """The method as it is called: compiled if the recipe says so, averaged over processes."""
     forward: nn.Module = method
     if recipe.compile:
+        # Losses and crops want all of float32; the networks are in bf16 anyway.
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
         forward = torch.compile(forward)  # type: ignore[assignment]
     if dist.world_size() > 1:
         ids = [device.index] if device.type == "cuda" else None

@@ -1,0 +1,160 @@
+"""From the bytes of a picture file to uint8 pixels: one decoder, Pillow, for every format."""
+
+import functools
+import importlib.util
+import io
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+VERSION = 1  # of what comes out: a change makes cached pixels stale
+LONGEST = 4  # long side in store sizes: one panorama would otherwise pad its whole batch
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+ORIENTATION = 0x0112  # EXIF
+BITS_PER_SAMPLE = 258  # TIFF
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+HEIC_HINT = "HEIC needs one more package: pip install 'sightline[heic]'"
+
+
+class UnreadableError(ValueError):
+    """A picture that cannot be decoded; the message says why."""
+
+
+class Header(NamedTuple):
+    """What a file tells of its picture before any pixel is decoded."""
+
+    width: int  # as it stands upright
+    height: int
+    mode: str
+
+    @property
+    def grey(self) -> bool:
+        """Whether the picture has no colours."""
+        return self.mode in ("1", "L", "LA", "I", "F") or self.mode.startswith("I;")
+
+
+@functools.cache
+def heic_readable() -> bool:
+    """Whether pillow-heif is installed; if so, Pillow is told of it."""
+    if importlib.util.find_spec("pillow_heif") is None:
+        return False
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+    return True
+
+
+def header(data: bytes | np.ndarray) -> Header:
+    """Size and mode, without decoding."""
+    if isinstance(data, np.ndarray):
+        height, width, channels = data.shape
+        return Header(width, height, MODES.get(channels, f"{channels} channels"))
+    with _opened(data) as image:
+        width, height = image.size
+        lies = _orientation(image) >= 5
+        return Header(*((height, width) if lies else (width, height)), image.mode)
+
+
+def decode(
+    data: bytes | np.ndarray, *, store_size: int, channels: int = 3
+) -> UInt8[np.ndarray, "h w c"]:
+    """Pixels, upright, with a short side of at most `store_size`; never enlarged.
+
+    What is transparent becomes white, unless four channels are asked for.
+    """
+    if isinstance(data, np.ndarray):
+        return _fitted(data, store_size, channels)
+    with _opened(data) as image:
+        try:
+            turn = UPRIGHT.get(_orientation(image))
+            # A JPEG can be decoded at 1/2, 1/4 or 1/8; twice the size leaves room to filter.
+            width, height = _size(image.size, store_size)
+            image.draft(None, (2 * width, 2 * height))
+            plain = _shrunk(_converted(_eight_bits(image), channels), store_size)
+            return _array(plain if turn is None else plain.transpose(turn))
+        except Exception as error:  # Pillow's plugins raise what they like on broken files
+            raise UnreadableError(_reason(error)) from error
+
+
+def _opened(data: bytes) -> ImageFile.ImageFile:
+    if not data:
+        raise UnreadableError("the file is empty")
+    if data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS and not heic_readable():
+        raise UnreadableError(HEIC_HINT)
+    try:
+        return Image.open(io.BytesIO(data))
+    except Exception as error:
+        raise UnreadableError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not a picture that Pillow knows"
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged EXIF does not make the pixels unreadable
+        return 1
+
+
+def _size(size: tuple[int, int], store_size: int) -> tuple[int, int]:
+    """Width and height of the stored picture."""
+    scale = min(1.0, store_size / min(size), LONGEST * store_size / max(size))
+    width, height = (max(1, round(side * scale)) for side in size)
+    return width, height
+
+
+def _shrunk(image: Image.Image, store_size: int) -> Image.Image:
+    size = _size(image.size, store_size)
+    return image if size == image.size else image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Deeper pictures scaled by the depth of their file."""
+    mode = image.mode
+    if mode not in ("I", "F") and not mode.startswith("I;"):
+        return image
+    values = np.asarray(image).astype(np.float64)
+    if mode == "F":  # no depth to go by: 0..1, else 0..255
+        top = 1.0 if values.max() <= 1 else 255.0
+    else:
+        top = 2.0 ** getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, (16,))[0] - 1
+    return Image.fromarray(np.clip(values * (255 / top) + 0.5, 0, 255).astype(np.uint8))
+
+
+def _converted(image: Image.Image, channels: int) -> Image.Image:
+    clear = "transparency" in image.info or image.mode in ("LA", "La", "PA", "RGBA", "RGBa")
+    if clear:
+        image = image.convert("RGBA")
+    if clear and channels != 4:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image if image.mode == MODES[channels] else image.convert(MODES[channels])
+
+
+def _array(image: Image.Image) -> np.ndarray:
+    return np.atleast_3d(np.array(image))
+
+
+def _fitted(pixels: np.ndarray, store_size: int, channels: int) -> np.ndarray:
+    """Pixels that need no decoding, treated as those of a file are."""
+    height, width, own = pixels.shape
+    if own == channels and _size((width, height), store_size) == (width, height):
+        return pixels
+    if own not in MODES or channels not in MODES:
+        raise UnreadableError(f"it has {own} channels, not {channels}")
+    image = Image.fromarray(pixels[..., 0] if own == 1 else pixels)
+    return _array(_shrunk(_converted(image, channels), store_size))

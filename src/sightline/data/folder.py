@@ -1,0 +1,113 @@
+"""Pictures in files: a folder nested at any depth, a text list, or the matches of a pattern."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from sightline.data.decode import HEIC_HINT, heic_readable
+from sightline.data.source import Source, listed, numbered, stamp_of
+from sightline.errors import UserError
+
+HEIC = {".heic", ".heif", ".hif"}
+PICTURES = HEIC | {
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".avif", ".jp2"),
+}
+
+
+def files_under(folder: Path) -> list[str]:
+    """Sorted relative paths of all files but hidden ones; links are followed, each folder once."""
+    found, seen = [], set()
+    for here, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(here)
+        if real in seen:  # a link that leads back up
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(f for f in folders if not _hidden(f))
+        found += [os.path.relpath(os.path.join(here, f), folder) for f in files if not _hidden(f)]
+    return sorted(found)
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file's name ends as pictures' names do."""
+    return os.path.splitext(name)[1].lower() in PICTURES
+
+
+def open_folder(folder: Path, files: Sequence[str], *, name: str, labels: bool) -> Source:
+    """The pictures among a folder's files; classes are its sub-folders, if asked for."""
+    pictures = [file for file in files if is_picture(file)]
+    if not pictures:
+        raise UserError(f"{folder} holds no pictures: {_what(files)} {_reads()}")
+    _refuse_only_heic(pictures, str(folder))
+    words = None
+    if labels:
+        parts = [file.split(os.sep) for file in pictures]
+        words = [part[0] if len(part) > 1 else None for part in parts]
+        if not any(words):
+            raise UserError(
+                f"{folder} has no sub-folders with pictures, so there are no labels. Put the "
+                f"pictures of each class into a folder of its own: {folder}/CLASS/picture.jpg."
+            )
+    return _of_files([folder / file for file in pictures], pictures, words, name)
+
+
+def open_list(file: Path) -> Source:
+    """The pictures that a text file names, one per line, with a label after a tab if it has one."""
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not a text file in UTF-8: {error}.") from error
+    rows = [line.split("\t") for line in lines if line.strip()]
+    if not rows:
+        raise UserError(
+            f"The list {file} is empty. It should have one picture per line, relative to its own "
+            "folder: PATH, or PATH<tab>LABEL."
+        )
+    names = [row[0] for row in rows]
+    words = [row[1].strip() or None if len(row) > 1 else None for row in rows]
+    paths = [file.parent / os.path.expanduser(name) for name in names]
+    return _of_files(paths, names, words if any(words) else None, str(file))
+
+
+def open_files(files: Sequence[str], name: str) -> Source:
+    """Pictures named one by one."""
+    _refuse_only_heic(files, name)
+    return _of_files([Path(file) for file in files], files, None, name)
+
+
+def _of_files(
+    paths: Sequence[Path], names: Sequence[str], words: Sequence[str | None] | None, name: str
+) -> Source:
+    labels, class_names = (None, ()) if words is None else numbered(words)
+    return Source(
+        name=name,
+        # A name that is no UTF-8 must still be printed and written to JSON.
+        names=[os.fsencode(n).decode("utf-8", "replace") for n in names],
+        labels=labels,
+        class_names=class_names,
+        read=lambda i: paths[i].read_bytes(),
+        stamp=lambda: stamp_of(paths),
+    )
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _what(files: Sequence[str]) -> str:
+    if not files:
+        return "it is empty."
+    kinds = Counter(os.path.splitext(f)[1].lower() or "no ending" for f in files)
+    return f"{len(files)} files, none a picture: {listed([k for k, _ in kinds.most_common()])}."
+
+
+def _reads() -> str:
+    return "Give a folder with JPEG, PNG or other pictures at any depth, or with Parquet files."
+
+
+def _refuse_only_heic(pictures: Sequence[str], where: str) -> None:
+    heic = sum(os.path.splitext(p)[1].lower() in HEIC for p in pictures)
+    if heic == len(pictures) and not heic_readable():
+        raise UserError(f"All {heic} pictures of {where} are HEIC files. {HEIC_HINT}")

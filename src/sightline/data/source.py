@@ -1,0 +1,139 @@
+"""A source: indexed pictures that are still encoded, with what is known of their classes."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64, Integer
+
+from sightline.errors import UserError, nearest
+
+UNKNOWN = -1  # label of a picture whose class is not known
+
+
+@dataclass(frozen=True)
+class Source:
+    """Pictures by number; `read` gives a file's bytes or HWC uint8 pixels."""
+
+    name: str
+    names: Sequence[str]
+    labels: Int64[np.ndarray, " n"] | None
+    class_names: tuple[str, ...]
+    read: Callable[[int], bytes | np.ndarray]
+    stamp: Callable[[], str] | None = None
+    """Text that changes when the pictures do; without it nothing is cached."""
+    notes: tuple[str, ...] = ()
+    """Sentences the user should see."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def subset(source: Source, keep: Integer[np.ndarray, " m"]) -> Source:
+    """Some of the pictures, under new numbers."""
+    kept = [int(i) for i in keep]
+    read, stamp = source.read, source.stamp
+    return replace(
+        source,
+        names=[source.names[i] for i in kept],
+        labels=None if source.labels is None else source.labels[keep],
+        read=lambda i: read(kept[i]),
+        stamp=None if stamp is None else lambda: f"{stamp()} {digest(map(str, kept))}",
+    )
+
+
+def settled(source: Source, *, needed: bool) -> Source:
+    """The source with a label for every picture, or with none at all."""
+    if source.labels is None or (source.labels >= 0).all():
+        return source
+    known = np.flatnonzero(source.labels >= 0)
+    if not needed or not len(known):
+        return replace(source, labels=None, class_names=())
+    left_out = len(source) - len(known)
+    note = f"{left_out} of {len(source)} pictures of {source.name} have no label: left out."
+    return replace(subset(source, known), notes=(*source.notes, note))
+
+
+def keep_classes(source: Source, file: Path) -> Source:
+    """Only the pictures of the classes that a file lists, one per line."""
+    if source.labels is None:
+        raise UserError(
+            f"--classes keeps the classes that {file} lists, but {source.name} has no classes. "
+            "Put each class into its own sub-folder, or leave --classes out."
+        )
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The list of classes {file} cannot be read: {error}.") from error
+    known = _by_any_name(source.class_names)
+    wanted, missing = set(), []
+    for line in filter(None, lines):
+        # Lists of ImageNet classes often say "n01440764 tench": the first word decides there.
+        found = known.get(line.lower(), known.get(line.split()[0].lower()))
+        wanted.add(found) if found is not None else missing.append(line)
+    if not wanted:
+        first = f' Its first line is "{missing[0]}".' if missing else " It is empty."
+        raise UserError(
+            f"{file} lists no class of {source.name}.{first} Classes there are called "
+            f"{listed(source.class_names)}.{nearest(missing[0] if missing else '', known)}"
+        )
+    order = sorted(wanted)
+    number = np.full(len(source.class_names), UNKNOWN, np.int64)
+    number[order] = np.arange(len(order))
+    labels = np.where(source.labels >= 0, number[source.labels], UNKNOWN)
+    kept = subset(replace(source, labels=labels), np.flatnonzero(labels >= 0))
+    note = f"{len(missing)} classes of {file} were not found: {listed(missing)}."
+    return replace(
+        kept,
+        class_names=tuple(source.class_names[i] for i in order),
+        notes=(*kept.notes, note) if missing else kept.notes,
+    )
+
+
+def numbered(words: Sequence[str | None]) -> tuple[Int64[np.ndarray, " n"], tuple[str, ...]]:
+    """Class numbers and names from each picture's class word; None is unknown."""
+    names = sorted({word for word in words if word is not None})
+    if all(name.lstrip("-").isdecimal() for name in names):
+        names.sort(key=int)
+    number = {name: i for i, name in enumerate(names)}
+    labels = [UNKNOWN if word is None else number[word] for word in words]
+    return np.array(labels, dtype=np.int64), tuple(names)
+
+
+def stamp_of(files: Iterable[Path]) -> str:
+    """A digest of the files' names, sizes and times of change."""
+
+    def lines() -> Iterable[str]:
+        for file in files:
+            try:
+                stat = file.stat()
+                yield f"{file} {stat.st_size} {stat.st_mtime_ns}"
+            except OSError:
+                yield f"{file} missing"
+
+    return digest(lines())
+
+
+def digest(lines: Iterable[str]) -> str:
+    """A short name for a long text."""
+    total = hashlib.blake2b(digest_size=12)
+    for line in lines:
+        total.update(line.encode("utf-8", "surrogateescape") + b"\n")
+    return total.hexdigest()
+
+
+def listed(words: Sequence[str], most: int = 6) -> str:
+    """A few words and how many more there are."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+def _by_any_name(class_names: tuple[str, ...]) -> dict[str, int]:
+    """Class numbers by whole name and by each synonym ("tench, Tinca tinca")."""
+    known: dict[str, int] = {}
+    for i, name in enumerate(class_names):
+        for synonym in (name, *name.split(",")):
+            known.setdefault(synonym.strip().lower(), i)
+    return known

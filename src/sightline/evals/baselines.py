@@ -1,0 +1,52 @@
+"""What needs no training: neighbours by pixels, by colour, by an untrained network, and chance."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sightline.evals.features import device_of
+from sightline.evals.knn import KNN
+
+SIDE = 32  # pixels; enough to recognise most things, few enough to compare quickly
+BINS = 4  # per colour when red, green and blue are counted together
+BINS_ALONE = 16  # per channel otherwise
+
+
+class ColourHistogram(nn.Module):
+    """Square roots of the shares of colours, so that a dot product is Bhattacharyya's overlap."""
+
+    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n b"]:
+        """Pictures in [0, 1] to unit rows."""
+        n, c = x.shape[:2]
+        bins = BINS if c == 3 else BINS_ALONE
+        level = (x * bins).long().clamp(0, bins - 1).flatten(2)  # [N, C, HW]
+        if c == 3:
+            code = (level[:, 0] * bins + level[:, 1]) * bins + level[:, 2]
+        else:
+            code = (level + bins * torch.arange(c, device=x.device)[:, None]).flatten(1)
+        size = bins**3 if c == 3 else bins * c
+        counts = x.new_zeros(n, size).scatter_add_(1, code, torch.ones_like(code, dtype=x.dtype))
+        return (counts / code.shape[1]).sqrt()
+
+
+def baselines(knn: KNN, untrained: nn.Module) -> dict[str, float]:
+    """The given kNN's accuracy on pixels, colours and untrained features, and of a fixed guess."""
+    side = min(SIDE, knn.spec.size)
+    whole = replace(knn.spec, size=side, resize=side)
+    device = knn.device or device_of(untrained)
+    pixels = replace(knn, spec=whole, device=device)
+    colours = replace(knn, spec=replace(whole, mean=(0.0,), std=(1.0,)), device=device)
+    return {
+        "pixels": pixels(nn.Flatten())["accuracy"],
+        "colour_histogram": colours(ColourHistogram())["accuracy"],
+        "untrained": knn(untrained)["accuracy"],
+        "chance": chance(knn),
+    }
+
+
+def chance(knn: KNN) -> float:
+    """Accuracy of always guessing the training set's most common class."""
+    train, test = knn.labels()
+    return (test == train.bincount().argmax()).double().mean().item()

@@ -1,0 +1,130 @@
+"""Weighted nearest neighbours (Wu et al. 2018, arXiv:1805.01978, section 3.4)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from sightline.errors import UserError
+from sightline.evals.features import Features, Labelled
+from sightline.evals.spectrum import unit
+
+SIMILARITIES = 1 << 26  # held at a time: 256 MiB in float32
+
+
+def neighbours(
+    bank: Float[Tensor, "n d"],
+    queries: Float[Tensor, "m d"],
+    *,
+    k: int,
+    own: Int64[Tensor, " m"] | None = None,
+) -> tuple[Float[Tensor, "m k"], Int64[Tensor, "m k"]]:
+    """Similarity and row of the k nearest unit rows, nearest first and of equals the lowest row.
+
+    `own` is the row of each query in the bank, which is left out.
+    """
+    similarity = queries @ bank.T  # [M, N]
+    if own is not None:
+        similarity.scatter_(1, own[:, None], float("-inf"))
+    values, rows = similarity.topk(k)
+    # topk takes any of the rows that are equal at its border, so those queries are sorted whole.
+    last = values[:, -1:]
+    torn = (similarity == last).sum(dim=1) > (values == last).sum(dim=1)
+    if bool(torn.any()):
+        ordered = similarity[torn].sort(dim=1, descending=True, stable=True)
+        values[torn], rows[torn] = ordered.values[:, :k], ordered.indices[:, :k]
+    rows, order = rows.sort(dim=1)
+    values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
+    return values, rows.gather(1, order)
+
+
+def knn_predict(
+    bank: Float[Tensor, "n d"],
+    bank_y: Int64[Tensor, " n"],
+    queries: Float[Tensor, "m d"],
+    *,
+    k: int = 20,
+    temperature: float = 0.07,
+    num_classes: int | None = None,
+    chunk: int | None = None,
+    leave_one_out: bool = False,
+) -> Int64[Tensor, " m"]:
+    """The class that the k nearest rows vote for, each with exp(similarity / temperature).
+
+    Of classes with equal votes the lowest wins. With `leave_one_out` the queries are the bank and
+    no row votes for itself. `chunk` queries are compared at a time.
+    """
+    voters = len(bank) - leave_one_out
+    if not 1 <= k <= voters:
+        raise UserError(
+            f"k is {k}, but there are {voters} pictures that can vote. Choose k from 1 to {voters}."
+        )
+    bank, queries = _finite_unit(bank), _finite_unit(queries)
+    num_classes = num_classes or int(bank_y.max()) + 1
+    row = torch.arange(len(queries), device=bank.device)
+    guesses = []
+    for part in row.split(chunk or max(1, SIMILARITIES // len(bank))):
+        values, rows = neighbours(bank, queries[part], k=k, own=part if leave_one_out else None)
+        # Shares do not change when all votes are divided by the first, and none overflows.
+        weights = ((values - values[:, :1]) / temperature).exp()
+        votes = weights.new_zeros(len(part), num_classes)
+        # One column at a time: a single scatter on a GPU adds in any order, and ties would waver.
+        labels = bank_y[rows]
+        for column in range(k):
+            place = slice(column, column + 1)
+            votes.scatter_add_(1, labels[:, place], weights[:, place])
+        guesses.append(votes.argmax(dim=1))
+    return torch.cat(guesses)
+
+
+def accuracy(guesses: Int64[Tensor, " m"], y: Int64[Tensor, " m"]) -> float:
+    """Share of right guesses."""
+    return (guesses == y).double().mean().item()
+
+
+def _finite_unit(h: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    # A diverged network knows nothing: its rows become zero and score as such.
+    return unit(h).nan_to_num(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KNN(Labelled):
+    """Share of pictures that their neighbours classify right.
+
+    Without test pictures or a split, each training picture is classified by all the others.
+    """
+
+    k: int = 20
+    temperature: float = 0.07
+
+    def score(self, train: Features, test: Features | None) -> dict[str, float]:
+        """Accuracy with the k of `settings`."""
+        assert train.y is not None
+        queries = train if test is None else test
+        assert queries.y is not None
+        guesses = knn_predict(
+            train.h,
+            train.y,
+            queries.h,
+            k=self.effective_k,
+            temperature=self.temperature,
+            num_classes=self.num_classes,
+            leave_one_out=test is None,
+        )
+        return {"accuracy": accuracy(guesses, queries.y)}
+
+    @property
+    def effective_k(self) -> int:
+        """k, or the number of pictures that can vote where that is less."""
+        if self.split is not None:
+            return min(self.k, len(self.split.train))
+        return min(self.k, len(self.train) - (self.test is None))
+
+    def settings(self) -> dict[str, Any]:
+        """What decided the number, for the result file."""
+        found: dict[str, Any] = {"k": self.effective_k, "temperature": self.temperature}
+        if self.effective_k < self.k:
+            found["note"] = f"k was {self.k}, but only {self.effective_k} pictures can vote."
+        return found

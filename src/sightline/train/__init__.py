@@ -1,0 +1,1 @@
+"""Training: the loop, the driver, checkpoints, measurements and the verdict."""

@@ -1,0 +1,77 @@
+"""What a log record holds, and when the loss is no longer a number."""
+
+import math
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline import dist
+from sightline.evals.features import evaluating
+from sightline.evals.spectrum import effective_rank, feature_std
+from sightline.methods import Method, Step
+from sightline.recipe import Recipe
+from sightline.train.loop import Batch, State
+
+
+class DivergedError(RuntimeError):
+    """The loss is no longer a number."""
+
+
+@torch.no_grad()
+def embedding(method: Method, h: Tensor) -> Tensor:
+    """What the projector makes of features: it can collapse while the features do not."""
+    projector = method.student.projector
+    with evaluating(projector):
+        return projector(h.to(next(projector.parameters()).dtype))
+
+
+class Watch:
+    """What happened since the last record: pictures, seconds, waiting."""
+
+    def __init__(self, recipe: Recipe, steps_per_epoch: int) -> None:
+        self.recipe, self.steps_per_epoch = recipe, steps_per_epoch
+        self.begun = time.perf_counter()
+        self.probe: Tensor | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Count anew, so that measuring and saving are not taken for training."""
+        self.since, self.waited, self.pictures = time.perf_counter(), 0.0, 0
+
+    def see(self, batch: Batch) -> None:
+        """One step was done."""
+        self.waited += batch.waited
+        self.pictures += len(batch.index) * dist.world_size()
+
+    def record(self, state: State, step: Step) -> dict[str, Any]:
+        """One line of the log; the only place where the host waits for the device."""
+        loss = float(dist.mean(step.loss))
+        if not math.isfinite(loss):
+            raise DivergedError(
+                f"The loss became {loss} by step {state.step}. Lower --optim.lr, or lengthen "
+                "--optim.schedule.warmup-epochs; the last checkpoint is kept."
+            )
+        h, z = dist.gather(step.features), dist.gather(embedding(state.method, step.features))
+        momentum = getattr(getattr(state.method, "teacher", None), "momentum", None)
+        seconds = time.perf_counter() - self.since
+        record = {
+            "step": state.step,
+            "epoch": round(state.step / self.steps_per_epoch, 4),
+            "loss": loss,
+            "lr": float(state.optimizer.param_groups[0]["lr"]),
+            "momentum": None if momentum is None else float(momentum),
+            "images_per_second": round(self.pictures / seconds, 1),
+            "data_wait": round(min(1.0, self.waited / seconds), 4),
+            "feature_std": float(feature_std(h)),
+            "effective_rank": float(effective_rank(h)),
+            "embedding_std": float(feature_std(z)),
+            "embedding_rank": float(effective_rank(z)),
+            "chance_loss": self.recipe.method.chance_loss(self.recipe.batch_size),
+            "time": round(time.perf_counter() - self.begun, 2),
+        }
+        record |= {name: float(dist.mean(value)) for name, value in step.logs.items()}
+        if self.probe is not None:
+            record["probe"] = float(dist.mean(self.probe))
+        return record

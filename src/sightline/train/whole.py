@@ -1,0 +1,192 @@
+"""A run from beginning to end: pictures, training, measurements, verdict, report."""
+
+import platform
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from sightline import dist, report
+from sightline.data import Pictures, load, open_source
+from sightline.errors import UserError
+from sightline.evals.baselines import baselines
+from sightline.recipe import Recipe, method_name, to_dict
+from sightline.runs import Run, write_json
+from sightline.train import measure
+from sightline.train.loop import State
+from sightline.train.memory import fitting
+from sightline.train.run import build, pretrain
+from sightline.train.show import cell
+from sightline.train.verdict import Verdict, judge
+from sightline.version import __version__
+
+Reasons = dict[str, str]
+
+
+def begin(
+    recipe: Recipe,
+    reasons: Reasons,
+    run: Run,
+    device: torch.device,
+    console: Console,
+    *,
+    automatic: bool,
+) -> None:
+    """A new run; an automatic recipe that does not fit in memory is retried with one that does."""
+    dist.start(device.type)
+    try:
+        pictures = pictures_of(recipe, device, console)
+        try:
+            _run(recipe, reasons, run, pictures, device, console)
+        except torch.OutOfMemoryError:
+            smaller = fitting(recipe, device)
+            sentence = (
+                f"A batch of {recipe.batch_size} does not fit in the memory of {_name(device)}; "
+                f"{smaller.batch_size} does."
+            )
+            if not automatic:
+                raise UserError(f"{sentence} Use --batch-size {smaller.batch_size}.") from None
+            console.print(f"{sentence} Starting again with it.", highlight=False)
+            reasons = reasons | {"batch_size": sentence}
+            _run(smaller, reasons, run, pictures, device, console)
+    finally:
+        dist.stop()
+
+
+def go_on(recipe: Recipe, run: Run, device: torch.device, console: Console) -> None:
+    """The rest of a run that stopped."""
+    dist.start(device.type)
+    try:
+        pictures = pictures_of(recipe, device, console)
+        _finish(recipe, run, pictures, device, console)
+    finally:
+        dist.stop()
+
+
+def pictures_of(recipe: Recipe, device: torch.device, console: Console | None = None) -> Pictures:
+    """The decoded pictures of a recipe, on the device if they fit."""
+    data = recipe.data
+    source = open_source(data.path, labels=data.labels, classes=data.classes)
+    pictures = load(source, store_size=data.store_size, channels=data.channels)
+    if console and pictures.skipped:
+        shown = ", ".join(f"{name} ({why})" for name, why in pictures.skipped[:5])
+        more = ", ..." if len(pictures.skipped) > 5 else ""
+        console.print(
+            f"Left out {len(pictures.skipped)} unreadable pictures: {shown}{more}",
+            highlight=False,
+            markup=False,
+        )
+    return resident(pictures, device)
+
+
+def resident(pictures: Pictures, device: torch.device) -> Pictures:
+    """The pictures in the device's memory, if they take no more than a third of what is free."""
+    if device.type != "cuda":
+        return pictures
+    free, _ = torch.cuda.mem_get_info(device)
+    return pictures.to(device) if pictures.bytes < free / 3 else pictures
+
+
+def choices(recipe: Recipe, reasons: Reasons) -> Table:
+    """What was chosen, each with its reason."""
+    table = Table(title="recipe", title_justify="left", header_style="bold")
+    for name in ("setting", "value", "why"):
+        table.add_column(name)
+    view, stem = recipe.views[0], recipe.backbone
+    values = {
+        "method": method_name(recipe.method),
+        "backbone": stem.name,
+        "views": f"{len(recipe.views)} of {view.size} px",
+        "data.store_size": recipe.data.store_size,
+        "batch_size": recipe.batch_size,
+        "epochs": recipe.epochs,
+        "optim": f"{recipe.optim.name}, rate {recipe.optim.lr:g}",
+        "precision": recipe.precision,
+        "compile": recipe.compile,
+        "seed": recipe.seed,
+    }
+    for name in reasons:
+        if name.startswith("method."):
+            values[name] = getattr(recipe.method, name.removeprefix("method."))
+    for name, value in values.items():
+        table.add_row(name, cell(value), reasons.get(name, ""))
+    return table
+
+
+def conclude(run: Run, recipe: Recipe) -> Verdict:
+    """Judge the run by all that its folder holds, and write the report."""
+    verdict = judge(run.records(), run.results_all(), to_dict(recipe))
+    run.write_result("verdict", verdict.to_dict())
+    report.write(run)
+    return verdict
+
+
+def _run(
+    recipe: Recipe,
+    reasons: Reasons,
+    run: Run,
+    pictures: Pictures,
+    device: torch.device,
+    console: Console,
+) -> None:
+    console.print(choices(recipe, reasons))
+    if dist.rank() == 0:
+        about = {
+            "pictures": len(pictures),
+            "skipped": len(pictures.skipped),
+            "device": _name(device),
+            "processes": dist.world_size(),
+            "versions": {
+                "sightline": __version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            "reasons": reasons,
+        }
+        write_json(run.recipe_path, to_dict(recipe) | about)
+    _finish(recipe, run, pictures, device, console)
+
+
+def _finish(
+    recipe: Recipe, run: Run, pictures: Pictures, device: torch.device, console: Console
+) -> None:
+    if dist.rank() == 0:
+        measure.draw_views(run, recipe, pictures)
+    knn = measure.online_knn(recipe, pictures)
+    state = pretrain(recipe, run, pictures, device, knn=knn, console=console)
+    if dist.rank() == 0:
+        _measured(recipe, run, pictures, device, state)
+        verdict = conclude(run, recipe)
+        console.print(
+            f"\n[bold]{verdict.sentence}[/]\nReport: {run.report}\n"
+            f"Measure it:  sightline evaluate {run.path} --labeled FOLDER\n"
+            f'Use it:      sightline.load("{run.path}")',
+            highlight=False,
+        )
+    dist.barrier()
+
+
+def _measured(
+    recipe: Recipe, run: Run, pictures: Pictures, device: torch.device, state: State
+) -> None:
+    """What the verdict and the report need, beside the untrained network."""
+    trained = state.method.student.backbone
+    untrained = build(recipe, device).student.backbone
+    measure.without_labels(run, recipe, trained, untrained, pictures)
+    knn = measure.online_knn(recipe, pictures)
+    if knn is not None:
+        found = baselines(knn, untrained)
+        run.write_result("baselines", found)
+        run.write_result(
+            "knn",
+            {
+                **knn(trained),
+                "untrained_accuracy": found["untrained"],
+                "settings": knn.settings() | {"pictures": "some of those that were learnt from"},
+            },
+        )
+    measure.draw_map(run, recipe, trained, pictures)
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

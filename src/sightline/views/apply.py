@@ -1,0 +1,111 @@
+"""Views of a batch of pictures, on the device where the pixels lie.
+
+Every picture's view depends on (seed, epoch, picture, view number) alone: neither its neighbours in
+the batch, nor the padding round it, nor the device changes it beyond float32 rounding. Nothing
+waits for the device and no control flow depends on a value.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from sightline.random import Key
+from sightline.views import colour, spatial
+from sightline.views.crop import centre_crop, crop
+from sightline.views.draw import Draws, draw, view_keys
+from sightline.views.spec import Centre, View, check_channels
+
+# A mirrored picture goes through these as its mirror image does.
+MIRROR_ALIKE = {"jitter", "grey", "blur", "solarise", "sobel"}
+
+
+def make_views(
+    views: Sequence[View],
+    pixels: UInt8[Tensor, "n c h w"],
+    sizes: Int64[Tensor, "n 2"],
+    index: Int64[Tensor, " n"],
+    *,
+    seed: int,
+    epoch: int | Tensor,
+) -> list[Float[Tensor, "n c _ _"]]:
+    """One batch per view, from padded pixels and each picture's own (height, width)."""
+    return views_from_keys(views, view_keys(seed, len(views)), pixels, sizes, index, epoch)
+
+
+def views_from_keys(
+    views: Sequence[View],
+    keys: Sequence[Key],
+    pixels: UInt8[Tensor, "n c h w"],
+    sizes: Int64[Tensor, "n 2"],
+    index: Int64[Tensor, " n"],
+    epoch: int | Tensor,
+) -> list[Float[Tensor, "n c _ _"]]:
+    """`make_views` once the seed is hashed: all in tensors, so that it can be compiled whole."""
+    channels = pixels.shape[1]
+    for view in views:
+        check_channels(view, channels)
+    made = []
+    # Autocast would round the products; these are the data, not the network.
+    with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
+        x = pixels.float().div_(255)
+        for view, key in zip(views, keys, strict=True):
+            draws = draw(view, sizes, index, key=key, epoch=epoch, channels=channels)
+            made.append(apply_view(view, x, draws))
+    return made
+
+
+def centre(
+    pixels: UInt8[Tensor, "n c h w"], sizes: Int64[Tensor, "n 2"], spec: Centre
+) -> Float[Tensor, "n c s s"]:
+    """The evaluation view, from padded pixels and each picture's own (height, width)."""
+    check_channels(spec, pixels.shape[1])
+    with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
+        x = centre_crop(pixels.float().div_(255), sizes, spec)
+        return colour.normalise(x, spec.mean, spec.std)
+
+
+def apply_view(
+    view: View, x: Float[Tensor, "n c h w"], draws: Draws
+) -> Float[Tensor, "n c {view.size} {view.size}"]:
+    """The drawn view of pictures in [0, 1]: crop, the operations in the view's order, normalise."""
+    steps = [name for name in view.order if view.probability(name) > 0]
+    # Turning the crop's weights round costs nothing, where it gives what flipping later would.
+    early = "flip" in steps and MIRROR_ALIKE.issuperset(steps[: steps.index("flip")])
+    x = crop(
+        x,
+        draws.box,
+        view.size,
+        interpolation=view.interpolation,
+        flip=draws.flip if early else None,
+    )
+    for name in steps:
+        if name != "flip" or not early:
+            x = _operate(name, view, x, draws)
+    return colour.normalise(x, view.mean, view.std)
+
+
+def _operate(name: str, view: View, x: Tensor, draws: Draws) -> Tensor:
+    match name:
+        case "flip":
+            return spatial.flip(x, draws.flip)
+        case "jitter":
+            return colour.jitter(x, draws.factors, draws.order, hue=view.jitter[3] > 0)
+        case "grey":
+            return colour.grey(x, draws.grey)
+        case "blur":
+            radius = spatial.blur_radius(view.size, view.blur_sigma[1], view.blur_kernel)
+            return spatial.blur(x, draws.sigma, radius)
+        case "solarise":
+            return colour.solarise(x, draws.solarise, view.solarise_threshold)
+        case "rotate":
+            return spatial.rotate(x, draws.turns)
+        case "cutout":
+            return spatial.cutout(x, draws.hole, view.mean)
+        case "sobel":
+            return spatial.sobel(x, draws.sobel)
+        case "noise":
+            assert draws.grain is not None
+            return spatial.noise(x, draws.grain)
+    raise AssertionError(name)

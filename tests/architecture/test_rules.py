@@ -1,0 +1,52 @@
+"""Rules the reviewers would otherwise repeat."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from sightline.methods import METHODS
+from sightline.recipes import FILES, RECIPES
+from tests.methods.small import SMALL
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src/sightline"
+METHOD_FILES = [p for p in (SOURCE / "methods").glob("*.py") if p.stem not in ("__init__", "base")]
+
+
+@pytest.mark.parametrize("path", sorted(METHOD_FILES), ids=lambda p: p.stem)
+def test_a_method_fits_on_one_screen(path):
+    assert len(path.read_text().splitlines()) <= 80
+
+
+def test_a_method_is_found_by_its_name():
+    """Key, file, recipe file and small settings for the contract tests."""
+    assert {p.stem for p in METHOD_FILES} == set(METHODS) == set(FILES) == set(SMALL)
+    for name, config in METHODS.items():
+        assert inspect.getmodule(config).__name__ == f"sightline.methods.{name}"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_file_names_its_paper(name):
+    assert re.search(r"\(.+ \d{4}, arXiv:\d{4}\.\d{5}", inspect.getmodule(METHODS[name]).__doc__)
+
+
+def test_the_loop_and_the_driver_stay_readable():
+    lines = [len((SOURCE / "train" / f).read_text().splitlines()) for f in ("loop.py", "run.py")]
+    assert sum(lines) <= 300
+
+
+def test_no_source_file_needs_a_map():
+    long = {p.name: n for p in SOURCE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 400}
+    assert long == {}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_states_its_reference(name):
+    assert "Reference: " in inspect.getdoc(RECIPES[name])
+
+
+def test_the_wheel_and_the_constraints_agree_on_torch():
+    text = (ROOT / "constraints.txt").read_text().splitlines()
+    assert "torch==2.11.0" in text and "torchvision==0.26.0" in text

@@ -1,0 +1,59 @@
+"""Fixtures that several folders use."""
+
+import json
+import platform
+import subprocess
+
+import pytest
+import torch
+
+from tests.dist.processes import Processes
+
+torch.set_num_threads(2)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--gpu-json", help="write the outcome of the GPU tests here, with the commit")
+
+
+def pytest_collection_modifyitems(items):
+    if not torch.cuda.is_available():
+        reason = "needs a CUDA device; `make gpu` runs these on a machine that has one"
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    path = config.getoption("--gpu-json")
+    if not path:
+        return
+    stats = terminalreporter.stats
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    outcome = {
+        "commit": commit or None,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        **{
+            kind: [report.nodeid for report in stats.get(kind, [])]
+            for kind in ("passed", "failed", "error", "skipped")
+        },
+    }
+    with open(path, "w") as file:
+        json.dump(outcome, file, indent=2)
+
+
+@pytest.fixture(scope="session")
+def two_processes():
+    """One process group of two that serves every test of the session."""
+    with Processes(2) as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def four_processes():
+    with Processes(4) as group:
+        yield group

@@ -1,0 +1,120 @@
+import itertools
+import threading
+
+import pytest
+import torch
+
+from sightline.data import Loader, Pictures
+from sightline.data.loader import ahead
+from sightline.errors import UserError
+
+COUNT, BATCH = 53, 12
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Picture i has the value i everywhere and the label i."""
+    values = torch.arange(COUNT, dtype=torch.uint8)
+    return Pictures(
+        values.repeat_interleave(4),
+        torch.full((COUNT,), 2),
+        torch.full((COUNT,), 2),
+        channels=1,
+        names=[str(i) for i in range(COUNT)],
+        labels=torch.arange(COUNT),
+    )
+
+
+def loader(pictures, **settings):
+    return Loader(pictures, **{"batch_size": BATCH, "seed": 0} | settings)
+
+
+def epoch(made, number):
+    steps = made.steps_per_epoch
+    return torch.cat([made.indices(number * steps + i)[1] for i in range(steps)])
+
+
+def test_an_epoch_shows_no_picture_twice(pictures):
+    made = loader(pictures)
+    assert made.steps_per_epoch == COUNT // BATCH
+    for number in range(3):
+        seen = epoch(made, number)
+        assert len(seen.unique()) == len(seen) == COUNT // BATCH * BATCH
+
+
+def test_every_picture_comes_in_some_epoch(pictures):
+    made = loader(pictures)
+    assert len(torch.cat([epoch(made, n) for n in range(8)]).unique()) == COUNT
+
+
+def test_epochs_and_seeds_differ(pictures):
+    made = loader(pictures)
+    assert not torch.equal(epoch(made, 0), epoch(made, 1))
+    assert not torch.equal(epoch(made, 0), epoch(loader(pictures, seed=1), 0))
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_processes_together_see_what_one_sees(pictures, world_size):
+    parts = [loader(pictures, rank=r, world_size=world_size) for r in range(world_size)]
+    for step in (0, 3, 7):
+        together = torch.cat([part.indices(step)[1] for part in parts])
+        assert torch.equal(together, loader(pictures).indices(step)[1])
+
+
+def test_batches_resume_at_any_step(pictures):
+    made = loader(pictures)
+    for start in (0, 3, 6):
+        for step, raw in enumerate(itertools.islice(made.batches(start), 3), start):
+            number, index = made.indices(step)
+            assert raw.epoch == number == step // made.steps_per_epoch
+            assert torch.equal(raw.index, index) and torch.equal(raw.labels, index)
+            assert torch.equal(raw.pixels[:, 0, 0, 0].long(), index)
+
+
+def test_fetching_ahead_changes_nothing_and_ends_its_thread():
+    items = ahead(iter(range(100)), 3)
+    assert list(itertools.islice(items, 5)) == [0, 1, 2, 3, 4]
+    items.close()
+    assert "batches" not in {thread.name for thread in threading.enumerate()}
+    assert list(ahead(iter(range(7)), 3)) == list(range(7))
+
+
+def test_an_error_while_fetching_ahead_is_raised():
+    items = ahead((1 // (2 - i) for i in range(5)), 2)
+    assert [next(items), next(items)] == [0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(items)
+
+
+def test_fewer_than_two_batches_are_refused_with_the_batch_that_works(pictures):
+    with pytest.raises(UserError, match=r"53 pictures, .* need 64\. Use --batch-size 26"):
+        loader(pictures, batch_size=32)
+    loader(pictures, batch_size=26)
+    with pytest.raises(UserError, match="--batch-size 24"):
+        loader(pictures, batch_size=32, world_size=4)
+
+
+def test_skipped_pictures_are_counted_in_the_refusal(pictures):
+    few = Pictures(
+        torch.zeros(3, dtype=torch.uint8),
+        torch.ones(3, dtype=torch.int64),
+        torch.ones(3, dtype=torch.int64),
+        channels=1,
+        names=["a", "b", "c"],
+        skipped=[("d", "broken")],
+    )
+    with pytest.raises(UserError, match=r"3 pictures \(1 more could not be read\).*Add pictures"):
+        loader(few)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(pictures):
+    with pytest.raises(UserError, match="multiple of 5"):
+        loader(pictures, world_size=5)
+
+
+@pytest.mark.gpu
+def test_batches_fetched_for_the_gpu_are_the_same(pictures):
+    there = loader(pictures, device="cuda").batches(2)
+    for here, raw in itertools.islice(zip(loader(pictures).batches(2), there, strict=False), 6):
+        assert raw.pixels.is_cuda and torch.equal(raw.pixels.cpu(), here.pixels)
+        assert torch.equal(raw.index.cpu(), here.index)

@@ -1,0 +1,98 @@
+import pytest
+import torch
+from torch import nn
+
+from sightline.errors import UserError
+from sightline.evals.features import Labelled, evaluating, features
+from sightline.evals.splits import Split
+from sightline.views import centre
+from tests.evals.small import SPEC, Means, bright
+
+
+def test_features_are_those_of_the_evaluation_view_in_any_batch_size():
+    pictures, backbone = bright(20), Means()
+    expected = backbone.eval()(centre(*pictures.batch(torch.arange(20)), SPEC))
+    backbone.train()
+    for batch_size in (1, 7, 256):
+        found = features(backbone, pictures, SPEC, batch_size=batch_size)
+        torch.testing.assert_close(found.h, expected.detach())
+    assert found.y.tolist() == pictures.labels.tolist()
+    assert found.index.tolist() == list(range(20))
+
+
+def test_features_of_chosen_pictures_come_in_the_order_asked_for():
+    pictures, backbone = bright(20), Means()
+    chosen = torch.tensor([7, 3, 11])
+    found = features(backbone, pictures, SPEC, index=chosen)
+    torch.testing.assert_close(found.h, features(backbone, pictures, SPEC).h[chosen])
+    assert found.index.tolist() == [7, 3, 11]
+    assert found.y.tolist() == pictures.labels[chosen].tolist()
+
+
+def test_looking_changes_nothing_and_leaves_no_graph():
+    backbone = Means()
+    backbone.norm.eval()  # a part that its owner keeps frozen
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    found = features(backbone, bright(20), SPEC)
+    assert backbone.training
+    assert not backbone.norm.training
+    assert not found.h.requires_grad
+    assert not found.h.is_inference()  # a probe trains on it
+    for name, value in backbone.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def test_modes_come_back_after_an_error():
+    backbone = Means()
+    broken = nn.Sequential(backbone, nn.Linear(5, 5))
+    with pytest.raises(RuntimeError, match="shapes"), evaluating(broken):
+        broken(torch.zeros(2, 3, 4, 4))
+    assert backbone.training
+    assert backbone.norm.training
+
+
+def test_features_are_at_least_float32():
+    assert features(Means().double(), bright(4), SPEC).h.dtype == torch.float64
+    assert features(Means().bfloat16(), bright(4), SPEC).h.dtype == torch.float32
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
+    cast = features(linear, bright(4), SPEC, autocast=torch.bfloat16).h
+    plain = features(linear, bright(4), SPEC).h
+    assert cast.dtype == torch.float32
+    torch.testing.assert_close(cast, plain, rtol=0.05, atol=0.05)
+    assert not torch.equal(cast, plain)
+
+
+def test_pictures_without_labels_give_features_without_labels():
+    assert features(Means(), bright(6, labelled=False), SPEC).y is None
+
+
+def test_classes_are_matched_by_name_and_not_by_number():
+    train = bright(30)
+    test = bright(30)
+    test.class_names = ("class 2", "class 0", "class 1")
+    _, found = Labelled(train=train, test=test, spec=SPEC).features(Means())
+    assert found.y.tolist() == [[2, 0, 1][y] for y in test.labels.tolist()]
+
+
+def test_a_split_takes_both_sides_from_one_set():
+    split = Split(torch.tensor([0, 1, 2, 5]), torch.tensor([3, 4]))
+    train, test = Labelled(train=bright(6), spec=SPEC, split=split).features(Means())
+    assert train.index.tolist() == [0, 1, 2, 5]
+    assert test.index.tolist() == [3, 4]
+    assert test.y.tolist() == [0, 1]
+
+
+def test_mistakes_are_told_before_any_work():
+    with pytest.raises(UserError, match="training pictures have no labels"):
+        Labelled(train=bright(labelled=False), spec=SPEC)
+    with pytest.raises(UserError, match="test pictures have no labels"):
+        Labelled(train=bright(), test=bright(labelled=False), spec=SPEC)
+    with pytest.raises(UserError, match=r'"class 3".*Did you mean "class'):
+        Labelled(train=bright(), test=bright(classes=4), spec=SPEC)
+    split = Split(torch.tensor([0]), torch.tensor([1]))
+    with pytest.raises(UserError, match="not both"):
+        Labelled(train=bright(), test=bright(), split=split, spec=SPEC)
+    hidden = bright(6)
+    hidden.labels.fill_(-1)
+    with pytest.raises(UserError, match="below 0"):
+        Labelled(train=bright(), test=hidden, spec=SPEC)

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+from torch import nn
+
+from sightline.errors import UserError
+from sightline.evals.knn import KNN, accuracy, knn_predict, neighbours
+from sightline.evals.splits import stratified
+from tests.evals.small import SPEC, Means, bright
+
+
+def clouds(n, *, classes=5, dim=8, noise=1.5, seed=0):
+    """Overlapping classes, so that some guesses are wrong."""
+    centre = torch.randn(classes, dim, generator=torch.Generator().manual_seed(99))
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, classes, (n,), generator=g)
+    return centre[y] + noise * torch.randn(n, dim, generator=g), y
+
+
+@pytest.mark.parametrize("k", [1, 5, 20, 200])
+@pytest.mark.parametrize("temperature", [0.07, 0.5])
+def test_guesses_are_those_of_scikit_learn(k, temperature):
+    bank, bank_y = clouds(300)
+    queries, _ = clouds(200, seed=1)
+    bank, queries = bank.double(), queries.double()
+
+    def votes(distance):
+        return np.exp((1 - distance) / temperature)
+
+    judge = KNeighborsClassifier(k, metric="cosine", weights=votes, algorithm="brute")
+    expected = judge.fit(bank.numpy(), bank_y.numpy()).predict(queries.numpy())
+    found = knn_predict(bank, bank_y, queries, k=k, temperature=temperature)
+    assert found.tolist() == expected.tolist()
+    assert 0.3 < accuracy(found, clouds(200, seed=1)[1]) < 0.9  # neither trivial nor noise
+
+
+def test_leave_one_out_is_each_row_against_the_others():
+    bank, y = clouds(60)
+    found = knn_predict(bank, y, bank, k=7, leave_one_out=True)
+    for i in range(60):
+        others = torch.arange(60) != i
+        alone = knn_predict(bank[others], y[others], bank[i : i + 1], k=7)
+        assert found[i] == alone[0]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_guesses_do_not_depend_on_the_chunk(chunk):
+    bank, y = clouds(100)
+    queries, _ = clouds(50, seed=1)
+    whole = knn_predict(bank, y, queries, k=9)
+    assert torch.equal(knn_predict(bank, y, queries, k=9, chunk=chunk), whole)
+
+
+def test_only_directions_count():
+    bank, y = clouds(100)
+    queries, _ = clouds(50, seed=1)
+    scale = torch.rand(100, 1) + 0.1
+    assert torch.equal(
+        knn_predict(scale * bank, y, 9 * queries, k=9), knn_predict(bank, y, queries, k=9)
+    )
+
+
+def test_equal_neighbours_are_taken_from_the_front():
+    bank = torch.eye(4)[[0, 1, 0, 0, 1, 0]]
+    query = torch.eye(4)[:1]
+    for k, rows in ((1, [0]), (2, [0, 2]), (3, [0, 2, 3]), (5, [0, 2, 3, 5, 1])):
+        values, found = neighbours(bank, query, k=k)
+        assert found.tolist() == [rows]
+        assert values.tolist() == [[1.0] * min(k, 4) + [0.0] * max(0, k - 4)]
+
+
+def test_many_equals_do_not_fool_the_border():
+    bank = torch.ones(5000, 4)
+    _, found = neighbours(bank, bank[:3], k=4)
+    assert found.tolist() == [[0, 1, 2, 3]] * 3
+
+
+def test_equal_votes_go_to_the_lowest_class():
+    bank = torch.tensor([[1.0, 0.1], [1.0, -0.1], [1.0, 0.1], [1.0, -0.1]])
+    for labels in ([2, 1, 1, 2], [1, 2, 2, 1]):
+        guess = knn_predict(bank, torch.tensor(labels), torch.tensor([[1.0, 0.0]]), k=4)
+        assert guess.tolist() == [1]
+
+
+def test_a_low_temperature_does_not_overflow():
+    bank, y = clouds(50)
+    queries, _ = clouds(20, seed=1)
+    nearest = knn_predict(bank, y, queries, k=1)
+    assert torch.equal(knn_predict(bank, y, queries, k=20, temperature=1e-4), nearest)
+
+
+def test_a_diverged_network_scores_as_one_that_knows_nothing():
+    y = torch.tensor([0, 1, 2, 3] * 5)
+    lost = torch.full((20, 3), torch.nan)
+    assert accuracy(knn_predict(lost, y, lost, k=4, leave_one_out=True), y) <= 0.3
+
+
+def test_k_must_fit_the_bank():
+    bank, y = clouds(10)
+    with pytest.raises(UserError, match="k is 11, but there are 10"):
+        knn_predict(bank, y, bank, k=11)
+    with pytest.raises(UserError, match="k is 10, but there are 9"):
+        knn_predict(bank, y, bank, k=10, leave_one_out=True)
+
+
+def test_evaluator_is_the_function_on_the_features():
+    train, test = bright(60), bright(30, seed=1)
+    evaluator = KNN(train=train, test=test, spec=SPEC, k=5)
+    backbone = Means()
+    assert evaluator(backbone)["accuracy"] == 1.0  # brightness of channels is all there is
+    blind = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    nn.init.zeros_(blind[1].weight)
+    assert evaluator(blind)["accuracy"] == pytest.approx(1 / 3)
+
+
+def test_evaluator_without_a_test_set_leaves_each_picture_out():
+    # Twins of opposite classes: a picture that could vote for itself would be right.
+    pixels = bright(20, classes=2)
+    evaluator = KNN(train=pixels, spec=SPEC, k=1)
+    features, none = evaluator.features(Means())
+    assert none is None
+    twins = features._replace(h=torch.eye(20)[torch.arange(20) // 2])
+    assert evaluator.score(twins, None)["accuracy"] == 0.0
+
+
+def test_evaluator_with_a_split_scores_its_test_side():
+    pictures = bright(60)
+    split = stratified(pictures.labels)
+    evaluator = KNN(train=pictures, spec=SPEC, split=split, k=3)
+    train, test = evaluator.features(Means())
+    assert len(train.h) == 48
+    assert len(test.h) == 12
+    assert evaluator(Means()) == {"accuracy": 1.0}
+
+
+def test_too_large_a_k_is_lowered_with_a_note():
+    evaluator = KNN(train=bright(9), spec=SPEC, k=20)
+    assert evaluator.settings()["k"] == 8
+    assert "k was 20, but only 8" in evaluator.settings()["note"]
+    assert 0 <= evaluator(Means())["accuracy"] <= 1
+    assert "note" not in KNN(train=bright(60), spec=SPEC, k=20).settings()

@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from sightline.errors import UserError
+from sightline.evals.features import Features
+from sightline.evals.linear import Linear, logistic_regression, standardised
+from tests.evals.small import SPEC, Means, bright
+from tests.evals.test_knn import clouds
+
+
+def as_features(h, y):
+    return Features(h, y, torch.arange(len(h)))
+
+
+def probe(classes=3, **settings):
+    """An evaluator that will be given features by hand."""
+    return Linear(train=bright(classes=classes), spec=SPEC, **{"max_steps": 60, **settings})
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-7)])
+def test_solutions_for_all_decays_at_once_are_those_of_scikit_learn(dtype, tolerance):
+    h, y = clouds(400, classes=4)
+    x = standardised(h.to(dtype), h.to(dtype))
+    decays = (1.0, 1e-2, 1e-3)
+    found = logistic_regression(x, y, weight_decays=decays, num_classes=4, tolerance=tolerance)
+    for decay, weights in zip(decays, found, strict=True):
+        judge = LogisticRegression(C=1 / (decay * len(y)), tol=1e-8, max_iter=5000)
+        judge.fit(x[:, :-1].numpy().astype(np.float64), y.numpy())
+        np.testing.assert_allclose(weights[:-1].numpy(), judge.coef_.T, atol=2e-3)
+        # Biases are free up to a shift of all classes.
+        shift = weights[-1] - weights[-1].mean()
+        np.testing.assert_allclose(
+            shift.numpy(), judge.intercept_ - judge.intercept_.mean(), atol=2e-3
+        )
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch):
+    h, y = clouds(100, classes=4)
+    x = standardised(h.double(), h.double())
+    settings = dict(weight_decays=(1e-2, 1e-3), num_classes=4, max_steps=3)
+    whole = logistic_regression(x, y, **settings)
+    monkeypatch.setattr("sightline.evals.linear.LOGITS", 64)
+    torch.testing.assert_close(logistic_regression(x, y, **settings), whole)
+
+
+def test_accuracy_is_within_a_point_of_scikit_learn():
+    h, y = clouds(1000, classes=5, dim=16, noise=2.0)
+    test_h, test_y = clouds(2000, classes=5, dim=16, noise=2.0, seed=1)
+    found = probe(5).score(as_features(h, y), as_features(test_h, test_y))
+    mean, spread = h.mean(dim=0), h.std(dim=0, correction=0)
+    judge = LogisticRegression(C=1 / (found["weight_decay"] * len(y)), max_iter=1000)
+    judge.fit(((h - mean) / spread).numpy(), y.numpy())
+    expected = judge.score(((test_h - mean) / spread).numpy(), test_y.numpy())
+    assert 0.5 < expected < 0.95
+    assert found["accuracy"] == pytest.approx(expected, abs=0.01)
+
+
+def test_separable_features_are_separated():
+    h, y = clouds(200, noise=0.05)
+    test_h, test_y = clouds(200, noise=0.05, seed=1)
+    assert probe(5).score(as_features(h, y), as_features(test_h, test_y))["accuracy"] == 1.0
+
+
+def test_shuffled_labels_give_chance():
+    h, y = clouds(1000)
+    test_h, test_y = clouds(2000, seed=1)
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
+    found = probe(5).score(as_features(h, y[order]), as_features(test_h, test_y))
+    assert found["accuracy"] == pytest.approx(0.2, abs=0.06)
+
+
+def test_scale_and_shift_of_features_do_not_matter():
+    h, y = clouds(200)
+    test_h, test_y = clouds(300, seed=1)
+    plain = probe(5).score(as_features(h, y), as_features(test_h, test_y))
+    scale, shift = torch.logspace(-3, 3, 8), torch.linspace(-5, 5, 8)
+    moved = (as_features(x * scale + shift, t) for x, t in ((h, y), (test_h, test_y)))
+    assert probe(5).score(*moved)["accuracy"] == pytest.approx(plain["accuracy"], abs=0.01)
+
+
+def test_dead_columns_stay_dead():
+    h = torch.randn(50, 3)
+    h[:, 1] = 0.7 + 1e-9 * torch.randn(50)
+    x = standardised(h, h)
+    assert x[:, 1].abs().max() == 0
+    torch.testing.assert_close(x[:, [0, 2]].std(dim=0, correction=0), torch.ones(2))
+    assert (x[:, 3] == 1).all()
+
+
+def test_noise_columns_call_for_decay_and_the_test_set_has_no_say():
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 2, (120,), generator=g)
+    h = torch.randn(120, 200, generator=g)
+    h[:, 0] += 3.0 * y
+    decays = (1.0, 1e-6)
+    settings = dict(weight_decays=decays, max_steps=50)
+    found = probe(2, **settings).score(as_features(h, y), as_features(h, y))
+    turned = probe(2, **settings).score(as_features(h, y), as_features(h, 1 - y))
+    assert found["weight_decay"] == turned["weight_decay"] == 1.0
+    assert found["held_out_accuracy"] == turned["held_out_accuracy"]
+    assert found["accuracy"] == pytest.approx(1 - turned["accuracy"])
+
+
+def test_evaluator_on_pictures():
+    evaluator = Linear(train=bright(60), test=bright(30, seed=1), spec=SPEC)
+    found = evaluator(Means())
+    assert found["accuracy"] == 1.0
+    assert found["weight_decay"] in evaluator.weight_decays
+
+
+def test_a_probe_needs_other_pictures_to_be_scored_on():
+    with pytest.raises(UserError, match="test set"):
+        probe()(Means())
+
+
+def test_features_that_are_not_numbers_give_chance():
+    y = torch.arange(60) % 3
+    lost = as_features(torch.full((60, 4), torch.inf), y)
+    assert probe().score(lost, lost)["accuracy"] == pytest.approx(1 / 3)

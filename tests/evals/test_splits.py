@@ -1,0 +1,71 @@
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline.errors import UserError
+from sightline.evals.splits import saved_split, stratified
+from tests.evals.small import bright, from_pixels
+
+
+@given(
+    sizes=st.lists(st.integers(2, 40), min_size=1, max_size=6),
+    share=st.floats(0.05, 0.5),
+    seed=st.integers(0, 99),
+)
+def test_every_class_gives_its_share_to_both_sides(sizes, share, seed):
+    labels = torch.cat([torch.full((n,), c) for c, n in enumerate(sizes)])
+    split = stratified(labels, test_share=share, seed=seed)
+    assert sorted([*split.train.tolist(), *split.test.tolist()]) == list(range(len(labels)))
+    for c, n in enumerate(sizes):
+        tested = int((labels[split.test] == c).sum())
+        assert abs(tested - share * n) <= 1
+        assert 1 <= tested <= n - 1
+    assert split.notes == ()
+
+
+def test_the_seed_decides():
+    labels = torch.arange(100) % 5
+    assert torch.equal(stratified(labels, seed=1).test, stratified(labels, seed=1).test)
+    assert not torch.equal(stratified(labels, seed=1).test, stratified(labels, seed=2).test)
+
+
+def test_a_class_with_one_picture_is_learnt_from_and_named():
+    labels = torch.tensor([0, 0, 0, 1, 2, 2])
+    split = stratified(labels, class_names=("cat", "emu", "dog"))
+    assert 3 in split.train.tolist()
+    assert len(split.notes) == 1
+    assert '"emu"' in split.notes[0]
+    assert "single picture" in split.notes[0]
+
+
+def test_classes_of_one_picture_only_are_refused():
+    with pytest.raises(UserError, match="None of the 4 labelled pictures"):
+        stratified(torch.arange(4))
+
+
+def test_a_split_is_made_once_and_read_again(tmp_path):
+    pictures = bright(30)
+    first = saved_split(tmp_path, pictures)
+    (file,) = tmp_path.iterdir()
+    kept = json.loads(file.read_text())
+    assert kept["train"] == first.train.tolist()
+    # What the file says holds, whatever would be drawn today.
+    kept["train"], kept["test"] = list(range(20)), list(range(20, 30))
+    file.write_text(json.dumps(kept))
+    again = saved_split(tmp_path, pictures)
+    assert again.test.tolist() == list(range(20, 30))
+
+
+def test_other_pictures_get_a_split_of_their_own(tmp_path):
+    saved_split(tmp_path, bright(30))
+    saved_split(tmp_path, bright(33))
+    saved_split(tmp_path, bright(30), seed=1)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_pictures_without_labels_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no labels"):
+        saved_split(tmp_path, from_pixels(torch.zeros(3, 1, 2, 2, dtype=torch.uint8)))

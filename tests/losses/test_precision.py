@@ -1,0 +1,48 @@
+"""Every loss computes in at least float32, also where autocast is on."""
+
+import pytest
+import torch
+
+from sightline.losses import (
+    barlow_twins,
+    info_nce,
+    jcl,
+    negative_cosine,
+    nt_xent,
+    queue_info_nce,
+    regression,
+    vicreg,
+)
+
+LOSSES = {
+    "info_nce": lambda a, b, c: info_nce(a, b, temperature=0.07),
+    "nt_xent": lambda a, b, c: nt_xent(a, b, temperature=0.07),
+    "queue_info_nce": lambda a, b, c: queue_info_nce(a, b, c, temperature=0.07),
+    "jcl": lambda a, b, c: jcl(a, torch.stack([b, c]), c, temperature=0.07, strength=1.0),
+    "negative_cosine": lambda a, b, c: negative_cosine(a, b),
+    "regression": lambda a, b, c: regression(a, b),
+    "barlow_twins": lambda a, b, c: barlow_twins(a, b),
+    "vicreg": lambda a, b, c: vicreg(a, b),
+}
+
+
+@pytest.fixture
+def rows():
+    torch.manual_seed(0)
+    return torch.randn(3, 8, 16, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_bfloat16_rises_and_float64_stays(rows, name):
+    low = rows.bfloat16()
+    assert LOSSES[name](*low).dtype == torch.float32
+    assert LOSSES[name](*rows).dtype == torch.float64
+    torch.testing.assert_close(LOSSES[name](*low), LOSSES[name](*low.float()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_autocast_changes_no_bit(rows, name):
+    rows = rows.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = LOSSES[name](*rows)
+    assert torch.equal(inside, LOSSES[name](*rows))

@@ -1,0 +1,60 @@
+"""Every method at a size that a test can afford, and batches for it."""
+
+import torch
+from torch import Tensor, nn
+
+from sightline import dist
+from sightline.methods import METHODS, Moment
+from sightline.nn import Backbone
+
+SMALL: dict[str, dict] = {
+    "byol": dict(dim=8, hidden_dim=16),
+    "moco": dict(dim=8, queue_size=32, bn_group=4),
+    "mocov3": dict(dim=8, hidden_dim=16),
+    "simclr": dict(dim=8, hidden_dim=16),
+    "simsiam": dict(dim=8, predictor_dim=4),
+}
+SEED, TOTAL, GLOBAL_BATCH = 3, 100, 8
+
+
+class Tiny(Backbone):
+    """Two layers, with a norm, for tests."""
+
+    dim = 12
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32, self.dim),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features before any projector."""
+        return self.net(x)
+
+
+def make(name, **settings):
+    """The method called `name`, small, with the weights of seed 0."""
+    torch.manual_seed(0)
+    return METHODS[name](**SMALL[name] | settings).build(Tiny())
+
+
+def views(step=0, size=16, num=2, dtype=torch.float32):
+    """This process's share of a global batch of views: related, but not alike."""
+    g = torch.Generator().manual_seed(step)
+    x = torch.randn(GLOBAL_BATCH, 3, size, size, generator=g, dtype=dtype)
+    noise = [torch.randn(x.shape, generator=g, dtype=dtype) for _ in range(num)]
+    return [dist.mine(x + 0.3 * n) for n in noise]
+
+
+def moment(step=0, total=TOTAL):
+    """Where training stands at this step."""
+    index = dist.mine(torch.arange(GLOBAL_BATCH) + step * GLOBAL_BATCH)
+    return Moment(
+        step=torch.tensor(step), index=index, seed=SEED, total_steps=total, steps_per_epoch=10
+    )

@@ -1,0 +1,117 @@
+"""What every method must do. A new method joins by its line in METHODS."""
+
+import copy
+
+import pytest
+import torch
+
+from sightline.methods import METHODS
+from tests.methods.small import make, moment, views
+
+
+@pytest.fixture(params=sorted(METHODS))
+def method(request):
+    return make(request.param)
+
+
+def one_step(method, step=0):
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
+    method(views(step), moment(step)).loss.backward()
+    optimizer.step()
+
+
+def test_loss_is_a_finite_scalar_and_features_are_the_first_views(method):
+    x = views()
+    copied = copy.deepcopy(method)
+    step = method(x, moment())
+    assert step.loss.shape == () and step.loss.isfinite()
+    torch.testing.assert_close(step.features, copied.student.backbone(x[0]))
+
+
+def test_gradient_reaches_every_trained_parameter_and_no_teacher(method):
+    method(views(), moment()).loss.backward()
+    reached = {n for n, p in method.named_parameters() if p.grad is not None and p.grad.any()}
+    assert reached == {n for n, _ in method.named_parameters() if not n.startswith("teacher.")}
+    assert reached == {n for n, p in method.named_parameters() if p.requires_grad}
+
+
+def test_teacher_moves_only_after_the_step_and_only_its_parameters(method):
+    if not hasattr(method, "teacher"):
+        assert all(p.requires_grad for p in method.parameters())
+        return
+    before = copy.deepcopy(list(method.teacher.parameters()))
+    one_step(method)
+    assert all(torch.equal(a, b) for a, b in zip(before, method.teacher.parameters(), strict=True))
+    buffers = copy.deepcopy(list(method.teacher.buffers()))
+    method.after_step(moment())
+    after = list(method.teacher.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(buffers, method.teacher.buffers(), strict=True))
+
+
+def test_the_teacher_runs_in_training_mode_and_keeps_its_own_statistics(method):
+    if not hasattr(method, "teacher"):
+        assert method.training
+        return
+    before = [b.clone() for b in method.teacher.buffers()]
+    method(views(), moment())
+    assert any(not torch.equal(a, b) for a, b in zip(before, method.teacher.buffers(), strict=True))
+
+
+def test_the_same_moment_gives_the_same_loss(method):
+    a, b = copy.deepcopy(method), copy.deepcopy(method)
+    torch.manual_seed(1)
+    first = a(views(), moment()).loss
+    torch.manual_seed(2)  # a method may not read the global random state
+    assert torch.equal(first, b(views(), moment()).loss)
+
+
+def test_state_dict_holds_all_that_a_step_depends_on(method):
+    one_step(method)
+    method.after_step(moment())
+    other = copy.deepcopy(method)
+    for tensor in other.state_dict().values():
+        tensor.zero_()
+    other.load_state_dict(method.state_dict())
+    assert torch.equal(method(views(1), moment(1)).loss, other(views(1), moment(1)).loss)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_bf16_is_close_to_float32(name):
+    exact, low = make(name), make(name)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = low(views(), moment()).loss
+    assert rough.dtype == torch.float32
+    torch.testing.assert_close(rough, exact(views(), moment()).loss, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_collapsed_features_lose_at_chance(name):
+    """With one embedding for all pictures a contrastive loss is the guess that is documented."""
+    method = make(name)
+    chance = method.config.chance_loss(8)
+    if chance is None:
+        assert name in ("byol", "simsiam")
+        return
+    for p in method.student.parameters():
+        p.data.zero_()
+    for p in method.parameters():
+        p.data.zero_()
+    if hasattr(method, "queue"):
+        method.queue.keys.zero_()
+    assert method(views(), moment()).loss.item() == pytest.approx(chance, rel=1e-5)
+
+
+def traced(name):
+    """Losses of the eager and of the traced method; tracing stops at a graph break."""
+    method = make(name)
+    expected = copy.deepcopy(method)(views(), moment()).loss
+    torch._dynamo.reset()
+    whole = torch.compile(method, fullgraph=True, backend="eager")
+    return expected.detach(), whole(views(), moment()).loss.detach()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_it_traces_without_a_graph_break_on_two_processes(two_processes, name):
+    for expected, found in two_processes(traced, name):
+        torch.testing.assert_close(found, expected)

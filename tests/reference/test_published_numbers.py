@@ -1,0 +1,214 @@
+"""Our losses, schedules and updates against the numbers that the authors' own code gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sightline.losses import (
+    barlow_twins,
+    info_nce,
+    jcl,
+    nt_xent,
+    queue_info_nce,
+    regression,
+    vicreg,
+)
+from sightline.optim import LARS, Optim, Schedule, build, cosine, set_lr
+
+TIGHT = {"rtol": 1e-9, "atol": 1e-12}
+FLOAT32 = {"rtol": 2e-5, "atol": 2e-6}
+
+
+def numbers(name, dtype=torch.float64):
+    with np.load(Path(__file__).parent / f"{name}.npz") as file:
+        arrays = {key: torch.from_numpy(np.asarray(file[key])) for key in file}
+    return {key: a.to(dtype) if a.is_floating_point() else a for key, a in arrays.items()}
+
+
+def leaves(file, *names):
+    return [file[name].requires_grad_() for name in names]
+
+
+def check(loss, expected, inputs, gradients, tolerance=None):
+    """The loss and its gradients, to the tolerance of the inputs' precision."""
+    tolerance = tolerance or (TIGHT if loss.dtype == torch.float64 else FLOAT32)
+    torch.testing.assert_close(loss, expected, **tolerance)
+    for mine, theirs in zip(torch.autograd.grad(loss, inputs), gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, **tolerance)
+
+
+in_both_precisions = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+
+
+@pytest.mark.parametrize("tag", ["0p2", "1p0"])
+@in_both_precisions
+def test_mocov3(tag, dtype):
+    file, t = numbers("mocov3_loss", dtype), float(tag.replace("p", "."))
+    q1, q2 = leaves(file, "q1", "q2")
+    loss = info_nce(q1, file["k2"], temperature=t) + info_nce(q2, file["k1"], temperature=t)
+    gradients = file[f"grad_q1_T{tag}"], file[f"grad_q2_T{tag}"]
+    check(2 * t * loss, file[f"loss_T{tag}"], (q1, q2), gradients)
+
+
+@pytest.mark.parametrize("tag", ["0p07", "0p2"])
+@in_both_precisions
+def test_moco(tag, dtype):
+    file, t = numbers("moco_infonce", dtype), float(tag.replace("p", "."))
+    (q,) = leaves(file, "q")
+    loss = queue_info_nce(q, file["k"], file["queue"].T, temperature=t)
+    check(loss, file[f"loss_T{tag}"], (q,), (file[f"grad_q_T{tag}"],))
+
+
+@pytest.mark.parametrize("t", [0.1, 0.5, 1.0])
+def test_simclr_is_twice_the_mean_over_anchors(t):
+    file = numbers("simclr_ntxent_tf")
+    (hidden,) = leaves(file, "hidden")
+    loss = 2 * nt_xent(*hidden.chunk(2), temperature=t)
+    check(loss, file[f"loss_T{t}"], (hidden,), (file[f"grad_hidden_T{t}"],), FLOAT32)
+
+
+@in_both_precisions
+def test_byol(dtype):
+    file = numbers("byol", dtype)
+    p1, p2 = leaves(file, "p1", "p2")
+    loss = regression(p1, file["z2"]) + regression(p2, file["z1"])
+    check(loss, file["loss"], (p1, p2), (file["grad_p1"], file["grad_p2"]))
+
+
+@pytest.mark.parametrize("k", [3, 7])
+@pytest.mark.parametrize("t", [0.2, 0.07])
+@pytest.mark.parametrize("alpha", [None, "k", 256, 65536])
+@in_both_precisions
+def test_simo(k, t, alpha, dtype):
+    file = numbers("eqco_simo", dtype)
+    (q,) = leaves(file, "z_i")
+    number = k if alpha in (None, "k") else alpha
+    tag = f"{'head' if alpha is None else 'eqco'}_K{k}_T{t}_a{number}"
+    loss = info_nce(
+        q,
+        file["z_j"],
+        temperature=t,
+        negatives=file[f"neg_perm_K{k}"],
+        alpha=None if alpha is None else float(number),
+    )
+    check(loss, file[f"loss_{tag}"], (q,), (file[f"grad_zi_{tag}"],))
+
+
+@pytest.mark.parametrize(("t", "strength"), [(0.2, 4.0), (0.2, 2.0), (0.07, 0.25), (0.2, 0.0)])
+@in_both_precisions
+def test_jcl(t, strength, dtype):
+    file, tag = numbers("jcl", dtype), f"T{t}_lam{strength}"
+    (q,) = leaves(file, "q")
+    keys = file["keys_crop_major"].unflatten(0, (int(file["M"]), -1))
+    loss = jcl(q, keys, file["queue"].T, temperature=t, strength=strength)
+    check(loss, file[f"loss_{tag}"], (q,), (file[f"grad_q_{tag}"],))
+
+
+@pytest.mark.parametrize("t", [1.0, 0.2])
+@in_both_precisions
+def test_fast_moco(t, dtype):
+    file = numbers("fastmoco_loss", dtype)
+    p1, p2 = leaves(file, "p1", "p2")
+    blocks1, blocks2 = p1.unflatten(0, (6, -1)), p2.unflatten(0, (6, -1))
+    first = info_nce(blocks1, file["z2"], temperature=t)
+    second = info_nce(blocks2, file["z1"], temperature=t)
+    gradients = file[f"grad_p1_T{t}"], file[f"grad_p2_T{t}"]
+    check((first + second) / 2, file[f"loss_T{t}"], (p1, p2), gradients)
+
+
+@pytest.mark.parametrize("redundancy", [0.0051, 0.1])
+@in_both_precisions
+def test_barlow_twins(redundancy, dtype):
+    file = numbers("barlow", dtype)
+    z = leaves(file, "z1", "z2")
+    gradients = file[f"grad_z1_lam{redundancy}"], file[f"grad_z2_lam{redundancy}"]
+    check(barlow_twins(*z, redundancy=redundancy), file[f"loss_lam{redundancy}"], z, gradients)
+
+
+@pytest.mark.parametrize(
+    ("term", "weights"),
+    [
+        ("full", (25.0, 25.0, 1.0)),
+        ("sim", (1.0, 0.0, 0.0)),
+        ("std", (0.0, 1.0, 0.0)),
+        ("cov", (0.0, 0.0, 1.0)),
+    ],
+)
+@in_both_precisions
+def test_vicreg(term, weights, dtype):
+    file = numbers("vicreg", dtype)
+    z = leaves(file, "z1", "z2")
+    settings = dict(zip(("invariance", "variance", "covariance"), weights, strict=True))
+    gradients = file[f"grad_z1_{term}"], file[f"grad_z2_{term}"]
+    check(vicreg(*z, **settings), file[f"loss_{term}"], z, gradients)
+
+
+@pytest.mark.parametrize("run", ["r50_100", "r50_300", "r50_1000", "vit_300"])
+def test_mocov3_rate_and_momentum(run):
+    file = numbers("mocov3_schedules")
+    peak, warmup, epochs, base = file[f"{run}_hp"].tolist()
+    schedule = Schedule(warmup_epochs=warmup)
+    for epoch, rate, momentum in zip(
+        file["epoch"].tolist(), file[f"{run}_lr"].tolist(), file[f"{run}_m"].tolist(), strict=True
+    ):
+        if epoch <= epochs:
+            assert schedule.lr(epoch, epochs, peak) == pytest.approx(rate, rel=1e-9, abs=1e-15)
+            assert cosine(epoch / epochs, base, 1.0) == pytest.approx(momentum, rel=1e-9)
+
+
+@pytest.mark.parametrize("run", ["e100", "e300", "e1000"])
+def test_byol_rate_and_momentum(run):
+    file = numbers("byol")
+    total, warmup, lr, batch, base = file[f"{run}_hp"].tolist()
+    schedule = Schedule(warmup_epochs=warmup)  # all lengths in steps
+    for step, rate, momentum in zip(
+        file["steps"].tolist(), file[f"{run}_lr"].tolist(), file[f"{run}_tau"].tolist(), strict=True
+    ):
+        mine = schedule.lr(float(step), total, lr * batch / 256)
+        assert mine == pytest.approx(rate, rel=2e-5, abs=2e-6)
+        assert cosine(step / total, base, 1.0) == pytest.approx(momentum, rel=1e-9)
+
+
+def test_fast_moco_rate_of_network_and_predictor():
+    # The authors count from 1 and give the last step the last rate, so a length is one less.
+    file = numbers("fastmoco_lr")
+    total, warmup, first, base, _ = file["hp"].tolist()
+    schedule = Schedule(warmup_epochs=warmup - 1, warmup_start=first / base)
+    config = Optim(lr=base, scale="none", predictor_lr="constant", schedule=schedule)
+    weights = [(name, torch.nn.Parameter(torch.ones(2, 2))) for name in ("a", "predictor.a")]
+    optimizer = build(config, weights, batch_size=512)
+    for iteration, rates in zip(
+        file["iters"].tolist(), file["lr_backbone_head"].tolist(), strict=True
+    ):
+        step = iteration - 1
+        set_lr(optimizer, config, step=step, steps_per_epoch=1, epochs=total - 1, batch_size=512)
+        mine = [group["lr"] for group in optimizer.param_groups]
+        assert mine == pytest.approx(rates, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("run", "decay", "exclude"),
+    [
+        ("mocov3_wd1e-6", 1e-6, True),
+        ("mocov3_wd0.1", 0.1, True),
+        ("barlow_filter_wd0.1", 0.1, True),
+        ("barlow_nofilter_wd0.1", 0.1, False),
+    ],
+)
+def test_lars(run, decay, exclude):
+    file, names = numbers("lars"), ("w2", "conv", "bias", "gamma", "zero")
+    params = {name: torch.nn.Parameter(file[f"p0_{name}"].clone()) for name in names}
+    config = Optim(name="lars", scale="none", weight_decay=decay, exclude_1d=exclude)
+    optimizer = build(config, params.items(), batch_size=256)
+    assert isinstance(optimizer, LARS)
+    for step, lr in enumerate(file["lrs"].tolist()):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        for name, param in params.items():
+            param.grad = file[f"g{step}_{name}"].clone()
+        optimizer.step()
+        for name, param in params.items():
+            expected = file[f"{run}_step{step + 1}_{name}"]
+            torch.testing.assert_close(param.detach(), expected, **TIGHT)

@@ -1,0 +1,109 @@
+"""Run folders made by hand: a colour per tile, so that a test can tell which one it sees."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from sightline.runs import Run
+
+HOSTILE = (
+    "<img src=x onerror=window.hacked=1>",
+    "</script><script>window.hacked=1</script>",
+    "<!--<script>&quot;' {{script}} \u2028\u2029",
+)
+RECIPE = {
+    "method": {"name": "moco", "temperature": 0.2, "queue_size": 512},
+    "backbone": {"name": "resnet18"},
+    "data": "shapes",
+    "epochs": 4,
+    "batch_size": 32,
+    "seed": 0,
+    "views": [{"size": 32, "crop": [0.2, 1.0]}, {"size": 32, "blur": None}],
+    "reasons": {"batch_size": "It fits.", "method.queue_size": "A tenth of the pictures."},
+    "versions": {"torch": "2.11.0"},
+}
+
+
+def tile_colour(index: int) -> tuple[int, int, int]:
+    return (40 * (index % 6) + 20, 60 * (index // 6 % 4) + 20, 150)
+
+
+def records(count: int, knn: bool = True) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": 10 * i,
+            "epoch": i / 10,
+            "loss": 6.0 - 3 * i / count,
+            "lr": 0.1,
+            "momentum": None,
+            "images_per_second": 800.0,
+            "data_wait": 0.01,
+            "feature_std": 0.05,
+            "effective_rank": 20.0,
+            "chance_loss": math.log(513),
+            "time": 2.0 * i,
+            **({"knn": 0.3 + 0.4 * i / count} if knn and i % 5 == 4 else {}),
+        }
+        for i in range(count)
+    ]
+
+
+def _sheet(path: Path, tile: int, columns: int, count: int) -> None:
+    sheet = Image.new("RGB", (tile * columns, tile * -(-count // columns)))
+    for i in range(count):
+        square = (i % columns * tile, i // columns * tile)
+        sheet.paste(tile_colour(i), (*square, square[0] + tile, square[1] + tile))
+    path.parent.mkdir(exist_ok=True)
+    sheet.save(path, quality=95)
+
+
+def _pictures(run: Run, names: list[str], labels: list[str | None]) -> None:
+    rows = [{"name": name} for name in names[:2]]
+    titles = ["picture", "view 1", "view 2"]
+    run.write_picture_json("views", {"tile": 32, "columns": 3, "titles": titles, "rows": rows})
+    _sheet(run.pictures / "views.png", 32, 3, 6)
+    # far wider than high: the width alone decides where a point lies
+    points = [
+        {"x": 10.0 * i, "y": float(i % 2), "label": label, "name": name}
+        for i, (name, label) in enumerate(zip(names, labels, strict=True))
+    ]
+    layout = {"tile": 16, "columns": 4, "method": "t-SNE", "points": points}
+    run.write_picture_json("map", layout)
+    _sheet(run.pictures / "map.jpg", 16, 4, len(points))
+    near = [
+        {"name": n, "label": label, "similarity": 0.9 - 0.1 * i}
+        for i, (n, label) in enumerate(zip(names, labels, strict=True))
+    ]
+    rows = [{"name": names[0], "label": labels[0], "neighbours": near[1:]}]
+    run.write_picture_json("neighbours", {"tile": 16, "columns": len(names), "rows": rows})
+    _sheet(run.pictures / "neighbours.jpg", 16, len(names), len(names))
+
+
+def make_run(
+    path: Path,
+    names: list[str] | None = None,
+    labels: list[str | None] | None = None,
+    log: list[dict[str, Any]] | None = None,
+) -> Run:
+    """A finished run; `names` and `labels` belong to the pictures of the map."""
+    run = Run(path)
+    run.path.mkdir()
+    run.recipe_path.write_text(json.dumps(RECIPE))
+    lines = records(20) if log is None else log
+    run.log_path.write_text("".join(json.dumps(record) + "\n" for record in lines))
+    names = names or [f"photos/{i}.jpg" for i in range(6)]
+    labels = labels or ["cat", "dog", "cat", "dog", "cat", "dog"]
+    _pictures(run, names, labels)
+    if any(label is not None for label in labels):
+        run.write_result("knn", {"accuracy": 0.7, "untrained_accuracy": 0.3, "settings": {}})
+        run.write_result("linear", {"accuracy": 0.8, "untrained_accuracy": 0.4})
+        run.write_result("baselines", {"pixels": 0.2, "colour_histogram": 0.15, "chance": 0.1})
+    pair = {"trained": 0.9, "untrained": 0.4}
+    run.write_result("label_free", {"retrieval": pair, "alignment": pair})
+    evidence = [{"name": "Loss", "value": 3.0, "expected": "below 6.24", "says": "it fell"}]
+    said = {"verdict": "learning", "sentence": "It is learning.", "evidence": evidence}
+    run.write_result("verdict", said)
+    return run

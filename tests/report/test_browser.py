@@ -1,0 +1,242 @@
+"""The page in a real browser, cut off from any network."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, sync_playwright
+from playwright.sync_api import Page as Tab
+
+from sightline import report
+from sightline.runs import Run
+from tests.report.folders import HOSTILE, RECIPE, records, tile_colour
+
+pytestmark = pytest.mark.browser
+EDGE = 26  # as in map.js
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no browser: install Debian's chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--headless"]
+        started = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser) -> Iterator[Callable[..., Tab]]:
+    """Open a run's page; at the end, nothing may have been asked for or complained about."""
+    contexts, complaints = [], []
+
+    def open_page(run: Run, scheme: str = "light") -> Tab:
+        context = browser.new_context(
+            offline=True, color_scheme=scheme, viewport={"width": 1200, "height": 800}
+        )
+        contexts.append(context)
+        tab = context.new_page()
+        address = report.write(run).as_uri()
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("request", lambda r: r.url == address or complaints.append(r.url))
+        tab.goto(address)
+        tab.wait_for_function("document.querySelectorAll('.body:empty').length === 0")
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def text(tab: Tab, where: str) -> str:
+    return tab.locator(where).inner_text()
+
+
+def place(tab: Tab, index: int, count: int = 6) -> tuple[float, float]:
+    """Where a point of the map lies in the window, from the fit the page promises."""
+    tab.locator("canvas.map").scroll_into_view_if_needed()
+    box = tab.locator("canvas.map").bounding_box()
+    scale = (box["width"] - 2 * EDGE) / (10 * (count - 1))
+    x = box["x"] + EDGE + 10 * index * scale
+    y = box["y"] + box["height"] / 2 - (index % 2 - 0.5) * scale
+    return x, y
+
+
+def colour(canvas: Locator) -> list[int]:
+    middle = "c => [...c.getContext('2d').getImageData(c.width / 2, c.height / 2, 1, 1).data]"
+    return canvas.evaluate(middle)[:3]
+
+
+def test_every_part_is_filled(make_run, open_page):
+    tab = open_page(make_run())
+    assert text(tab, "h1") == "r1"
+    assert "It is learning." in text(tab, "#verdict .sentence")
+    assert "from 30.0 % to 70.0 %: 40.0 points above" in text(tab, "#figures").replace("\xa0", " ")
+    assert tab.locator(".bars li").count() == 7
+    assert tab.locator(".plot svg.inside path").count() == 7
+    assert tab.locator("#views canvas").count() == 6
+    assert tab.locator("#neighbours .same").count() == 2  # of five, the pictures 2 and 4
+    assert "A tenth of the pictures." in text(tab, "#recipe")
+    assert "sightline resume" in text(tab, "#recipe")
+
+
+def test_pointing_at_a_dot_shows_its_picture_name_and_label(make_run, open_page):
+    tab = open_page(make_run())
+    for index in range(6):
+        tab.mouse.move(*place(tab, index))
+        assert text(tab, "#tip strong") == f"photos/{index}.jpg"
+        assert text(tab, "#tip span") == ("cat", "dog")[index % 2]
+        assert colour(tab.locator("#tip canvas")) == pytest.approx(tile_colour(index), abs=6)
+
+
+def test_the_legend_hides_and_shows_a_label(make_run, open_page):
+    tab = open_page(make_run())
+    dogs = tab.locator(".legend button", has_text="dog")
+    dogs.click()
+    assert dogs.get_attribute("aria-pressed") == "false"
+    tab.mouse.move(*place(tab, 3))
+    assert tab.locator("#tip").is_hidden()
+    tab.mouse.move(*place(tab, 2))
+    assert text(tab, "#tip strong") == "photos/2.jpg"
+    dogs.click()
+    tab.mouse.move(*place(tab, 3))
+    assert text(tab, "#tip strong") == "photos/3.jpg"
+
+
+def test_the_map_can_be_walked_and_zoomed_by_keyboard(make_run, open_page):
+    tab = open_page(make_run())
+    tab.locator("canvas.map").focus()
+    names = []
+    for _ in range(6):
+        tab.keyboard.press("ArrowRight")
+        names.append(text(tab, "#tip strong"))
+    assert names[-1] == "photos/5.jpg"
+    assert names == sorted(names)
+    tab.keyboard.press("+")
+    tab.mouse.move(*place(tab, 0))
+    assert tab.locator("#tip").is_hidden()  # zoomed in, the first dot lies outside
+    tab.keyboard.press("0")
+    x, y = place(tab, 0)
+    tab.mouse.move(x + 1, y)
+    assert text(tab, "#tip strong") == "photos/0.jpg"
+
+
+def test_hostile_names_are_shown_and_never_run(make_run, open_page):
+    names = [*HOSTILE, *HOSTILE]
+    run = make_run("<img src=x onerror=window.hacked=1>", names=names, labels=list(names))
+    said = {"verdict": HOSTILE[0], "sentence": HOSTILE[1], "evidence": [{"name": HOSTILE[0]}]}
+    run.write_result("verdict", said)
+    run.recipe_path.write_text(json.dumps({**RECIPE, HOSTILE[0]: {HOSTILE[1]: HOSTILE[0]}}))
+    tab = open_page(run)
+    assert text(tab, "h1") == "<img src=x onerror=window.hacked=1>"
+    assert text(tab, "#verdict .sentence") == HOSTILE[1]
+    assert HOSTILE[1] in text(tab, "#recipe")
+    for index in (0, 1):
+        tab.mouse.move(*place(tab, index))
+        assert text(tab, "#tip strong") == HOSTILE[index]
+    assert tab.locator("img, iframe, object").count() == 0
+    assert tab.evaluate("window.hacked") is None
+
+
+def test_pointing_at_a_curve_shows_step_epoch_and_value(make_run, open_page):
+    tab = open_page(make_run())
+    plot = tab.locator(".plot").first
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] - 20, box["y"] + 80)
+    assert text(tab, "#tip").split("\n") == ["Loss", "step 190", "epoch 1.9", "3.15"]
+    readouts = tab.locator(".curve output").all_inner_texts()
+    assert len(readouts) == 7  # one cursor for all curves
+    assert all(readout.startswith("step 190 · epoch 1.9 · ") for readout in readouts)
+
+
+def test_curves_zoom_together_by_dragging_and_by_keyboard(make_run, open_page):
+    tab = open_page(make_run())
+    plot, other = tab.locator(".plot").first, tab.locator(".plot").nth(2)
+    plot.scroll_into_view_if_needed()
+    whole = other.inner_text()
+    box = plot.bounding_box()
+    tab.mouse.move(box["x"] + 200, box["y"] + 80)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 300, box["y"] + 80)
+    tab.mouse.up()
+    assert other.inner_text() != whole
+    tab.get_by_role("button", name="Show all steps").click()
+    assert other.inner_text() == whole
+    plot.focus()
+    tab.keyboard.press("Home")
+    assert plot.get_attribute("aria-valuetext") == "step 0 · epoch 0 · 6"
+    tab.keyboard.press("ArrowRight")
+    assert plot.get_attribute("aria-valuenow") == "10"
+    tab.keyboard.press("+")
+    assert other.inner_text() != whole
+
+
+def test_nothing_sticks_out_of_a_phone_or_a_desk(make_run, open_page):
+    tab = open_page(make_run(names=["n" * 200] * 6))
+    for width in (1200, 700, 360):
+        tab.set_viewport_size({"width": width, "height": 800})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_in_dark(make_run, open_page, scheme):
+    tab = open_page(make_run(), scheme=scheme)
+    contrast = """({where, against}) => {
+      const light = (name) => {
+        const part = getComputedStyle(document.querySelector(name[0]))[name[1]];
+        const [r, g, b] = part.match(/[0-9.]+/g).map(Number)
+          .map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+      };
+      const [a, b] = [light([where, "color"]), light([against, "backgroundColor"])];
+      return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    }"""
+    # WCAG 2.2, 1.4.3: 4.5 to 1
+    for where in (".sentence", ".state", ".lead", ".curve output", "summary", ".same figcaption"):
+        assert tab.evaluate(contrast, {"where": where, "against": "section"}) >= 4.5, where
+    assert tab.evaluate(contrast, {"where": "h1", "against": "body"}) >= 4.5
+    dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 23)"
+    assert dark is (scheme == "dark")
+
+
+def test_a_run_that_has_only_begun_is_told_in_sentences(tmp_path, open_page):
+    run = Run(tmp_path)
+    run.recipe_path.write_text("{}")
+    tab = open_page(run)
+    assert "nothing is logged so far" in text(tab, "#verdict")
+    parts = [part.get_attribute("id") for part in tab.locator("section:has(.missing)").all()]
+    assert parts == ["verdict", "figures", "curves", "views", "map", "neighbours", "recipe"]
+
+
+def test_a_single_record_and_no_labels_still_make_a_page(make_run, open_page):
+    tab = open_page(make_run(labels=[None] * 6, log=records(1, knn=False)))
+    assert text(tab, ".curve output >> nth=0") == "last: 6"
+    assert "needs labels" in text(tab, "#curves")
+    assert "✓ better" in text(tab, "#figures")
+    assert "judge by eye" in text(tab, "#neighbours")
+    assert tab.locator(".legend").count() == 0
+    tab.mouse.move(*place(tab, 4))
+    assert text(tab, "#tip strong") == "photos/4.jpg"
+
+
+def test_a_sheet_that_cannot_be_read_is_told(make_run, open_page):
+    run = make_run()
+    (run.pictures / "map.jpg").write_bytes(b"not a picture")
+    tab = open_page(run)
+    assert "could not be read" in text(tab, "#map")
+    assert tab.locator("#views canvas").count() == 6
+
+
+def test_a_command_is_copied(make_run, open_page):
+    run = make_run()
+    tab = open_page(run)
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.get_by_role("button", name="Copy: Go on after a stop").click()
+    tab.get_by_text("Copied", exact=True).wait_for()
+    assert tab.evaluate("navigator.clipboard.readText()") == f"sightline resume {run.path}"

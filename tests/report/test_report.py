@@ -1,0 +1,229 @@
+import ast
+import json
+import math
+import shlex
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib import resources
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline import report
+from sightline.errors import UserError
+from sightline.report import figures
+from sightline.report.page import SCRIPTS
+from sightline.runs import Run
+from tests.report.folders import HOSTILE, records
+
+
+class Page(HTMLParser):
+    """What an HTML parser finds: the tags, their attributes, and the text of each script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        if self.tags:
+            self.texts.setdefault(self.tags[-1], []).append(data)
+
+    def data(self) -> Any:
+        def refuse(word: str) -> None:
+            raise AssertionError(f"{word} is not JSON; a browser would refuse it")
+
+        return json.loads(self.texts["script"][0], parse_constant=refuse)
+
+
+def page(run: Run) -> Page:
+    return Page(report.write(run).read_text("utf-8"))
+
+
+def test_the_page_lies_in_the_run_folder_and_nothing_else_is_left(make_run):
+    run = make_run()
+    before = set(run.path.iterdir())
+    assert report.write(run) == run.path / "report.html"
+    assert set(run.path.iterdir()) - before == {run.report}
+
+
+def test_the_page_shows_what_the_folder_holds(make_run):
+    data = page(make_run()).data()
+    assert data["title"] == "r1"
+    assert data["verdict"]["verdict"] == "learning"
+    assert data["verdict"]["evidence"][0]["says"] == "it fell"
+    values = {bar["key"]: bar["value"] for bar in data["bars"]}
+    assert values == {
+        "knn_accuracy": 0.7,
+        "knn_untrained_accuracy": 0.3,
+        "pixels": 0.2,
+        "colour_histogram": 0.15,
+        "linear_accuracy": 0.8,
+        "linear_untrained_accuracy": 0.4,
+        "chance": 0.1,
+    }
+    assert [row["key"] for row in data["label_free"]] == ["retrieval", "alignment"]
+    curves = {curve["key"]: curve for curve in data["curves"]}
+    assert curves["loss"]["points"][0] == [0, 0, 6]
+    assert curves["loss"]["levels"] == {"chance": pytest.approx(math.log(513))}
+    assert curves["knn"]["levels"] == {"untrained": 0.3, "chance": 0.1}
+    assert len(curves["knn"]["points"]) == 4
+    assert "momentum" not in curves  # this method has no teacher
+    assert data["reasons"]["batch_size"] == "It fits."
+    assert data["versions"] == {"torch": "2.11.0"}
+    assert [len(data["sheets"]["map"]["points"]), len(data["sheets"]["views"]["rows"])] == [6, 2]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_and_labels_are_never_markup(make_run, text):
+    plain = page(make_run("plain"))
+    run = make_run("hostile", names=[text] * 6, labels=[text] * 6)
+    run.write_result("verdict", {"verdict": text, "sentence": text, "evidence": [{"name": text}]})
+    found = page(run)
+    assert found.tags == plain.tags
+    assert [name for name, _ in found.attributes] == [name for name, _ in plain.attributes]
+    data = found.data()
+    assert data["sheets"]["map"]["points"][3]["name"] == text
+    assert data["sheets"]["neighbours"]["rows"][0]["label"] == text
+    assert data["verdict"]["sentence"] == text
+
+
+def test_a_hostile_folder_name_is_a_title(make_run):
+    name = "<img src=x onerror=alert(1)>"
+    found = page(make_run(name))
+    assert "img" not in found.tags
+    assert found.texts["title"][0] == f"{name} · sightline report"
+
+
+def test_a_name_that_is_not_unicode_does_no_harm(make_run):
+    name = b"\xff.jpg".decode("utf-8", "surrogateescape")
+    data = page(make_run(names=[name] * 6)).data()
+    assert data["sheets"]["views"]["rows"][0]["name"] == name
+
+
+def test_nothing_is_loaded_from_elsewhere(make_run):
+    run = make_run()
+    found = page(run)
+    assert "://" not in run.report.read_text("utf-8")
+    addresses = [value for name, value in found.attributes if name in ("src", "href")]
+    assert all(value.startswith(("#", "data:")) for value in addresses)
+    policy = (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    )
+    assert ("content", policy) in found.attributes
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_set_text_and_never_markup(script):
+    code = resources.files("sightline.report").joinpath(script).read_text("utf-8")
+    markup = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "</script")
+    assert not [word for word in markup if word in code]
+
+
+@pytest.mark.parametrize("missing", ["log.jsonl", "results", "pictures", "all"])
+def test_an_unfinished_run_has_a_page(make_run, missing):
+    run = make_run()
+    for name in ("log.jsonl", "results", "pictures") if missing == "all" else (missing,):
+        place = run.path / name
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    data = page(run).data()
+    assert bool(data["curves"][0]["points"]) is (missing in ("results", "pictures"))
+    assert (data["verdict"]["verdict"] == "running") is (missing in ("results", "all"))
+    assert (data["sheets"]["map"] is None) is (missing in ("pictures", "all"))
+    assert report.summary(run)["verdict"] == data["verdict"]["verdict"]
+
+
+def test_a_layout_without_its_sheet_counts_as_missing(make_run):
+    run = make_run()
+    (run.pictures / "map.jpg").unlink()
+    assert page(run).data()["sheets"]["map"] is None
+
+
+def test_a_run_without_a_verdict_says_how_far_it_is(make_run):
+    run = make_run()
+    (run.results / "verdict.json").unlink()
+    assert "epoch 1.9 of 4" in report.summary(run)["sentence"]
+
+
+def test_a_single_record_is_a_curve_of_one_point(make_run):
+    data = page(make_run(log=records(1))).data()
+    assert data["curves"][0]["points"] == [[0, 0, 6]]
+
+
+def test_the_log_stands_in_for_a_knn_result_that_is_missing(make_run):
+    run = make_run()
+    (run.results / "knn.json").unlink()
+    assert report.summary(run)["figures"]["knn_accuracy"] == pytest.approx(0.3 + 0.4 * 19 / 20)
+
+
+def test_values_that_are_not_finite_become_gaps_and_are_counted(make_run):
+    log = records(10)
+    log[3]["loss"], log[4]["loss"], log[5]["loss"] = math.nan, math.inf, None
+    run = make_run(log=log)
+    (run.results / "knn.json").write_text('{"accuracy": NaN, "settings": {"x": Infinity}}')
+    data = page(run).data()
+    assert [point[0] for point in data["curves"][0]["points"]] == [0, 10, 20, 60, 70, 80, 90]
+    assert data["curves"][0]["lost"] == 3
+    assert data["results"]["knn"]["settings"]["x"] is None
+    json.dumps(report.summary(run), allow_nan=False)
+
+
+def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"holds no recipe\.json"):
+        report.write(Run(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_long_log_is_thinned_and_keeps_its_extremes():
+    log = records(100_000)
+    log[77_777]["loss"], log[33_333]["loss"] = 99.0, -99.0
+    curves = figures.curves(log, {})
+    assert max(len(curve["points"]) for curve in curves) <= 2000
+    points = curves[0]["points"]
+    assert {(777_770, 99.0), (333_330, -99.0)} <= {(step, value) for step, _, value in points}
+    assert (points[0][0], points[-1][0]) == (0, 999_990)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(4, 60))
+def test_thinning_keeps_order_ends_and_extremes(values, most):
+    points = [(step, None, value) for step, value in enumerate(values)]
+    kept = figures.thin(points, most)
+    assert len(kept) <= most
+    assert set(kept) <= set(points)
+    assert kept == sorted(kept, key=lambda point: point[0])
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert {min(values), max(values)} <= {value for _, _, value in kept}
+
+
+def test_the_summary_holds_verdict_figures_and_places(make_run):
+    run = make_run()
+    report.write(run)
+    found = report.summary(run)
+    assert (found["verdict"], found["sentence"]) == ("learning", "It is learning.")
+    assert (found["figures"]["step"], found["figures"]["linear_accuracy"]) == (190, 0.8)
+    assert found["label_free"]["retrieval"] == {"trained": 0.9, "untrained": 0.4}
+    assert found["paths"]["report"] == str(run.report)
+    assert "checkpoints" not in found["paths"]  # there are none in this folder
+
+
+def test_commands_survive_any_folder_name(make_run):
+    run = make_run('it\'s a $HOME; SHELL "run"')
+    codes = [command["code"] for command in page(run).data()["commands"]]
+    assert shlex.split(codes[0]) == ["sightline", "resume", str(run.path)]
+    load = next(n for n in ast.walk(ast.parse(codes[-1])) if isinstance(n, ast.Constant))
+    assert load.value == str(run.path)
+
+
+def test_the_report_needs_no_torch():
+    code = "import sightline.report, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,50 @@
+from dataclasses import asdict
+from json import dumps
+
+import pytest
+
+from sightline import doctor
+from tests.data.made import parquet, pixels, png, write
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for i, size in enumerate([(10, 20), (30, 40), (50, 60)]):
+        write(tmp_path / f"{i}.png", pixels(*size, seed=i))
+    (tmp_path / "again.png").write_bytes(png(pixels(30, 40, seed=1)))
+    (tmp_path / "broken.jpg").write_bytes(b"no")
+    return tmp_path
+
+
+def test_an_examination_tells_what_is_there(folder):
+    found = doctor.examine(folder)
+    assert (found.count, found.sampled) == (5, 5)
+    assert (found.smallest, found.largest) == ((20, 10), (60, 50))
+    assert (found.short_side, found.channels, found.classes) == (30, 3, 0)
+    assert found.modes == {"RGB": 4}
+    assert found.unreadable == (("broken.jpg", "not a picture that Pillow knows"),)
+    assert found.duplicates == (("1.png", "again.png"),)
+    mean = 3 * (200 + 1200 + 1200 + 3000) / 4
+    assert found.bytes_in_memory == int(mean * 5) and found.fits_in_memory
+
+
+def test_an_examination_is_json_and_words(folder):
+    found = doctor.examine(folder)
+    dumps(asdict(found))
+    words = doctor.words(found)
+    for part in ("5 pictures", "20x10 to 60x50", "broken.jpg", "1.png = again.png"):
+        assert part in words
+
+
+def test_grey_pictures_have_one_channel(tmp_path):
+    write(tmp_path / "1.png", pixels()[..., 0])
+    assert doctor.examine(tmp_path).channels == 1
+    write(tmp_path / "2.png", pixels())
+    assert doctor.examine(tmp_path).channels == 3
+
+
+def test_a_sample_is_part_of_the_whole(tmp_path):
+    file = parquet(tmp_path / "x.parquet", [pixels(seed=i) for i in range(40)], [0] * 40, ["a"])
+    found = doctor.examine(file, sample=8)
+    assert (found.count, found.sampled, found.classes) == (40, 8, 1)
+    assert found.duplicates == ()
