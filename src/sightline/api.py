@@ -160,9 +160,11 @@ def trained_backbone(run: Run, recipe: Recipe, device: torch.device) -> Backbone
             f"{run.path} has no checkpoint yet: the run has not finished its first epoch. "
             f"Go on with: sightline resume {run.path}"
         )
-    method = build(recipe, device)
-    method.load_state_dict(saved["method"])
-    return method.student.backbone
+    backbone = build(recipe, device).student.backbone
+    prefix = "student.backbone."
+    weights = {k: v for k, v in saved["method"].items() if k.startswith(prefix)}
+    backbone.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()})
+    return backbone
 
 
 def _labelled(

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline import dist
-from sightline.methods import METHODS, Moment
+from sightline.methods import METHODS, DataFacts, Moment
 from sightline.nn import Backbone
 
 SMALL: dict[str, dict] = {
@@ -14,7 +14,7 @@ SMALL: dict[str, dict] = {
     "simclr": dict(dim=8, hidden_dim=16),
     "simsiam": dict(dim=8, predictor_dim=4),
 }
-SEED, TOTAL, GLOBAL_BATCH = 3, 100, 8
+SEED, TOTAL, GLOBAL_BATCH, NUM_PICTURES = 3, 100, 8, 40
 
 
 class Tiny(Backbone):
@@ -41,20 +41,21 @@ class Tiny(Backbone):
 def make(name, **settings):
     """The method called `name`, small, with the weights of seed 0."""
     torch.manual_seed(0)
-    return METHODS[name](**SMALL[name] | settings).build(Tiny())
+    facts = DataFacts(num_pictures=NUM_PICTURES, num_classes=5)
+    return METHODS[name](**SMALL[name] | settings).build(Tiny(), facts)
 
 
-def views(step=0, size=16, num=2, dtype=torch.float32):
+def views(method, step=0, size=16, dtype=torch.float32):
     """This process's share of a global batch of views: related, but not alike."""
     g = torch.Generator().manual_seed(step)
     x = torch.randn(GLOBAL_BATCH, 3, size, size, generator=g, dtype=dtype)
-    noise = [torch.randn(x.shape, generator=g, dtype=dtype) for _ in range(num)]
+    noise = [torch.randn(x.shape, generator=g, dtype=dtype) for _ in range(method.config.num_views)]
     return [dist.mine(x + 0.3 * n) for n in noise]
 
 
 def moment(step=0, total=TOTAL):
     """Where training stands at this step."""
-    index = dist.mine(torch.arange(GLOBAL_BATCH) + step * GLOBAL_BATCH)
+    index = dist.mine((torch.arange(GLOBAL_BATCH) + step * GLOBAL_BATCH) % NUM_PICTURES)
     return Moment(
         step=torch.tensor(step), index=index, seed=SEED, total_steps=total, steps_per_epoch=10
     )

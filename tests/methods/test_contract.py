@@ -16,12 +16,12 @@ def method(request):
 
 def one_step(method, step=0):
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
-    method(views(step), moment(step)).loss.backward()
+    method(views(method, step), moment(step)).loss.backward()
     optimizer.step()
 
 
 def test_loss_is_a_finite_scalar_and_features_are_the_first_views(method):
-    x = views()
+    x = views(method)
     copied = copy.deepcopy(method)
     step = method(x, moment())
     assert step.loss.shape == () and step.loss.isfinite()
@@ -29,7 +29,7 @@ def test_loss_is_a_finite_scalar_and_features_are_the_first_views(method):
 
 
 def test_gradient_reaches_every_trained_parameter_and_no_teacher(method):
-    method(views(), moment()).loss.backward()
+    method(views(method), moment()).loss.backward()
     reached = {n for n, p in method.named_parameters() if p.grad is not None and p.grad.any()}
     assert reached == {n for n, _ in method.named_parameters() if not n.startswith("teacher.")}
     assert reached == {n for n, p in method.named_parameters() if p.requires_grad}
@@ -54,16 +54,16 @@ def test_the_teacher_runs_in_training_mode_and_keeps_its_own_statistics(method):
         assert method.training
         return
     before = [b.clone() for b in method.teacher.buffers()]
-    method(views(), moment())
+    method(views(method), moment())
     assert any(not torch.equal(a, b) for a, b in zip(before, method.teacher.buffers(), strict=True))
 
 
 def test_the_same_moment_gives_the_same_loss(method):
     a, b = copy.deepcopy(method), copy.deepcopy(method)
     torch.manual_seed(1)
-    first = a(views(), moment()).loss
+    first = a(views(method), moment()).loss
     torch.manual_seed(2)  # a method may not read the global random state
-    assert torch.equal(first, b(views(), moment()).loss)
+    assert torch.equal(first, b(views(method), moment()).loss)
 
 
 def test_state_dict_holds_all_that_a_step_depends_on(method):
@@ -73,16 +73,18 @@ def test_state_dict_holds_all_that_a_step_depends_on(method):
     for tensor in other.state_dict().values():
         tensor.zero_()
     other.load_state_dict(method.state_dict())
-    assert torch.equal(method(views(1), moment(1)).loss, other(views(1), moment(1)).loss)
+    assert torch.equal(
+        method(views(method, 1), moment(1)).loss, other(views(method, 1), moment(1)).loss
+    )
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_bf16_is_close_to_float32(name):
     exact, low = make(name), make(name)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = low(views(), moment()).loss
+        rough = low(views(low), moment()).loss
     assert rough.dtype == torch.float32
-    torch.testing.assert_close(rough, exact(views(), moment()).loss, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(rough, exact(views(exact), moment()).loss, atol=0.05, rtol=0.05)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -99,16 +101,16 @@ def test_collapsed_features_lose_at_chance(name):
         p.data.zero_()
     if hasattr(method, "queue"):
         method.queue.keys.zero_()
-    assert method(views(), moment()).loss.item() == pytest.approx(chance, rel=1e-5)
+    assert method(views(method), moment()).loss.item() == pytest.approx(chance, rel=1e-5)
 
 
 def traced(name):
     """Losses of the eager and of the traced method; tracing stops at a graph break."""
     method = make(name)
-    expected = copy.deepcopy(method)(views(), moment()).loss
+    expected = copy.deepcopy(method)(views(method), moment()).loss
     torch._dynamo.reset()
     whole = torch.compile(method, fullgraph=True, backend="eager")
-    return expected.detach(), whole(views(), moment()).loss.detach()
+    return expected.detach(), whole(views(method), moment()).loss.detach()
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

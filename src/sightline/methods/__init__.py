@@ -1,6 +1,6 @@
 """Every method by name. Adding one: write its file, add its line here."""
 
-from sightline.methods.base import Method, MethodConfig, Moment, Step
+from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step
 from sightline.methods.byol import BYOLConfig
 from sightline.methods.moco import MoCoConfig
 from sightline.methods.mocov3 import MoCoV3Config
@@ -15,4 +15,4 @@ METHODS: dict[str, type[MethodConfig]] = {
     "simsiam": SimSiamConfig,
 }
 
-__all__ = ["METHODS", "Method", "MethodConfig", "Moment", "Step"]
+__all__ = ["METHODS", "DataFacts", "Method", "MethodConfig", "Moment", "Step"]

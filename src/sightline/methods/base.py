@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from sightline import dist, random
+from sightline import random
 from sightline.errors import UserError
 from sightline.nn import Backbone, Encoder
 from sightline.nn.norm import convert
@@ -23,6 +22,16 @@ class Step(NamedTuple):
     logs: dict[str, Tensor] = {}  # noqa: RUF012
 
 
+class DataFacts(NamedTuple):
+    """What a method may know of the data before it sees any."""
+
+    num_pictures: int = 0
+    num_classes: int = 0
+
+
+UNKNOWN = DataFacts()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Moment:
     """Where training stands, and numbers that depend on that alone.
@@ -35,6 +44,7 @@ class Moment:
     seed: int
     total_steps: int
     steps_per_epoch: int
+    labels: Int64[Tensor, " n"] | None = None  # only for a method that `needs_labels`
 
     @property
     def progress(self) -> Float64[Tensor, ""]:
@@ -79,20 +89,21 @@ class Method(nn.Module):
 class MethodConfig:
     """The settings of one method."""
 
-    shuffles: ClassVar[bool] = False
+    shuffles: ClassVar[bool] = False  # has keys whose batch norm can be shuffled
+    needs_labels: ClassVar[bool] = False  # only the supervised baseline
 
     bn: Literal["sync", "split", "shuffle"] = "sync"
     """Batch norm over the whole global batch, or over groups of bn_group pictures; `shuffle`
     also permutes the pictures that the teacher sees."""
     bn_group: int = 32
 
-    def build(self, backbone: Backbone) -> Method:
+    def build(self, backbone: Backbone, data: DataFacts = UNKNOWN) -> Method:
         """The method with fresh weights around this backbone."""
-        method = self.make(backbone)
+        method = self.make(backbone, data)
         convert(method, None if self.bn == "sync" else self.bn_group)
         return method
 
-    def make(self, backbone: Backbone) -> Method:
+    def make(self, backbone: Backbone, data: DataFacts) -> Method:
         """The method before its norm layers are told their groups."""
         raise NotImplementedError
 
@@ -128,13 +139,3 @@ def check(config: MethodConfig, *, batch_size: int, num_views: int) -> None:
             'method.bn is "shuffle", but this method has no keys to shuffle. Use "sync" or "split".'
         )
     config.refuse(batch_size=batch_size)
-
-
-def shuffle(x: Float[Tensor, "n *rest"], order: Int64[Tensor, " g"]) -> Float[Tensor, "n *rest"]:
-    """This process's share of the global batch put in another order."""
-    return dist.gather(x)[dist.mine(order)]
-
-
-def unshuffle(x: Float[Tensor, "n *rest"], order: Int64[Tensor, " g"]) -> Float[Tensor, "n *rest"]:
-    """Undo `shuffle`."""
-    return dist.gather(x)[dist.mine(torch.argsort(order))]

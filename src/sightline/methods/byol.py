@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from sightline.losses.predictive import regression
-from sightline.methods.base import Method, MethodConfig, Moment, Step, Views
+from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
 from sightline.nn import Backbone, Encoder, Teacher, mlp
 from sightline.optim.schedules import cosine
 
@@ -20,7 +20,7 @@ class BYOLConfig(MethodConfig):
     predictor: bool = True  # False collapses: kept to show what the predictor is for
     copy_init: bool = True  # False: the teacher starts from weights of its own
 
-    def make(self, backbone: Backbone) -> "BYOL":
+    def make(self, backbone: Backbone, data: DataFacts) -> "BYOL":
         """The method around this backbone."""
         return BYOL(backbone, self)
 

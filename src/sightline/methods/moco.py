@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from sightline import dist
 from sightline.errors import UserError
 from sightline.losses.contrastive import queue_info_nce
-from sightline.methods.base import Method, MethodConfig, Moment, Step, Views, shuffle, unshuffle
+from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
 from sightline.nn import Backbone, Encoder, Queue, Teacher, mlp
 
 
@@ -29,7 +29,7 @@ class MoCoConfig(MethodConfig):
     momentum: float = 0.999
     bn: Literal["sync", "split", "shuffle"] = "shuffle"
 
-    def make(self, backbone: Backbone) -> "MoCo":
+    def make(self, backbone: Backbone, data: DataFacts) -> "MoCo":
         """The method around this backbone."""
         return MoCo(backbone, self)
 
@@ -62,11 +62,10 @@ class MoCo(Method):
         """(K + 1)-way classification: the positive is class 0."""
         x_q, x_k = views
         h, q = self.student(x_q)
-        if self.config.bn == "shuffle":  # so that the key's BN statistics give nothing away
-            order = at.permutation("shuffle", len(x_k) * dist.world_size())
-            k = unshuffle(self.teacher(shuffle(x_k, order))[1], order)
-        else:
-            _, k = self.teacher(x_k)
+        # Shuffled, so that the statistics of a key's batch norm give its query away no more.
+        shuffled = self.config.bn == "shuffle"
+        order = at.permutation("shuffle", len(x_k) * dist.world_size()) if shuffled else None
+        _, k = self.teacher(x_k, order)
         loss = queue_info_nce(q, k, self.queue.read(), temperature=self.config.temperature)
         self.queue.push(F.normalize(k, dim=1))
         return Step(loss=loss, features=h)

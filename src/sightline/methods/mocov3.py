@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from sightline.losses.contrastive import info_nce
-from sightline.methods.base import Method, MethodConfig, Moment, Step, Views
+from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
 from sightline.nn import Backbone, Encoder, Teacher, mlp
 from sightline.optim.schedules import cosine
 
@@ -22,7 +22,7 @@ class MoCoV3Config(MethodConfig):
     momentum: float = 0.99  # rises to 1 along a cosine
     copy_init: bool = True  # False: the teacher starts from weights of its own
 
-    def make(self, backbone: Backbone) -> "MoCoV3":
+    def make(self, backbone: Backbone, data: DataFacts) -> "MoCoV3":
         """The method around this backbone."""
         return MoCoV3(backbone, self)
 

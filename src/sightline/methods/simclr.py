@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from sightline.losses.contrastive import nt_xent
-from sightline.methods.base import Method, MethodConfig, Moment, Step, Views
+from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
 from sightline.nn import Backbone, Encoder, mlp
 
 
@@ -18,7 +18,7 @@ class SimCLRConfig(MethodConfig):
     head_norm: bool = True  # False: the paper's text, linear layers with biases and no norm
     temperature: float = 0.1
 
-    def make(self, backbone: Backbone) -> "SimCLR":
+    def make(self, backbone: Backbone, data: DataFacts) -> "SimCLR":
         """The method around this backbone."""
         return SimCLR(backbone, self)
 

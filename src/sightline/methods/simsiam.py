@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sightline.losses.predictive import negative_cosine
-from sightline.methods.base import Method, MethodConfig, Moment, Step, Views
+from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
 from sightline.nn import Backbone, Encoder, mlp
 
 
@@ -15,7 +15,7 @@ class SimSiamConfig(MethodConfig):
     predictor_dim: int = 512
     num_layers: int = 3  # of the projector; 2 on CIFAR-10
 
-    def make(self, backbone: Backbone) -> "SimSiam":
+    def make(self, backbone: Backbone, data: DataFacts) -> "SimSiam":
         """The method around this backbone."""
         return SimSiam(backbone, self)
 

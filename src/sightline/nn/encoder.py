@@ -4,8 +4,10 @@ import copy
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
+
+from sightline import dist
 
 Images = Float[Tensor, "n c h w"]
 Rows = Float[Tensor, "n _"]
@@ -45,9 +47,17 @@ class Teacher(nn.Module):
         self.momentum: Any = None
 
     @torch.no_grad()
-    def forward(self, x: Images) -> tuple[Rows, Rows]:
-        """What the student's double says, without a graph."""
-        return self.net(x)
+    def forward(self, x: Images, order: Int64[Tensor, " g"] | None = None) -> tuple[Rows, Rows]:
+        """What the student's double says, without a graph.
+
+        With an order of the global batch, pictures are encoded in that order and put back: the
+        groups of batch norm then mix pictures otherwise than the student's (shuffled BN of MoCo).
+        """
+        if order is None:
+            return self.net(x)
+        h, z = self.net(dist.gather(x)[dist.mine(order)])
+        back = dist.mine(torch.argsort(order))
+        return dist.gather(h)[back], dist.gather(z)[back]
 
     @torch.no_grad()
     def follow(self, student: nn.Module, momentum: Any) -> None:

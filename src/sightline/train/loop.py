@@ -95,6 +95,7 @@ def train(
             seed=recipe.seed,
             total_steps=total_steps,
             steps_per_epoch=steps_per_epoch,
+            labels=batch.labels if recipe.method.needs_labels else None,
         )
         set_lr(
             optimizer,

@@ -7,7 +7,8 @@ from sightline import dist
 from sightline.data import Pictures
 from sightline.data.loader import Loader
 from sightline.evals.knn import KNN
-from sightline.methods import Method
+from sightline.methods import DataFacts, Method
+from sightline.methods.base import UNKNOWN
 from sightline.optim import build as build_optimizer
 from sightline.optim import table
 from sightline.recipe import Recipe
@@ -19,23 +20,23 @@ from sightline.train.show import Bar, rows
 from sightline.train.watch import Watch
 
 
-def build(recipe: Recipe, device: torch.device) -> Method:
+def build(recipe: Recipe, device: torch.device, data: DataFacts = UNKNOWN) -> Method:
     """The method with the weights that this recipe's seed gives, ready to train."""
     torch.manual_seed(recipe.seed)
-    method = recipe.method.build(recipe.backbone.build()).to(device)
+    method = recipe.method.build(recipe.backbone.build(), data).to(device)
     # Convolutions run up to twice as fast in this layout, on the CPU too.
     return method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
 
 
 def start(recipe: Recipe, run: Run, pictures: Pictures, device: torch.device) -> State:
     """Fresh state, or that of the run's last checkpoint."""
-    method = build(recipe, device)
+    classes = 0 if pictures.labels is None else int(pictures.labels.max()) + 1
+    method = build(recipe, device, DataFacts(len(pictures), classes))
     optimizer = build_optimizer(
         recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
     )
     probe = None
-    if pictures.labels is not None:
-        classes = int(pictures.labels.max()) + 1
+    if classes:
         probe = Probe(method.student.backbone.dim, classes, device)
     scaler = torch.amp.grad_scaler.GradScaler(device.type, enabled=recipe.precision == "fp16")
     state = State(method, optimizer, scaler, probe)
