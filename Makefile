@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 THREADS ?= 1
 
-.PHONY: install demo test check lint gpu clean
+.PHONY: install demo test check learn lint gpu clean
 
 install: .venv/.installed
 
@@ -14,7 +14,7 @@ install: .venv/.installed
 	touch $@
 
 demo: install
-	$(BIN)/sightline pretrain shapes --recipe mocov3.shapes --device cpu --out runs/demo --overwrite
+	$(BIN)/sightline pretrain shapes --recipe simclr.shapes --device cpu --out runs/demo --overwrite
 	$(BIN)/sightline evaluate runs/demo --labeled shapes
 	@echo "Open runs/demo/report.html in a browser."
 
@@ -25,10 +25,13 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not learning and not gpu"
 
 check: install
 	$(BIN)/python -m pytest -m "slow and not gpu"
+
+learn: install
+	$(BIN)/python -m pytest -m learning
 
 gpu:
 	$(PYTHON) -m pytest -m gpu --gpu-json gpu.json

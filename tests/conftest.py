@@ -9,7 +9,7 @@ import torch
 
 from tests.dist.processes import Processes
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tests are small; two threads would mostly wait for each other
 
 
 def pytest_addoption(parser):

@@ -51,9 +51,9 @@ def pretrain(
     run = Run(Path(out) if out else _free_folder(str(data), method, recipe))
     if resume and run.recipe_path.exists():
         return _go_on(run, where, console, allow=method)
-    source = open_source(data, labels=labels, classes=Path(classes) if classes else None)
     given = {"epochs": epochs, "batch_size": batch_size}
     if recipe is None:
+        source = open_source(data, labels=labels, classes=classes)
         facts = _facts(doctors.examine(source, sample=FACTS_FROM))
         made, reasons = auto.automatic(facts, where, method=method, **given)
     else:
@@ -61,7 +61,10 @@ def pretrain(
     made = overridden(made, given | {"seed": seed}, settings)
     made, adapted = auto.fit_device(made, where)
     kept = replace(
-        made.data, path=str(data), classes=str(classes) if classes else None, labels=labels
+        made.data,
+        path=str(data),
+        classes=str(classes) if classes else made.data.classes,
+        labels=labels or made.data.labels,
     )
     made = replace(made, data=kept)
     _make_room(run, overwrite=overwrite)

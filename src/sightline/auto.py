@@ -13,7 +13,6 @@ from sightline import dist
 from sightline.backbones import BackboneConfig, stem_for
 from sightline.errors import UserError
 from sightline.methods import MethodConfig
-from sightline.methods.moco import MoCoConfig
 from sightline.optim import Optim, Schedule
 from sightline.recipe import Data, Recipe, method_config, method_name
 from sightline.views import View, for_channels
@@ -90,13 +89,14 @@ def automatic(
     store, reasons["data.store_size"] = _store_size(facts, size)
     backbone, reasons["backbone"] = _backbone(facts, size, gpu)
     if batch_size is None:
-        batch_size, reasons["batch_size"] = _batch_size(facts, size, gpu)
+        queue = method is not None and getattr(method_config(method)(), "queue_size", 0) > 0
+        batch_size, reasons["batch_size"] = _batch_size(facts, size, gpu, queue)
     if epochs is None:
         epochs, reasons["epochs"] = _epochs(facts, size, gpu)
     steps = epochs * max(1, facts.count // batch_size)
-    config, why = _method(facts, method, batch_size, steps)
+    config, why = _method(facts, method, batch_size, steps, gpu)
     reasons |= why
-    optim, reasons["optim"] = _optim(config, epochs)
+    optim, reasons["optim"] = _optim(config, epochs, gpu)
     view = for_channels(
         View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0), facts.channels
     )
@@ -141,7 +141,7 @@ def _store_size(facts: Facts, size: int) -> tuple[int, str]:
 
 def _backbone(facts: Facts, size: int, gpu: bool) -> tuple[BackboneConfig, str]:
     if not gpu:
-        name, why = "resnet10_narrow", "a narrow ResNet, for the CPU"
+        name, why = "resnet8_narrow", "a small, narrow ResNet, for the CPU"
     elif size <= 64 or facts.count < 50_000:
         name, why = "resnet18", "ResNet-18: enough for so few or so small pictures"
     else:
@@ -152,10 +152,11 @@ def _backbone(facts: Facts, size: int, gpu: bool) -> tuple[BackboneConfig, str]:
     return config, f"{why}, with the {stem} stem for views of {size} px"
 
 
-def _batch_size(facts: Facts, size: int, gpu: bool) -> tuple[int, str]:
-    most = (512 if size <= 64 else 256) if gpu else 256
-    batch = 16
-    while batch * 2 <= most and batch * 2 * 8 <= facts.count:
+def _batch_size(facts: Facts, size: int, gpu: bool, queue: bool) -> tuple[int, str]:
+    most = 512 if gpu and size <= 64 else 256
+    share = 10 if queue else 8  # a queue holds a batch or more, and at most a tenth of all
+    batch = 8
+    while batch * 2 <= most and batch * 2 * share <= facts.count:
         batch *= 2
     return batch, f"{facts.count} pictures give {max(1, facts.count // batch)} steps an epoch"
 
@@ -168,42 +169,41 @@ def _epochs(facts: Facts, size: int, gpu: bool) -> tuple[int, str]:
 
 
 def _method(
-    facts: Facts, name: str | None, batch_size: int, steps: int
+    facts: Facts, name: str | None, batch_size: int, steps: int, gpu: bool
 ) -> tuple[MethodConfig, Reasons]:
     reasons: Reasons = {}
-    kind = method_config(name or "mocov3")
-    if name is None:
+    kind = method_config(name or ("mocov3" if gpu else "simclr"))
+    if name is None and gpu:
         reasons["method"] = "mocov3 learns well from small batches and needs no queue"
-    known: dict[str, Any] = {
-        f: v for f, v in _SMALL_HEADS.items() if f in kind.__dataclass_fields__
-    }
+    elif name is None:
+        reasons["method"] = "simclr has no second network to run, which counts on a CPU"
+    heads = {"temperature": 0.2, "dim": 256 if gpu else 128, "hidden_dim": 1024 if gpu else 128}
+    known: dict[str, Any] = {f: v for f, v in heads.items() if f in kind.__dataclass_fields__}
     if "momentum" in kind.__dataclass_fields__:
         # The teacher should forget its start within a few hundredths of the run.
         known["momentum"] = 0.95 if steps < 1000 else 0.99 if steps < 20_000 else 0.996
         reasons["method.momentum"] = f"{steps} steps: the teacher averages over a few hundredths"
-    if issubclass(kind, MoCoConfig):
-        queue = max(batch_size, min(65536, facts.count // 10) // batch_size * batch_size)
-        if queue > facts.count // 10:
-            raise UserError(
-                f"{facts.count} pictures are too few for moco with a batch of {batch_size}: its "
-                "queue may hold a tenth of them, and must hold a batch. Use --batch-size "
-                f"{max(2, facts.count // 10)} or less, or --method mocov3, which has no queue."
-            )
-        known |= {"queue_size": queue, "bn_group": _largest_divisor(batch_size, 32)}
-        reasons["method.queue_size"] = f"at most a tenth of {facts.count} pictures, whole batches"
+    usual: Any = kind()
+    most = max(2, facts.count // 10)
+    if getattr(usual, "queue_size", 0) > most:
+        # Whole batches where one fits; else the method keeps so many keys of the last batch.
+        known["queue_size"] = most // batch_size * batch_size or most
+        reasons["method.queue_size"] = f"at most a tenth of {facts.count} pictures"
+    if getattr(usual, "num_prototypes", 0) > batch_size:
+        known["num_prototypes"] = batch_size
+        reasons["method.num_prototypes"] = "no more than a batch can be dealt out among"
+    if usual.bn == "shuffle":
+        known["bn_group"] = _largest_divisor(batch_size, 32)
         reasons["method.bn_group"] = "shuffled batch norm in groups, as on several GPUs"
     return kind(**known), reasons
 
 
-_SMALL_HEADS = {"temperature": 0.2, "dim": 256, "hidden_dim": 1024}
-
-
-def _optim(config: MethodConfig, epochs: int) -> tuple[Optim, str]:
+def _optim(config: MethodConfig, epochs: int, gpu: bool) -> tuple[Optim, str]:
     predictor = "constant" if method_name(config) == "simsiam" else "same"
     optim = Optim(
         name="adamw",
-        lr=1e-3,
-        weight_decay=0.02,
+        lr=1e-3 if gpu else 2e-3,
+        weight_decay=1e-2 if gpu else 1e-4,
         exclude_1d=True,
         predictor_lr=predictor,  # type: ignore[arg-type]
         schedule=Schedule(warmup_epochs=min(10.0, epochs / 20)),

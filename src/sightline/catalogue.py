@@ -7,30 +7,37 @@ from typing import Any
 
 from rich.console import Console
 
-from sightline.methods import METHODS
-from sightline.recipe import method_name
+from sightline.methods import MethodConfig
+from sightline.recipe import NAMED, method_config, method_name
 from sightline.recipes import RECIPES, recipe
 from sightline.train.show import rows
 
 Row = dict[str, Any]
 
+IN_JSON_ONLY = ("summary", "backbone", "batch_size")  # a screen is not wide enough for all
+
 
 def methods() -> list[Row]:
-    """A row for each method: its paper and its recipes."""
+    """A row for each method, and for the baselines after them: paper and recipes."""
     found = []
-    for name, config in METHODS.items():
+    for name, config in NAMED.items():
         module = inspect.getmodule(config)
         title = (module.__doc__ or "").strip().split("\n")[0].rstrip(".,")
         named = [r for r in RECIPES if r.startswith(f"{name}.")]
-        found.append({"name": name, "paper": title, "recipes": named})
+        found.append(
+            {"name": name, "paper": title, "labels": config.needs_labels, "recipes": named}
+        )
     return found
 
 
-def recipes() -> list[Row]:
-    """A row for each recipe: what it runs, the published number and ours."""
+def recipes(method: str | None = None) -> list[Row]:
+    """A row for each recipe, or each of one method: what it runs, the published number and ours."""
+    wanted = method_config(method) if method else MethodConfig
     found = []
     for name, function in RECIPES.items():
         made, text = function(), inspect.getdoc(function) or ""
+        if not isinstance(made.method, wanted):
+            continue
         found.append(
             {
                 "name": name,
@@ -54,7 +61,8 @@ def flags(name: str) -> list[Row]:
 
 def show(found: list[Row]) -> None:
     """Print rows as a table."""
-    Console().print(rows([{k: _brief(v) for k, v in row.items()} for row in found]))
+    shown = [{k: _brief(v) for k, v in row.items() if k not in IN_JSON_ONLY} for row in found]
+    Console().print(rows(shown))
 
 
 def _settings(value: Any, path: str) -> Any:
@@ -76,5 +84,6 @@ def _part(text: str, word: str) -> str | None:
 
 def _brief(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return ", ".join(str(v) for v in value)
+        more = f" and {len(value) - 5} more" if len(value) > 6 else ""
+        return ", ".join(str(v) for v in (value[:5] if more else value)) + more
     return value

@@ -6,11 +6,11 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
-from sightline.errors import UserError, nearest
+from sightline.errors import DivergedError, UserError, nearest
 from sightline.version import __version__
 
 HELP = f"""sightline {__version__}: learn image encoders from unlabelled pictures,
@@ -28,8 +28,12 @@ and prove how good they are.
 """
 
 
+DataWord = Annotated[str, tyro.conf.arg(metavar="DATA")]
+RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
+
+
 def pretrain(
-    data: str,
+    data: DataWord,
     /,
     *,
     method: str | None = None,
@@ -45,7 +49,7 @@ def pretrain(
     labels: bool = False,
     settings: tyro.conf.Suppress[tuple[str, ...]] = (),
 ) -> None:
-    """Learn an encoder from pictures; labels are never used for learning.
+    """Learn an encoder from pictures; only the baseline `supervised` learns from labels.
 
     Every other setting has a flag too: --optim.lr 0.3, --method.temperature 0.1,
     --views.0.blur 0.5. `sightline recipes NAME` lists them with their values.
@@ -84,7 +88,7 @@ def pretrain(
     )
 
 
-def resume(run: Path, /, *, device: str = "auto", method: str | None = None) -> None:
+def resume(run: RunFolder, /, *, device: str = "auto", method: str | None = None) -> None:
     """Go on where a run stopped; a finished run is left as it is.
 
     Args:
@@ -98,7 +102,7 @@ def resume(run: Path, /, *, device: str = "auto", method: str | None = None) -> 
 
 
 def evaluate(
-    run: Path,
+    run: RunFolder,
     /,
     *,
     labeled: str | None = None,
@@ -138,7 +142,7 @@ def evaluate(
         _print_json(results)
 
 
-def report(run: Path, /, *, json: bool = False) -> None:
+def report(run: RunFolder, /, *, json: bool = False) -> None:
     """Write one self-contained HTML page about a run.
 
     Args:
@@ -155,7 +159,9 @@ def report(run: Path, /, *, json: bool = False) -> None:
     _print_json(pages.summary(folder)) if json else print(f"Wrote {page}")
 
 
-def doctor(data: str, /, *, device: str = "auto", sample: int = 512, json: bool = False) -> None:
+def doctor(
+    data: DataWord, /, *, device: str = "auto", sample: int = 512, json: bool = False
+) -> None:
     """Read a sample of the data and tell what is in it and what recipe would be chosen.
 
     Args:
@@ -183,16 +189,17 @@ def methods(*, json: bool = False) -> None:
     _print_json(rows) if json else catalogue.show(rows)
 
 
-def recipes(name: str | None = None, /, *, json: bool = False) -> None:
+def recipes(name: str | None = None, /, *, method: str | None = None, json: bool = False) -> None:
     """List the named settings, or every flag of one of them.
 
     Args:
         name: Show this recipe's settings as flags.
+        method: Only those of this method.
         json: Print JSON instead of a table.
     """
     from sightline import catalogue
 
-    rows = catalogue.recipes() if name is None else catalogue.flags(name)
+    rows = catalogue.recipes(method) if name is None else catalogue.flags(name)
     _print_json(rows) if json else catalogue.show(rows)
 
 
@@ -221,6 +228,9 @@ def main(argv: list[str] | None = None) -> None:
     except UserError as mistake:
         print(f"sightline: {mistake}", file=sys.stderr)
         raise SystemExit(2) from None
+    except DivergedError as failure:
+        print(f"sightline: {failure}", file=sys.stderr)
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("\nsightline: stopped. `sightline resume RUN` goes on from the last checkpoint.")
         raise SystemExit(130) from None

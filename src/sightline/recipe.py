@@ -12,10 +12,12 @@ import tyro
 
 from sightline.backbones import BackboneConfig
 from sightline.errors import UserError, nearest
-from sightline.methods import METHODS, MethodConfig
+from sightline.methods import BASELINES, METHODS, MethodConfig
 from sightline.methods.base import check
 from sightline.optim import Optim
 from sightline.views import View
+
+NAMED = METHODS | BASELINES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,10 @@ class Recipe:
         self.optim.check(epochs=self.epochs)
         if min(self.log_every, self.save_every, self.measure_every) < 1:
             raise UserError("log_every, save_every and measure_every must be 1 or more.")
-        check(self.method, batch_size=self.batch_size, num_views=len(self.views))
+        sizes = tuple(view.size for view in self.views)
+        check(self.method, batch_size=self.batch_size, view_sizes=sizes)
+        for view in self.views:
+            self.backbone.refuse(view.size)
 
 
 def overridden(recipe: Recipe, given: Mapping[str, Any], flags: Sequence[str] = ()) -> Recipe:
@@ -80,21 +85,20 @@ def overridden(recipe: Recipe, given: Mapping[str, Any], flags: Sequence[str] = 
 
 
 def method_name(config: MethodConfig) -> str:
-    """The key of a method's settings in METHODS, or `package.module:Name` for an outsider's."""
+    """The name of a method's settings: its key, or `package.module:Name` for an outsider's."""
     kind = type(config)
-    known = [name for name, known in METHODS.items() if known is kind]
+    known = [name for name, known in NAMED.items() if known is kind]
     return known[0] if known else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def method_config(name: str) -> type[MethodConfig]:
-    """The settings class called `name`: a key of METHODS, or `package.module:Name`."""
-    if name in METHODS:
-        return METHODS[name]
+    """The settings class called `name`: a key of METHODS or BASELINES, or an outsider's name."""
+    if name in NAMED:
+        return NAMED[name]
     module, colon, attribute = name.partition(":")
     if not colon:
         raise UserError(
-            f'There is no method "{name}".{nearest(name, METHODS)} '
-            f"Known: {', '.join(sorted(METHODS))}."
+            f'There is no method "{name}".{nearest(name, NAMED)} Known: {", ".join(sorted(NAMED))}.'
         )
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -118,7 +122,7 @@ def from_dict(saved: dict[str, Any], *, allow: str | None = None) -> Recipe:
     A method from outside is imported only if `allow` repeats its name.
     """
     name = saved["method"]["name"]
-    if name not in METHODS and ":" in name and name != allow:
+    if name not in NAMED and ":" in name and name != allow:
         raise UserError(
             f'This recipe uses the method "{name}" from outside sightline. Loading it runs that '
             f"code. If you trust it, repeat its name: --method {name}"

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sightline.methods import METHODS
+from sightline.methods import BASELINES, METHODS
 from sightline.recipes import FILES, RECIPES
 from tests.methods.small import SMALL
 
+NAMED = METHODS | BASELINES
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/sightline"
 METHOD_FILES = [p for p in (SOURCE / "methods").glob("*.py") if p.stem not in ("__init__", "base")]
@@ -22,14 +23,14 @@ def test_a_method_fits_on_one_screen(path):
 
 def test_a_method_is_found_by_its_name():
     """Key, file, recipe file and small settings for the contract tests."""
-    assert {p.stem for p in METHOD_FILES} == set(METHODS) == set(FILES) == set(SMALL)
-    for name, config in METHODS.items():
+    assert {p.stem for p in METHOD_FILES} == set(NAMED) == set(FILES) == set(SMALL)
+    for name, config in NAMED.items():
         assert inspect.getmodule(config).__name__ == f"sightline.methods.{name}"
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMED)
 def test_a_method_file_names_its_paper(name):
-    assert re.search(r"\(.+ \d{4}, arXiv:\d{4}\.\d{5}", inspect.getmodule(METHODS[name]).__doc__)
+    assert re.search(r"\(.+ \d{4}, arXiv:\d{4}\.\d{5}", inspect.getmodule(NAMED[name]).__doc__)
 
 
 def test_the_loop_and_the_driver_stay_readable():

@@ -65,7 +65,7 @@ def test_wide_networks_multiply_every_channel(name, millions):
 def test_every_network_gives_rows_of_its_width(name):
     with torch.device("meta"):
         network = BackboneConfig(name=name).build()
-        assert network(torch.empty(2, 3, 32, 32)).shape == (2, network.dim)
+        assert network(torch.empty(2, 3, 112, 112)).shape == (2, network.dim)
 
 
 @pytest.mark.parametrize(("stem", "side"), [("imagenet", 8), ("lowres", 32)])

@@ -1,15 +1,18 @@
 """What every method must do. A new method joins by its line in METHODS."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
-from sightline.methods import METHODS
+from sightline.methods import BASELINES, METHODS
 from tests.methods.small import make, moment, views
 
+ALL = sorted(METHODS | BASELINES)
 
-@pytest.fixture(params=sorted(METHODS))
+
+@pytest.fixture(params=ALL)
 def method(request):
     return make(request.param)
 
@@ -22,10 +25,12 @@ def one_step(method, step=0):
 
 def test_loss_is_a_finite_scalar_and_features_are_the_first_views(method):
     x = views(method)
-    copied = copy.deepcopy(method)
     step = method(x, moment())
     assert step.loss.shape == () and step.loss.isfinite()
-    torch.testing.assert_close(step.features, copied.student.backbone(x[0]))
+    assert step.features.shape == (len(x[0]), method.student.backbone.dim)
+    # In evaluation mode, since a method may encode several views as one batch.
+    whose = method.teacher.net if method.features_of == "teacher" else method.student
+    torch.testing.assert_close(method.eval()(x, moment()).features, whose.backbone(x[0]))
 
 
 def test_gradient_reaches_every_trained_parameter_and_no_teacher(method):
@@ -66,6 +71,14 @@ def test_the_same_moment_gives_the_same_loss(method):
     assert torch.equal(first, b(views(method), moment()).loss)
 
 
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_no_label_is_needed_or_looked_at(name):
+    a, b = make(name), make(name)
+    assert not a.config.needs_labels
+    loss = a(views(a), replace(moment(), labels=None)).loss
+    assert torch.equal(loss, b(views(b), moment()).loss)
+
+
 def test_state_dict_holds_all_that_a_step_depends_on(method):
     one_step(method)
     method.after_step(moment())
@@ -78,7 +91,7 @@ def test_state_dict_holds_all_that_a_step_depends_on(method):
     )
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", ALL)
 def test_bf16_is_close_to_float32(name):
     exact, low = make(name), make(name)
     with torch.autocast("cpu", torch.bfloat16):
@@ -93,7 +106,7 @@ def test_collapsed_features_lose_at_chance(name):
     method = make(name)
     chance = method.config.chance_loss(8)
     if chance is None:
-        assert name in ("byol", "simsiam")
+        assert name in ("barlow_twins", "byol", "msbreg", "simsiam", "vicreg")
         return
     for p in method.student.parameters():
         p.data.zero_()
@@ -113,7 +126,7 @@ def traced(name):
     return expected.detach(), whole(views(method), moment()).loss.detach()
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", ALL)
 def test_it_traces_without_a_graph_break_on_two_processes(two_processes, name):
     for expected, found in two_processes(traced, name):
         torch.testing.assert_close(found, expected)

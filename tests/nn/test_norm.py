@@ -6,7 +6,7 @@ from torch import nn
 
 from sightline import dist
 from sightline.errors import UserError
-from sightline.nn.norm import BatchNorm, convert
+from sightline.nn.norm import BatchNorm, StandardisedConv, convert, without_batch
 
 ROWS, CHANNELS = 12, 5
 
@@ -106,3 +106,60 @@ def test_convert_keeps_names_weights_and_timm_activations():
         assert set(ours.state_dict()) == names
         assert not any(isinstance(m, nn.BatchNorm2d) for m in ours.modules())
         torch.testing.assert_close(ours(x), before)
+
+
+def test_layer_norm_for_rows_and_for_maps():
+    """One group of group norm is layer norm over channels, and over channels and places."""
+    rows, maps = torch.randn(4, 6), torch.randn(4, 6, 3, 2)
+    norm = without_batch(BatchNorm(6), "ln")
+    torch.testing.assert_close(norm(rows), nn.functional.layer_norm(rows, (6,)))
+    torch.testing.assert_close(norm(maps), nn.functional.layer_norm(maps, (6, 3, 2)))
+
+
+@pytest.mark.parametrize("kind", ["ln", "ws"])
+def test_without_batch_a_picture_s_features_are_its_own(kind):
+    from sightline.backbones import BackboneConfig
+
+    torch.manual_seed(0)
+    network = BackboneConfig(name="resnet10_narrow", image_size=32).build()
+    network = without_batch(convert(network, None), kind).train()
+    x = torch.randn(4, 3, 32, 32)
+    torch.testing.assert_close(network(x)[:1], network(x[:1]), atol=1e-5, rtol=1e-5)
+    assert not any(isinstance(m, BatchNorm) for m in network.modules())
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(64, 32), (48, 16), (16, 16), (10, 2)])
+def test_weight_standardisation_has_as_many_groups_as_divide_the_channels(channels, groups):
+    assert without_batch(BatchNorm(channels), "ws").num_groups == groups
+
+
+def test_what_was_learned_or_left_out_of_a_norm_stays_so():
+    for affine in ("both", "scale", "none"):
+        before = layer(None, affine)
+        after = without_batch(before, "ln")
+        assert after.weight is before.weight and after.bias is before.bias
+        assert after(pictures()).isfinite().all()
+
+
+def test_standardised_weights_are_those_of_the_paper():
+    """Each output channel's weights have mean 0 and deviation 1; the stored ones stay as drawn."""
+    torch.manual_seed(0)
+    plain = nn.Conv2d(3, 5, 3, stride=2, padding=1)
+    ours = without_batch(plain, "ws")
+    assert isinstance(ours, StandardisedConv) and ours.weight is plain.weight
+    w = plain.weight.flatten(1)
+    w = (w - w.mean(1, keepdim=True)) / (w.std(1, keepdim=True) + 1e-5)
+    x = torch.randn(2, 3, 8, 8)
+    expected = nn.functional.conv2d(x, w.view_as(plain.weight), plain.bias, stride=2, padding=1)
+    torch.testing.assert_close(ours(x), expected)
+
+
+def test_the_norm_of_a_method_is_a_setting_and_batch_norm_its_default():
+    from tests.methods.small import make
+
+    def norms(**settings):
+        found = make("byol", **settings).modules()
+        return {type(m).__name__ for m in found if "Norm" in type(m).__name__}
+
+    assert norms() == norms(norm="bn") == {"BatchNorm"}
+    assert norms(norm="ln") == norms(norm="ws") == {"GroupNorm"}

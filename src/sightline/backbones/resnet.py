@@ -77,7 +77,7 @@ class ResNet(Backbone):
     """Stem, four stages of blocks, global average.
 
     `width` is that of the stem and the first stage: 64 is the paper's, 128 and 256 make every
-    channel two and four times as wide, 16 is for the CPU.
+    channel two and four times as wide, 16 is for the CPU. A last depth of 0 leaves that stage out.
     """
 
     def __init__(
@@ -103,16 +103,15 @@ class ResNet(Backbone):
 
         def stage(i: int, width: int, depth: int, stride: int) -> nn.Sequential:
             o = width * block.expansion
-            return nn.Sequential(
-                block(i, width, stride), *(block(o, width, 1) for _ in range(depth - 1))
-            )
+            first = [block(i, width, stride)] if depth else []
+            return nn.Sequential(*first, *(block(o, width, 1) for _ in range(depth - 1)))
 
         out = block.expansion * width
         self.layer1 = stage(width, width, depths[0], 1)
         self.layer2 = stage(out, 2 * width, depths[1], 2)
         self.layer3 = stage(2 * out, 4 * width, depths[2], 2)
         self.layer4 = stage(4 * out, 8 * width, depths[3], 2)
-        self.dim = 8 * out
+        self.dim = 8 * out if depths[3] else 4 * out
         self.init_weights()
 
     def forward(self, x: Maps) -> Float[Tensor, "n d"]:

@@ -40,7 +40,7 @@ class Loader:
         world_size: int = 1,
         device: torch.device | str | None = None,
     ) -> None:
-        _check(pictures, batch_size, world_size)
+        check_batches(pictures, batch_size, world_size)
         self.pictures = pictures
         self.batch_size, self.local = batch_size, batch_size // world_size
         self.rank = rank
@@ -125,7 +125,8 @@ def _moved(raw: Raw, device: torch.device) -> Raw:
     return Raw(pixels, sizes, labels, index, raw.epoch)
 
 
-def _check(pictures: Pictures, batch_size: int, world_size: int) -> None:
+def check_batches(pictures: Pictures, batch_size: int, world_size: int) -> None:
+    """Refuse pictures that do not fill two batches."""
     if batch_size < 1 or batch_size % world_size:
         raise UserError(
             f"batch_size is {batch_size}, which {world_size} processes cannot share equally. Use a "

@@ -41,6 +41,17 @@ def info_nce(
     return among_others(logits, own[:, None], negatives, alpha).mean()
 
 
+def neighbour_info_nce(
+    targets: Rows, p: Float[Tensor, "*blocks n d"], *, temperature: float
+) -> Scalar:
+    """Each target picks its own prediction among those of all processes (NNCLR, equation 2).
+
+    `p` may hold several blocks of predictions: the mean is over blocks, each a choice of its own.
+    """
+    blocks = p.reshape(-1, *targets.shape)
+    return torch.stack([info_nce(targets, b, temperature=temperature) for b in blocks]).mean()
+
+
 @full_precision
 def nt_xent(
     z1: Rows,
@@ -49,17 +60,22 @@ def nt_xent(
     temperature: float,
     negatives: Positions | None = None,
     alpha: float | None = None,
+    cross: bool = False,
 ) -> Scalar:
     """Each of the 2N embeddings picks its partner among the other 2G - 1 (SimCLR, equation 1).
 
     The mean is over the 2N anchors, as in the paper; the released code gives twice that.
-    `negatives` are positions among the 2G - 2 that are neither the anchor nor its partner.
+    `negatives` are positions among the 2G - 2 that are neither the anchor nor its partner; with
+    `cross` among the G - 1 of them that are of the partner's view.
     """
-    z1, z2 = unit(z1), unit(z2)
-    everyone = torch.cat([dist.gather(z1), dist.gather(z2)])  # [2G, D]
+    z1, z2, first = unit(z1), unit(z2), numbers(z1)
+    every1, every2 = dist.gather(z1), dist.gather(z2)  # [G, D]
+    if cross:
+        logits = torch.cat([z1 / temperature @ every2.T, z2 / temperature @ every1.T])  # [2N, G]
+        return among_others(logits, first.repeat(2)[:, None], negatives, alpha).mean()
+    everyone = torch.cat([every1, every2])  # [2G, D]
     logits = torch.cat([z1, z2]) / temperature @ everyone.T  # [2N, 2G]
-    first = numbers(z1)
-    second = first + len(everyone) // 2
+    second = first + len(every1)
     partner, anchor = torch.cat([second, first]), torch.cat([first, second])
     return among_others(logits, torch.stack([partner, anchor], 1), negatives, alpha).mean()
 

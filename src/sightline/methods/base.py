@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from sightline import random
+from sightline import dist, random
 from sightline.errors import UserError
-from sightline.nn import Backbone, Encoder
-from sightline.nn.norm import convert
+from sightline.nn import Backbone, Encoder, Teacher
+from sightline.nn.norm import convert, without_batch
 
 Views = list[Float[Tensor, "n c _ _"]]
 
@@ -56,6 +57,12 @@ class Moment:
         """Share of training done after this step."""
         return (self.step + 1).double() / self.total_steps
 
+    @property
+    def epochs_begun(self) -> Float64[Tensor, ""]:
+        """Share of the epochs that have begun, this one included."""
+        epoch = self.step // self.steps_per_epoch + 1
+        return epoch.double() * self.steps_per_epoch / self.total_steps
+
     def uniform(self, name: str, count: int) -> Float64[Tensor, "n count"]:
         """Numbers in [0, 1), a row for each picture."""
         return random.uniform(random.key(self.seed, name), self.index, count, self.step)
@@ -68,12 +75,18 @@ class Moment:
         """One order of n things, the same on every process."""
         return random.permutation(random.key(self.seed, name), n, self.step, self.index.device)
 
+    def choices(self, name: str, count: int, among: int) -> Int64[Tensor, "n count"]:
+        """For each picture `count` of so many things, none of them twice."""
+        return self.uniform(name, among).sort(dim=1, stable=True).indices[:, :count]
+
 
 class Method(nn.Module):
     """Views in, loss out.
 
     The loop calls forward, backward, optimizer.step and after_step, in that order.
     """
+
+    features_of: ClassVar[Literal["student", "teacher"]] = "student"  # whose a Step's features are
 
     student: Encoder
 
@@ -96,11 +109,18 @@ class MethodConfig:
     """Batch norm over the whole global batch, or over groups of bn_group pictures; `shuffle`
     also permutes the pictures that the teacher sees."""
     bn_group: int = 32
+    norm: Literal["bn", "ln", "ws"] = "bn"
+    """Of backbone and heads: batch norm, layer norm, or weight-standardised convolutions with
+    group norm."""
 
     def build(self, backbone: Backbone, data: DataFacts = UNKNOWN) -> Method:
         """The method with fresh weights around this backbone."""
         method = self.make(backbone, data)
         convert(method, None if self.bn == "sync" else self.bn_group)
+        if self.bn != "sync" and isinstance(teacher := getattr(method, "teacher", None), Teacher):
+            convert(teacher, self.bn_group * teacher.keys_each)
+        if self.norm != "bn":
+            without_batch(method, self.norm)
         return method
 
     def make(self, backbone: Backbone, data: DataFacts) -> Method:
@@ -109,6 +129,21 @@ class MethodConfig:
 
     def refuse(self, *, batch_size: int) -> None:
         """Raise a UserError for settings that cannot work with this batch."""
+
+    def refuse_views(self, sizes: tuple[int, ...]) -> None:
+        """Raise a UserError for views of these widths that the method cannot use."""
+
+    def order(
+        self, at: Moment, x: Float[Tensor, "n c _ _"], keys_each: int = 1
+    ) -> Int64[Tensor, " g"] | None:
+        """In which order the teacher encodes the rows of all processes; None: as they come."""
+        if self.bn == "sync" or (self.bn == "split" and keys_each == 1):
+            return None
+        # As one process would hold them, view after view, whatever the number of processes.
+        world = dist.world_size()
+        rows = torch.arange(world * len(x), device=x.device).view(world, keys_each, -1)
+        rows = rows.transpose(0, 1).flatten()
+        return rows[at.permutation("shuffle", len(rows))] if self.bn == "shuffle" else rows
 
     @property
     def num_views(self) -> int:
@@ -120,8 +155,32 @@ class MethodConfig:
         return None
 
 
-def check(config: MethodConfig, *, batch_size: int, num_views: int) -> None:
+def positive(**settings: int | float | None) -> None:
+    """Refuse a method's settings that are given and not above 0."""
+    for name, value in settings.items():
+        if value is not None and not value > 0:
+            raise UserError(f"method.{name} is {value}; it must be above 0.")
+
+
+def share(**settings: int | float) -> None:
+    """Refuse a method's settings that are not from 0 to below 1."""
+    for name, value in settings.items():
+        if not 0 <= value < 1:
+            raise UserError(f"method.{name} is {value}; it must be from 0 to below 1.")
+
+
+def refuse_short(queue_size: int, batch_size: int) -> None:
+    """Refuse a queue that does not hold one batch."""
+    if queue_size < batch_size:
+        raise UserError(
+            f"method.queue_size is {queue_size} but a batch brings {batch_size} keys. "
+            f"Make the queue {batch_size} or longer, or the batch smaller."
+        )
+
+
+def check(config: MethodConfig, *, batch_size: int, view_sizes: tuple[int, ...]) -> None:
     """Refuse settings that cannot work, before any heavy work starts."""
+    num_views = len(view_sizes)
     if num_views != config.num_views:
         raise UserError(
             f"The method takes {config.num_views} views of each picture and the recipe has "
@@ -139,3 +198,4 @@ def check(config: MethodConfig, *, batch_size: int, num_views: int) -> None:
             'method.bn is "shuffle", but this method has no keys to shuffle. Use "sync" or "split".'
         )
     config.refuse(batch_size=batch_size)
+    config.refuse_views(view_sizes)

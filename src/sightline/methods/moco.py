@@ -10,9 +10,8 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 
 from sightline import dist
-from sightline.errors import UserError
 from sightline.losses.contrastive import queue_info_nce
-from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views, positive
 from sightline.nn import Backbone, Encoder, Queue, Teacher, mlp
 
 
@@ -24,7 +23,8 @@ class MoCoConfig(MethodConfig):
 
     dim: int = 128
     mlp: bool = True  # False: one linear layer
-    queue_size: int = 65536
+    queue_size: int = 65536  # below the batch: as many random keys of the batch before
+    alpha: float | None = None  # EqCo: how many negatives the queue stands for
     temperature: float = 0.2
     momentum: float = 0.999
     bn: Literal["sync", "split", "shuffle"] = "shuffle"
@@ -34,16 +34,12 @@ class MoCoConfig(MethodConfig):
         return MoCo(backbone, self)
 
     def refuse(self, *, batch_size: int) -> None:
-        """A queue must hold at least one batch."""
-        if self.queue_size < batch_size:
-            raise UserError(
-                f"method.queue_size is {self.queue_size} but a batch brings {batch_size} keys. "
-                f"Make the queue {batch_size} or longer, or the batch smaller."
-            )
+        """A query needs negatives, and EqCo some to stand for."""
+        positive(queue_size=self.queue_size, alpha=self.alpha)
 
     def chance_loss(self, batch_size: int) -> float:
-        """A guess among the positive and the queue."""
-        return math.log(1 + self.queue_size)
+        """A guess among the positive and the queue, or what the queue stands for."""
+        return math.log(1 + (self.alpha or self.queue_size))
 
 
 class MoCo(Method):
@@ -61,13 +57,15 @@ class MoCo(Method):
     def forward(self, views: Views, at: Moment) -> Step:
         """(K + 1)-way classification: the positive is class 0."""
         x_q, x_k = views
+        c = self.config
         h, q = self.student(x_q)
         # Shuffled, so that the statistics of a key's batch norm give its query away no more.
-        shuffled = self.config.bn == "shuffle"
-        order = at.permutation("shuffle", len(x_k) * dist.world_size()) if shuffled else None
-        _, k = self.teacher(x_k, order)
-        loss = queue_info_nce(q, k, self.queue.read(), temperature=self.config.temperature)
-        self.queue.push(F.normalize(k, dim=1))
+        _, k = self.teacher(x_k, c.order(at, x_k))
+        loss = queue_info_nce(q, k, self.queue.read(), temperature=c.temperature, alpha=c.alpha)
+        total = len(k) * dist.world_size()
+        short = c.queue_size < total
+        chosen = at.permutation("queue", total)[: c.queue_size] if short else None
+        self.queue.push(F.normalize(k, dim=1), chosen)
         return Step(loss=loss, features=h)
 
     def after_step(self, at: Moment) -> None:

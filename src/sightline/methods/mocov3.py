@@ -5,6 +5,7 @@ Two views each predict the other's teacher embedding among those of the whole gl
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from sightline.losses.contrastive import info_nce
 from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
@@ -14,10 +15,15 @@ from sightline.optim.schedules import cosine
 
 @dataclass(frozen=True, kw_only=True)
 class MoCoV3Config(MethodConfig):
-    """Defaults: ResNet-50, 100 and 300 epochs (official CONFIG.md)."""
+    """Defaults: ResNet-50, 100 and 300 epochs (official CONFIG.md).
+
+    For ViT: head="vit", temperature=0.2.
+    """
 
     dim: int = 256
     hidden_dim: int = 4096
+    head: Literal["resnet", "vit"] = "resnet"  # vit: a third layer, and a norm after the predictor
+    head_norm: bool = True  # False: no batch norm in the heads; with a ViT there is then none
     temperature: float = 1.0
     momentum: float = 0.99  # rises to 1 along a cosine
     copy_init: bool = True  # False: the teacher starts from weights of its own
@@ -36,10 +42,13 @@ class MoCoV3(Method):
 
     def __init__(self, backbone: Backbone, config: MoCoV3Config) -> None:
         super().__init__()
-        dim, hidden = config.dim, config.hidden_dim
+        dim, hidden, norm = config.dim, config.hidden_dim, config.head_norm
+        vit = config.head == "vit"
+        last: Literal["none"] | None = "none" if norm else None  # nothing learned in it
+        widths = [backbone.dim, *[hidden] * (2 if vit else 1), dim]
         self.config = config
-        self.student = Encoder(backbone, mlp(backbone.dim, hidden, dim, last_norm="none"))
-        self.predictor = mlp(dim, hidden, dim)
+        self.student = Encoder(backbone, mlp(*widths, norm=norm, last_norm=last))
+        self.predictor = mlp(dim, hidden, dim, norm=norm, last_norm=last if vit else None)
         self.teacher = Teacher(self.student, copied=config.copy_init)
         if not config.copy_init:  # the reference moves the teacher before its first use
             self.teacher.follow(self.student, config.momentum)

@@ -1,10 +1,13 @@
 """SimSiam (Chen, He 2020, arXiv:2011.10566), algorithm 1."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sightline.losses.predictive import negative_cosine
 from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
 from sightline.nn import Backbone, Encoder, mlp
+from sightline.nn.heads import patch_heads
+from sightline.nn.patches import OFF, Patches, see
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,10 +17,16 @@ class SimSiamConfig(MethodConfig):
     dim: int = 2048
     predictor_dim: int = 512
     num_layers: int = 3  # of the projector; 2 on CIFAR-10
+    heads: Literal["simsiam", "fast_moco"] = "simsiam"
+    patches: Patches = OFF  # predict from combined patches, as Fast-MoCo does
 
     def make(self, backbone: Backbone, data: DataFacts) -> "SimSiam":
         """The method around this backbone."""
         return SimSiam(backbone, self)
+
+    def refuse_views(self, sizes: tuple[int, ...]) -> None:
+        """Views must divide into patches."""
+        self.patches.refuse(sizes, self.bn)
 
 
 class SimSiam(Method):
@@ -25,18 +34,22 @@ class SimSiam(Method):
 
     def __init__(self, backbone: Backbone, config: SimSiamConfig) -> None:
         super().__init__()
+        config.patches.check_backbone(backbone)
         dim = config.dim
-        self.config = config
         widths = [backbone.dim, *[dim] * config.num_layers]
         # The reference freezes the last layer's bias at random; the norm after it takes it away.
-        self.student = Encoder(backbone, mlp(*widths, last_norm="none"))
-        self.predictor = mlp(dim, config.predictor_dim, dim, last_bias=True)
+        projector = mlp(*widths, last_norm="none")
+        predictor = mlp(dim, config.predictor_dim, dim, last_bias=True)
+        if config.heads == "fast_moco":
+            projector, predictor = patch_heads(backbone.dim, dim, config.predictor_dim)
+        self.config = config
+        self.student = Encoder(backbone, projector)
+        self.predictor = predictor
 
     def forward(self, views: Views, at: Moment) -> Step:
         """Each view predicts the other view's embedding, which gets no gradient."""
         x1, x2 = views
-        h1, z1 = self.student(x1)
-        _, z2 = self.student(x2)
-        p1, p2 = self.predictor(z1), self.predictor(z2)
+        h1, z1, p1 = see(self.config.patches, self.student, self.predictor, x1, at, turn=0)
+        _, z2, p2 = see(self.config.patches, self.student, self.predictor, x2, at, turn=1)
         loss = (negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2
         return Step(loss=loss, features=h1)

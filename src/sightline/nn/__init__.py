@@ -2,6 +2,7 @@
 
 from sightline.nn.encoder import Backbone, Encoder, Teacher
 from sightline.nn.heads import mlp
+from sightline.nn.memory import Memory
 from sightline.nn.queue import Queue
 
-__all__ = ["Backbone", "Encoder", "Queue", "Teacher", "mlp"]
+__all__ = ["Backbone", "Encoder", "Memory", "Queue", "Teacher", "mlp"]

@@ -37,13 +37,15 @@ class Teacher(nn.Module):
     """A network like the student that follows it as a moving average and never sees a gradient.
 
     `momentum` is that of the last move, kept for the log. Only parameters move: the teacher runs
-    in training mode and keeps its own running statistics.
+    in training mode and keeps its own running statistics. `keys_each` views of a picture come in
+    one batch, view after view: a group of batch norm then holds as many times more (JCL).
     """
 
-    def __init__(self, student: nn.Module, *, copied: bool = True) -> None:
+    def __init__(self, student: nn.Module, *, copied: bool = True, keys_each: int = 1) -> None:
         super().__init__()
         net = copy.deepcopy(student) if copied else fresh(student)
         self.net = net.requires_grad_(False)
+        self.keys_each = keys_each
         self.momentum: Any = None
 
     @torch.no_grad()

@@ -26,3 +26,9 @@ def mlp(
     if last_norm is not None:
         layers.append(BatchNorm(dims[-1], affine=last_norm))
     return nn.Sequential(*layers)
+
+
+def patch_heads(in_dim: int, dim: int, hidden_dim: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """Fast-MoCo's projector and predictor: SimSiam's, but with biases and a norm that is scaled."""
+    projector = mlp(in_dim, dim, dim, dim, bias=True, last_bias=True, last_norm="both")
+    return projector, mlp(dim, hidden_dim, dim, bias=True, last_bias=True)

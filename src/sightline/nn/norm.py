@@ -6,6 +6,7 @@ gives the statistics that n pictures per GPU would give. Shuffled BN (MoCo) is g
 permuted batch; the method permutes. The same numbers on CPU and GPU, in float32 and float64.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -137,3 +138,63 @@ def convert(module: nn.Module, group: int | None) -> nn.Module:
     for name, child in module.named_children():
         setattr(module, name, convert(child, group))
     return module
+
+
+def refuse_groups(bn: str) -> None:
+    """Refuse norms over groups where several rows of each picture make up one batch."""
+    if bn != "sync":
+        raise UserError(
+            f'method.bn is "{bn}", but several views or patches of a picture are in one batch '
+            'here, whose groups would depend on the number of processes. Use method.bn "sync".'
+        )
+
+
+class StandardisedConv(nn.Conv2d):
+    """A convolution whose weights have mean 0 and deviation 1 per output channel.
+
+    Qiao et al. 2019 (arXiv:1903.10520), with the epsilon of their code.
+    """
+
+    def forward(self, x: Float[Tensor, "n i h w"]) -> Float[Tensor, "n o _ _"]:
+        """Convolve with the standardised weights."""
+        std, mean = torch.std_mean(self.weight, (1, 2, 3), keepdim=True)
+        return self._conv_forward(x, (self.weight - mean) / (std + 1e-5), self.bias)
+
+
+def without_batch(module: nn.Module, kind: Literal["ln", "ws"]) -> nn.Module:
+    """Replace our BN by a norm that looks at one picture alone.
+
+    "ln" is GroupNorm of one group, which on rows is LayerNorm; "ws" is GroupNorm of 32 groups, or
+    of the most that divide the channels, after convolutions with standardised weights.
+    """
+    if isinstance(module, BatchNorm):
+        return _group_norm(module, 1 if kind == "ln" else 32)
+    if kind == "ws" and type(module) is nn.Conv2d:
+        return _standardised(module)
+    for name, child in module.named_children():
+        setattr(module, name, without_batch(child, kind))
+    return module
+
+
+def _group_norm(bn: BatchNorm, groups: int) -> nn.Module:
+    channels = len(bn.running_mean)
+    norm = nn.GroupNorm(math.gcd(groups, channels), channels, bn.eps, affine=bn.weight is not None)
+    if bn.weight is not None:  # zero-initialised ones stay so
+        norm.weight, norm.bias = bn.weight, bn.bias  # type: ignore[assignment]
+    return norm if isinstance(bn.after, nn.Identity) else nn.Sequential(norm, bn.after)
+
+
+def _standardised(conv: nn.Conv2d) -> StandardisedConv:
+    ours = StandardisedConv(
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size,  # type: ignore[arg-type]
+        conv.stride,  # type: ignore[arg-type]
+        conv.padding,  # type: ignore[arg-type]
+        conv.dilation,  # type: ignore[arg-type]
+        conv.groups,
+        conv.bias is not None,
+        conv.padding_mode,
+    )
+    ours.weight, ours.bias = conv.weight, conv.bias
+    return ours

@@ -1,8 +1,8 @@
-"""The queue of past keys of MoCo v1 and v2."""
+"""The queue of past keys: MoCo's negatives, NNCLR's neighbours, what SwAV gives codes to."""
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from sightline import dist
@@ -24,9 +24,19 @@ class Queue(nn.Module):
         return self.keys.clone()
 
     @torch.no_grad()
-    def push(self, k: Float[Tensor, "n d"]) -> None:
-        """Write the keys of every process at the head and move on."""
+    def nearest(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """The key of greatest cosine to each row (keys are taken for unit vectors)."""
+        with torch.autocast(z.device.type, enabled=False):  # rounding would change neighbours
+            return self.keys[(z.to(self.keys.dtype) @ self.keys.T).argmax(dim=1)]
+
+    @torch.no_grad()
+    def push(self, k: Float[Tensor, "n d"], chosen: Int64[Tensor, " c"] | None = None) -> None:
+        """Write the keys of every process, or those chosen of them, at the head and move on.
+
+        They may not be more than the queue holds.
+        """
         k = dist.gather(k.detach())
+        k = k if chosen is None else k[chosen]
         at = (self.head + torch.arange(len(k), device=k.device)) % len(self.keys)
         self.keys[at] = k.to(self.keys.dtype)
         self.head.copy_((self.head + len(k)) % len(self.keys))

@@ -10,21 +10,57 @@ from types import ModuleType
 
 from sightline.errors import UserError, nearest
 from sightline.recipe import Recipe
-from sightline.recipes import byol, moco, mocov3, simclr, simsiam
+from sightline.recipes import (
+    barlow_twins,
+    byol,
+    fast_moco,
+    instdisc,
+    jcl,
+    moco,
+    mocov3,
+    msbreg,
+    nnclr,
+    simclr,
+    simo,
+    simsiam,
+    supervised,
+    swav,
+    vicreg,
+)
 
 FILES: dict[str, ModuleType] = {
+    "barlow_twins": barlow_twins,
     "byol": byol,
+    "fast_moco": fast_moco,
+    "instdisc": instdisc,
+    "jcl": jcl,
     "moco": moco,
     "mocov3": mocov3,
+    "msbreg": msbreg,
+    "nnclr": nnclr,
     "simclr": simclr,
+    "simo": simo,
     "simsiam": simsiam,
+    "supervised": supervised,
+    "swav": swav,
+    "vicreg": vicreg,
 }
+
+
+def named(module: ModuleType) -> dict[str, Callable[[], Recipe]]:
+    """The recipes of a file: its public functions, and the tables it makes in a loop (GRID)."""
+    written = {
+        name: function
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+    }
+    return written | getattr(module, "GRID", {})
+
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     f"{file}.{name}": function
     for file, module in FILES.items()
-    for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__module__ == module.__name__ and not name.startswith("_")
+    for name, function in named(module).items()
 }
 
 

@@ -1,12 +1,14 @@
-"""SimCLR recipes."""
+"""SimCLR recipes, and EqCo's margin on it (arXiv:2010.01929)."""
 
 from dataclasses import replace
+from functools import partial
 
 from sightline.backbones import BackboneConfig
 from sightline.methods.simclr import SimCLRConfig
 from sightline.optim import OPTIMS, Optim, Schedule
 from sightline.recipe import Data, Recipe
-from sightline.views import simclr, without_blur
+from sightline.recipes.grid import cell
+from sightline.views import moco_v2, simclr, without_blur
 
 
 def imagenet_r50_100ep() -> Recipe:
@@ -58,4 +60,45 @@ def cifar10_r18_200ep() -> Recipe:
         precision="bf16",
         log_every=50,
         save_every=5,
+    )
+
+
+def _eqco(num_negatives: int | None, alpha: float | None = None) -> Recipe:
+    """N = 256, SGD in place of LARS, 200 epochs; negatives are keys of the other view.
+
+    The paper leaves the rate of SGD open: ours and its decay are MoCo v2's.
+    """
+    config = SimCLRConfig(negatives="cross", num_negatives=num_negatives, alpha=alpha)
+    optim = Optim(schedule=Schedule(warmup_epochs=10))
+    return replace(imagenet_r50_200ep(), method=config, optim=optim, batch_size=256)
+
+
+# K of figure 2, whose points are drawn and not printed. A batch of 256 has 255 for each query.
+NEGATIVES = {4: 4, 16: 16, 64: 64, 256: None}
+GRID = {
+    f"imagenet_r50_{'eqco_' if alpha else ''}k{k}": cell(
+        partial(_eqco, used, alpha),
+        f"SimCLR, batch 256, {used or 255} negatives"
+        + (" that EqCo lets stand for 256." if alpha else "."),
+        "drawn, not printed (figure 2), EqCo, arXiv:2010.01929.",
+    )
+    for k, used in NEGATIVES.items()
+    for alpha in (None, 256.0)
+}
+
+
+def shapes() -> Recipe:
+    """The built-in picture set on a CPU: the demo, some three minutes on two cores.
+
+    Reference: none published; the demo asks for 25 points of kNN above the untrained network.
+    """
+    return Recipe(
+        method=SimCLRConfig(temperature=0.2, hidden_dim=128),
+        views=without_blur(moco_v2(32)),
+        optim=Optim(name="adamw", lr=2e-3, weight_decay=1e-4, schedule=Schedule(warmup_epochs=2.0)),
+        backbone=BackboneConfig(name="resnet8_narrow", image_size=32),
+        data=Data(store_size=32),
+        epochs=35,
+        batch_size=256,
+        measure_every=5,
     )

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from sightline.backbones import BackboneConfig
 from sightline.methods.simsiam import SimSiamConfig
+from sightline.nn.patches import Patches
 from sightline.optim import Optim, Schedule
 from sightline.recipe import Data, Recipe
+from sightline.recipes import fast_moco
 from sightline.views import moco_v2, without_blur
 
 
@@ -40,6 +42,15 @@ def imagenet_r50_800ep() -> Recipe:
     Reference: 71.3 % linear top-1 (SimSiam, arXiv:2011.10566, table 4).
     """
     return replace(imagenet_r50_100ep(), epochs=800)
+
+
+def imagenet_r50_patches_100ep() -> Recipe:
+    """ResNet-50 on ImageNet, 100 epochs, with Fast-MoCo's patches, heads and optimiser.
+
+    Reference: 71.7 % linear top-1 (Fast-MoCo, arXiv:2207.08220, appendix, table 3).
+    """
+    method = SimSiamConfig(heads="fast_moco", patches=Patches())
+    return replace(fast_moco.imagenet_r50_100ep(), method=method)
 
 
 def cifar10_r18_800ep() -> Recipe:

@@ -1,6 +1,7 @@
 """Checkpoints: one file, written beside and renamed, the last two kept, loaded without code."""
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -46,5 +47,5 @@ def load(run: Run, device: torch.device | str = "cpu") -> dict[str, Any] | None:
 def _read(path: Path, device: torch.device | str) -> dict[str, Any] | None:
     try:
         return torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, EOFError, ValueError, OSError):
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError):
         return None

@@ -89,6 +89,8 @@ def train(
     step_on_device = torch.tensor(state.step, device=device)
 
     for batch in batches:
+        if state.step >= total_steps:
+            return
         at = Moment(
             step=step_on_device.clone(),
             index=batch.index,
@@ -121,8 +123,6 @@ def train(
         step_on_device += 1
 
         yield batch, Step(step.loss.detach(), step.features.detach(), step.logs)
-        if state.step >= total_steps:
-            return
 
 
 def _wrapped(method: Method, recipe: Recipe, device: torch.device) -> nn.Module:

@@ -7,7 +7,7 @@ import torch
 
 from sightline import random
 from sightline.errors import UserError
-from sightline.methods import Moment
+from sightline.methods import DataFacts, Moment
 from sightline.recipe import Recipe
 from sightline.train.loop import DTYPES
 from sightline.train.run import build
@@ -31,7 +31,7 @@ def _fits(recipe: Recipe, device: torch.device) -> bool:
     torch.cuda.empty_cache()
     index = torch.arange(recipe.batch_size, device=device)
     try:
-        method = build(recipe, device)
+        method = build(recipe, device, DataFacts(len(index), 2))
         views = [
             random.uniform(random.key(0, "memory", i), index, recipe.data.channels * view.size**2)
             .float()

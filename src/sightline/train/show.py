@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -29,7 +29,7 @@ class Bar:
         )
         self.task = self.progress.add_task("", total=total, completed=done, words="")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Bar":
         if self.draws:
             self.progress.start()
         return self
@@ -86,8 +86,9 @@ def rows(items: Iterable[Mapping[str, Any]], *, title: str | None = None) -> Tab
     """A table with a column for each key of the first row."""
     items = list(items)
     table = Table(title=title, title_justify="left", header_style="bold")
-    for name in items[0] if items else ():
-        table.add_column(name.replace("_", " "))
+    for number, name in enumerate(items[0] if items else ()):
+        # What names the row is shown whole, to be copied; the rest is folded.
+        table.add_column(name.replace("_", " "), no_wrap=number == 0, overflow="fold")
     for item in items:
         table.add_row(*(cell(value) for value in item.values()))
     return table

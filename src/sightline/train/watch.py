@@ -8,15 +8,12 @@ import torch
 from torch import Tensor
 
 from sightline import dist
+from sightline.errors import DivergedError
 from sightline.evals.features import evaluating
 from sightline.evals.spectrum import effective_rank, feature_std
 from sightline.methods import Method, Step
 from sightline.recipe import Recipe
 from sightline.train.loop import Batch, State
-
-
-class DivergedError(RuntimeError):
-    """The loss is no longer a number."""
 
 
 @torch.no_grad()
@@ -47,19 +44,13 @@ class Watch:
 
     def record(self, state: State, step: Step) -> dict[str, Any]:
         """One line of the log; the only place where the host waits for the device."""
-        loss = float(dist.mean(step.loss))
-        if not math.isfinite(loss):
-            raise DivergedError(
-                f"The loss became {loss} by step {state.step}. Lower --optim.lr, or lengthen "
-                "--optim.schedule.warmup-epochs; the last checkpoint is kept."
-            )
         h, z = dist.gather(step.features), dist.gather(embedding(state.method, step.features))
         momentum = getattr(getattr(state.method, "teacher", None), "momentum", None)
         seconds = time.perf_counter() - self.since
         record = {
             "step": state.step,
             "epoch": round(state.step / self.steps_per_epoch, 4),
-            "loss": loss,
+            "loss": float(dist.mean(step.loss)),
             "lr": float(state.optimizer.param_groups[0]["lr"]),
             "momentum": None if momentum is None else float(momentum),
             "images_per_second": round(self.pictures / seconds, 1),
@@ -74,4 +65,11 @@ class Watch:
         record |= {name: float(dist.mean(value)) for name, value in step.logs.items()}
         if self.probe is not None:
             record["probe"] = float(dist.mean(self.probe))
+        lost = {k: v for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)}
+        if lost:
+            raise DivergedError(
+                f"By step {state.step} these are no longer numbers: {', '.join(lost)}. Lower "
+                "--optim.lr, or lengthen --optim.schedule.warmup-epochs; the last checkpoint is "
+                "kept."
+            )
         return record

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from sightline import dist, report
 from sightline.data import Pictures, load, open_source
+from sightline.data.loader import check_batches
 from sightline.errors import UserError
 from sightline.evals.baselines import baselines
 from sightline.recipe import Recipe, method_name, to_dict
@@ -54,7 +55,11 @@ def begin(
 
 
 def go_on(recipe: Recipe, run: Run, device: torch.device, console: Console) -> None:
-    """The rest of a run that stopped."""
+    """The rest of a run that stopped; a finished one is left as it is."""
+    records = run.records()
+    if run.result("verdict") and records and records[-1]["epoch"] >= recipe.epochs:
+        console.print(f"{run.path} is finished: {recipe.epochs} epochs. Report: {run.report}")
+        return
     dist.start(device.type)
     try:
         pictures = pictures_of(recipe, device, console)
@@ -67,6 +72,12 @@ def pictures_of(recipe: Recipe, device: torch.device, console: Console | None = 
     """The decoded pictures of a recipe, on the device if they fit."""
     data = recipe.data
     source = open_source(data.path, labels=data.labels, classes=data.classes)
+    if recipe.method.needs_labels and source.labels is None:
+        raise UserError(
+            f"{method_name(recipe.method)} learns from labels, and {data.path} has none. Add "
+            "--labels if its sub-folders are classes, or choose a method of `sightline methods` "
+            "that learns without."
+        )
     pictures = load(source, store_size=data.store_size, channels=data.channels)
     if console and pictures.skipped:
         shown = ", ".join(f"{name} ({why})" for name, why in pictures.skipped[:5])
@@ -129,6 +140,7 @@ def _run(
     device: torch.device,
     console: Console,
 ) -> None:
+    check_batches(pictures, recipe.batch_size, dist.world_size())
     console.print(choices(recipe, reasons))
     if dist.rank() == 0:
         about = {

@@ -1,0 +1,64 @@
+"""Barlow Twins recipes."""
+
+from dataclasses import replace
+from functools import partial
+
+from sightline.backbones import BackboneConfig
+from sightline.methods.barlow_twins import BarlowTwinsConfig
+from sightline.optim import OPTIMS, Optim, Schedule
+from sightline.recipe import Data, Recipe
+from sightline.recipes.grid import cell
+from sightline.views import barlow_twins, byol, without_blur
+
+LARS = replace(OPTIMS["lars"], lr=0.2, lr_1d=0.0048, schedule=Schedule(warmup_epochs=10, end=0.001))
+
+
+def imagenet_r50_1000ep() -> Recipe:
+    """ResNet-50 on ImageNet, 1000 epochs.
+
+    Reference: 73.2 % linear top-1 (Barlow Twins, arXiv:2103.03230, table 1); 73.5 % of the
+    released checkpoint (facebookresearch/barlowtwins, README).
+    """
+    return Recipe(
+        method=BarlowTwinsConfig(),
+        views=barlow_twins(224),
+        optim=LARS,
+        backbone=BackboneConfig(name="resnet50", zero_init_residual=True),
+        epochs=1000,
+        batch_size=2048,
+        precision="bf16",
+        compile=True,
+    )
+
+
+def cifar10_r18_200ep() -> Recipe:
+    """ResNet-18 on CIFAR-10, 200 epochs.
+
+    Reference: 81.9 % kNN (k = 200) (lightly, CIFAR-10 benchmark, batch 512).
+    """
+    return Recipe(
+        method=BarlowTwinsConfig(dim=2048, hidden_dim=2048, redundancy=0.005),
+        views=without_blur(byol(32)),
+        optim=Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule()),
+        backbone=BackboneConfig(name="resnet18", image_size=32),
+        data=Data(store_size=32),
+        epochs=200,
+        batch_size=512,
+        precision="bf16",
+        log_every=50,
+        save_every=5,
+    )
+
+
+def _batch(batch_size: int) -> Recipe:
+    return replace(imagenet_r50_1000ep(), epochs=300, batch_size=batch_size)
+
+
+GRID = {
+    f"imagenet_r50_batch{batch}_300ep": cell(
+        partial(_batch, batch),
+        f"ResNet-50 on ImageNet, 300 epochs, batch {batch}.",
+        f"{top1} % linear top-1 (Barlow Twins, as quoted by Fast-MoCo, table 4).",
+    )
+    for batch, top1 in ((256, 70.7), (512, 71.4), (1024, 71.7))
+}

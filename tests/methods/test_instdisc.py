@@ -1,0 +1,119 @@
+"""InstDisc against its equations, written with loops, and the released code's rules."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from sightline.errors import UserError
+from sightline.methods.base import check
+from sightline.methods.instdisc import InstDiscConfig
+from tests.methods.small import NUM_PICTURES, make, moment, views
+
+EPS = 1e-7  # of the released code
+
+
+def embedded(method, step=0):
+    """What the student makes of this step's batch, from a copy."""
+    x = views(method, step, dtype=torch.float64)
+    _, v = copy.deepcopy(method).student(x[0])
+    return x, [row / row.norm() for row in v]
+
+
+def by_hand(v, memory, noise, index, t, z):
+    """-log h(i, v) - sum over noise of log(1 - h), with P = exp(v'f / t) / Z."""
+    n, m, total = len(memory), noise.shape[1], 0.0
+    for b in range(len(v)):
+        p = torch.exp(memory[index[b]] @ v[b] / t) / z
+        total = total - torch.log(p / (p + m / n + EPS))
+        for j in noise[b]:
+            p = torch.exp(memory[j] @ v[b] / t) / z
+            total = total - torch.log((m / n) / (p + m / n + EPS))
+    return total / len(v)
+
+
+def drawn(config, at):
+    return (at.uniform("noise", config.num_noise) * NUM_PICTURES).long()
+
+
+def test_nce_is_equation_7_with_z_of_the_first_batch_for_good():
+    method = make("instdisc").double()
+    t, z = method.config.temperature, None
+    for step in (0, 1):
+        at, memory = moment(step), method.memory.read()
+        x, v = embedded(method, step)
+        noise = drawn(method.config, at)
+        if z is None:
+            seen = [
+                torch.exp(memory[j] @ v[b] / t)
+                for b in range(len(v))
+                for j in (at.index[b], *noise[b])
+            ]
+            z = NUM_PICTURES * torch.stack(seen).mean().detach()
+        loss = method(x, at).loss
+        torch.testing.assert_close(
+            loss, by_hand(v, memory, noise, at.index, t, z), rtol=1e-10, atol=0
+        )
+        torch.testing.assert_close(method.normaliser, z)
+
+
+def test_the_softmax_is_over_all_pictures():
+    method = make("instdisc", loss="softmax").double()
+    at, memory, t = moment(), method.memory.read(), method.config.temperature
+    x, v = embedded(method)
+    total = 0.0
+    for b, i in enumerate(at.index):
+        scores = [torch.exp(row @ v[b] / t) for row in memory]
+        total = total - torch.log(scores[i] / sum(scores))
+    torch.testing.assert_close(method(x, at).loss, total / len(v))
+    assert method.normaliser == 0  # nothing is estimated
+
+
+def test_the_proximal_term_is_added_to_the_loss():
+    plain, method = make("instdisc").double(), make("instdisc", proximal_lambda=30.0).double()
+    at, memory = moment(), method.memory.read()
+    x, v = embedded(method)
+    way = sum((v[b] - memory[i]).square().sum() for b, i in enumerate(at.index)) / len(v)
+    torch.testing.assert_close(method(x, at).loss, plain(x, at).loss + 30 * way)
+
+
+def test_the_memory_moves_half_way_to_the_embedding_after_the_loss():
+    method = make("instdisc").double()
+    at, before = moment(), method.memory.read()
+    x, v = embedded(method)
+    method(x, at)
+    for b, i in enumerate(at.index):
+        mixed = 0.5 * before[i] + 0.5 * v[b]
+        torch.testing.assert_close(method.memory.rows[i], (mixed / mixed.norm()).detach())
+    others = [i for i in range(NUM_PICTURES) if i not in at.index.tolist()]
+    assert torch.equal(method.memory.rows[others], before[others])
+
+
+def test_noise_is_drawn_with_replacement_over_all_pictures_anew_at_each_step():
+    config = InstDiscConfig(num_noise=4000)
+    first, second = drawn(config, moment(0)), drawn(config, moment(5))  # the same pictures
+    assert torch.equal(moment(0).index, moment(5).index) and not torch.equal(first, second)
+    counts = torch.bincount(first.flatten(), minlength=NUM_PICTURES).double()
+    assert len(counts) == NUM_PICTURES  # its own picture can be among a picture's noise
+    torch.testing.assert_close(counts / counts.mean(), torch.ones_like(counts), atol=0.15, rtol=0)
+
+
+def test_chance_is_the_loss_of_an_embedding_that_fits_every_row_alike():
+    config = InstDiscConfig(num_noise=7)
+    h = 1 / 8  # one row is the picture's own, seven are noise
+    assert config.chance_loss(4) == pytest.approx(-math.log(h) - 7 * math.log(1 - h))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (dict(num_noise=0), "num_noise is 0; it must be above 0"),
+        (dict(temperature=0.0), "temperature is 0.0; it must be above 0"),
+        (dict(memory_momentum=1.0), "memory_momentum is 1.0; it must be from 0 to below 1"),
+        (dict(proximal_lambda=-1.0), "proximal_lambda is -1.0"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_rule(settings, words):
+    with pytest.raises(UserError, match=words):
+        check(InstDiscConfig(**settings), batch_size=8, view_sizes=(16,) * 1)

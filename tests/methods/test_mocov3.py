@@ -1,0 +1,69 @@
+"""MoCo v3's heads: where norms stand for ResNet and ViT, and the system without any."""
+
+import pytest
+import torch
+from torch import nn
+
+from sightline.backbones import BackboneConfig
+from sightline.backbones.vit import ViT
+from sightline.methods.mocov3 import MoCoV3Config
+from sightline.nn.norm import BatchNorm
+from tests.methods.small import make, moment, views
+
+
+def kinds(head):
+    """Layers by name; a norm says what is learned in it."""
+    found = []
+    for layer in head:
+        if isinstance(layer, BatchNorm):
+            found.append("norm" if layer.weight is not None else "free norm")
+        elif isinstance(layer, nn.Linear):
+            assert layer.bias is None
+            found.append(f"{layer.in_features}-{layer.out_features}")
+        else:
+            found.append("relu")
+    return found
+
+
+def test_resnet_heads_are_those_of_the_published_code():
+    method = make("mocov3")
+    assert kinds(method.student.projector) == ["12-16", "norm", "relu", "16-8", "free norm"]
+    assert kinds(method.predictor) == ["8-16", "norm", "relu", "16-8"]
+
+
+def test_vit_heads_have_a_third_layer_and_a_norm_after_the_predictor():
+    method = make("mocov3", head="vit")
+    hidden = ["norm", "relu"]
+    assert kinds(method.student.projector) == [
+        "12-16", *hidden, "16-16", *hidden, "16-8", "free norm",
+    ]  # fmt: skip
+    assert kinds(method.predictor) == ["8-16", *hidden, "16-8", "free norm"]
+
+
+def test_a_vit_without_head_norm_has_no_batch_norm_at_all():
+    network = ViT(24, 1, 3, patch=4, image_size=16)
+    config = MoCoV3Config(head="vit", head_norm=False, dim=8, hidden_dim=16)
+    method = config.build(network)
+    assert not any(isinstance(m, BatchNorm) for m in method.modules())
+    x = views(method)
+    alone = method([v[:2] for v in x], moment()).loss
+    assert alone.isfinite()
+    h = method.student(x[0])[1]
+    torch.testing.assert_close(method.student(x[0][:2])[1], h[:2])  # a batch changes nothing
+
+
+@pytest.mark.parametrize("name", ["vit_bn_s16", "vit_s16"])
+def test_only_vit_bn_has_batch_norm_in_the_backbone(name):
+    with torch.device("meta"):
+        network = BackboneConfig(name=name).build()
+    count = sum(isinstance(m, BatchNorm) for m in network.modules())
+    assert count == (12 if name == "vit_bn_s16" else 0)
+
+
+def test_a_step_trains_a_vit_and_leaves_its_patch_projection():
+    torch.manual_seed(0)
+    network = ViT(24, 2, 3, patch=4, image_size=16, mlp_norm="bn")
+    method = MoCoV3Config(head="vit", temperature=0.2, dim=8, hidden_dim=16).build(network)
+    method(views(method), moment()).loss.backward()
+    silent = {n for n, p in method.student.named_parameters() if p.grad is None}
+    assert silent == {"backbone.patch_embed.proj.weight", "backbone.patch_embed.proj.bias"}

@@ -1,0 +1,168 @@
+"""MSBReg: where it is BYOL, what its settings change, what is refused."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+
+from sightline.backbones import BackboneConfig
+from sightline.data import load, open_source
+from sightline.data.loader import Loader
+from sightline.errors import UserError
+from sightline.evals.spectrum import effective_rank
+from sightline.methods.msbreg import MSBRegConfig
+from sightline.optim import Optim, Schedule, cosine
+from sightline.optim import build as build_optimizer
+from sightline.recipe import Recipe
+from sightline.recipes import recipe
+from sightline.train.loop import State, feed, train
+from sightline.train.run import build
+from sightline.views import View, make_views
+from tests.methods.small import GLOBAL_BATCH, TOTAL, make, moment, views
+
+PLAIN = dict(singular_weight=0.0, brownian_weight=0.0)
+
+
+def test_two_views_without_the_added_losses_are_half_of_byol():
+    byol, ours = make("byol"), make("msbreg", num_views=2, **PLAIN)
+    ours.load_state_dict(byol.state_dict())
+    x = views(ours)
+    expected = byol(x, moment()).loss / 2
+    expected.backward()
+    loss = ours(x, moment()).loss
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+    for (name, a), (_, b) in zip(ours.named_parameters(), byol.named_parameters(), strict=True):
+        if a.requires_grad:
+            torch.testing.assert_close(a.grad, b.grad, msg=name)
+    ours.after_step(moment(3))
+    byol.after_step(moment(3))
+    for a, b in zip(ours.teacher.parameters(), byol.teacher.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"singular_weight": 0.1},
+        {"singular_weight": 0.1, "singular": "a"},
+        {"singular_weight": 0.1, "singular": "c"},
+        {"brownian_weight": 0.1},
+        {"uniformity_weight": 0.1},
+        {"centroid": "both"},
+    ],
+    ids=str,
+)
+def test_each_added_loss_changes_the_loss(settings):
+    plain, changed = make("msbreg", **PLAIN), make("msbreg", **PLAIN | settings)
+    x = views(plain)
+    difference = changed(x, moment()).loss - plain(x, moment()).loss
+    assert difference.abs() > 1e-4
+
+
+def test_the_loss_is_the_weighted_sum_of_its_parts():
+    def loss(**settings):
+        method = make("msbreg", **PLAIN | settings)
+        return method(views(method), moment()).loss.item()
+
+    base = loss()
+    parts = {"singular_weight": 0.3, "brownian_weight": 0.7, "uniformity_weight": 0.2}
+    alone = sum(weight * (loss(**{name: 1.0}) - base) for name, weight in parts.items())
+    assert loss(**parts) == pytest.approx(base + alone, rel=1e-4)
+
+
+def test_the_force_belongs_to_the_picture_and_the_step():
+    """Views share it, a later step draws another, and it follows the index, not the place."""
+    at = moment()
+    order = torch.randperm(GLOBAL_BATCH, generator=torch.Generator().manual_seed(0))
+    force = at.normal("brownian", 8)
+    assert torch.equal(replace(at, index=at.index[order]).normal("brownian", 8), force[order])
+    assert not torch.equal(replace(at, step=at.step + 1).normal("brownian", 8), force)
+
+
+@pytest.mark.parametrize(("kind", "same"), [("projection", True), ("prediction", False)])
+def test_regularisers_act_on_the_embedding_that_is_named(kind, same):
+    """A force on the projection never reaches the predictor."""
+    gradients = []
+    for weight in (0.0, 1.0):
+        method = make("msbreg", regularised=kind, **PLAIN | {"brownian_weight": weight})
+        method(views(method), moment()).loss.backward()
+        gradients.append(method.predictor[0].weight.grad)
+    assert torch.allclose(*gradients, atol=1e-7) == same
+
+
+def test_the_teacher_uses_the_momentum_of_this_step():
+    method = make("msbreg")
+    method.after_step(moment(25))
+    assert float(method.teacher.momentum) == pytest.approx(cosine(25 / TOTAL, 0.99, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"num_views": 1}, "num_views is 1; MSBReg needs 2 or more"),
+        ({"num_views": 3, "centroid": "repeat"}, "num_views must be even, and it is 3"),
+    ],
+)
+def test_wrong_settings_are_refused_at_the_recipe(settings, sentence):
+    made = recipe("msbreg.cifar10_r18_100ep")
+    config = MSBRegConfig(**settings)
+    with pytest.raises(UserError, match=sentence):
+        replace(made, method=config, views=made.views[:1] * config.num_views)
+
+
+def test_the_rate_is_multiplied_by_the_number_of_views():
+    rates = {k: recipe(f"msbreg.imagenet100_k{k}_s004_b050").optim.lr for k in (2, 4, 8)}
+    assert rates == pytest.approx({2: 0.8, 4: 1.6, 8: 3.2})
+
+
+@pytest.mark.slow
+def test_with_layer_norm_brownian_motion_keeps_a_higher_rank():
+    """Table 4 of the supplement in small: BYOL with layer norm collapses, and less so with L_b.
+
+    In 120 steps it takes a lambda_b far above the paper's, which has 320 epochs.
+    """
+    pictures = load(open_source("shapes"), store_size=32)
+    plain, moved = (
+        sum(rank_after_training(pictures, brownian_weight=w, seed=s) for s in (0, 1)) / 2
+        for w in (0.0, 50.0)
+    )
+    assert moved > 1.15 * plain, (plain, moved)
+
+
+def rank_after_training(pictures, *, brownian_weight, seed):
+    """The effective rank of BYOL's features with layer norm after two epochs."""
+    made = Recipe(
+        method=MSBRegConfig(
+            num_views=2,
+            singular_weight=0.0,
+            brownian_weight=brownian_weight,
+            norm="ln",
+            dim=32,
+            hidden_dim=128,
+        ),
+        views=(View(size=32, scale=(0.3, 1.0), blur=0.0),) * 2,
+        optim=Optim(name="adamw", lr=1e-3, scale="none", schedule=Schedule(kind="constant")),
+        backbone=BackboneConfig(name="resnet10_narrow", image_size=32),
+        epochs=20,
+        batch_size=64,
+        seed=seed,
+    )
+    device = torch.device("cpu")
+    method = build(made, device)
+    optimizer = build_optimizer(made.optim, method.named_parameters(), batch_size=64)
+    state = State(method, optimizer, torch.amp.grad_scaler.GradScaler("cpu", enabled=False))
+    loader = Loader(pictures, batch_size=64, seed=seed, rank=0, world_size=1, device=device)
+    for _ in train(
+        state,
+        islice(feed(loader, made, 0), 120),
+        made,
+        steps_per_epoch=loader.steps_per_epoch,
+        device=device,
+    ):
+        pass
+    index = torch.arange(256)
+    (x,) = make_views(made.views[:1], *pictures.batch(index), index, seed=1, epoch=0)
+    with torch.no_grad():
+        return effective_rank(method.student.backbone(x)).item()

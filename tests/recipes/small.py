@@ -1,0 +1,133 @@
+"""Recipes made so small that a test can take two steps of each."""
+
+from dataclasses import fields, replace
+
+import torch
+
+from sightline.backbones.vit import ViT
+from sightline.data import Pictures
+from sightline.data.loader import Loader
+from sightline.errors import UserError
+from sightline.recipe import Data, Recipe, to_dict
+from sightline.runs import Run
+from sightline.train.loop import feed, train
+from sightline.train.run import start
+
+# What is as wide, long or many as this or less in a small recipe.
+LIMITS = {
+    "dim": 16,
+    "hidden_dim": 32,
+    "predictor_dim": 16,
+    "queue_size": 16,
+    "num_prototypes": 8,
+    "num_noise": 16,
+    "num_negatives": 4,
+    "bn_group": 4,
+}
+BATCH, NUM_PICTURES, NUM_CLASSES = 8, 32, 4
+
+
+def tiny_vit(**shape):
+    """The networks that stand for every ViT."""
+    return ViT(24, 1, 3, patch=8, **shape)
+
+
+def tiny_vit_bn(**shape):
+    return ViT(24, 1, 3, patch=8, mlp_norm="bn", **shape)
+
+
+def small(recipe: Recipe) -> Recipe:
+    """The same recipe with a tiny network of its kind, narrow heads, small views and batch."""
+    for large in (32, 48):  # some divide a view in two, some in three
+        try:
+            return _at(recipe, large)
+        except UserError as refused:
+            last = refused
+    raise last
+
+
+def _at(recipe: Recipe, large: int) -> Recipe:
+    width = max(view.size for view in recipe.views)
+    views = [replace(v, size=large if v.size == width else large // 2) for v in recipe.views]
+    name, backbone = recipe.backbone.name, recipe.backbone
+    if name.startswith("vit_"):
+        kind = "tiny_vit_bn" if name.startswith("vit_bn_") else "tiny_vit"
+        backbone = replace(backbone, name=f"{__name__}:{kind}", image_size=large)
+    else:
+        backbone = replace(backbone, name="resnet10_narrow", stem="half", image_size=large)
+    method = recipe.method
+    limited = {f.name: getattr(method, f.name) for f in fields(method) if f.name in LIMITS}
+    method = replace(method, **{k: v and min(v, LIMITS[k]) for k, v in limited.items()})
+    return replace(
+        recipe,
+        method=method,
+        views=tuple(views),
+        backbone=backbone,
+        data=Data(path="made", store_size=large),
+        batch_size=BATCH,
+        precision="float32",
+        compile=False,
+    )
+
+
+def structure(recipe: Recipe) -> str:
+    """What of a small recipe decides which code runs: all but the values of its numbers."""
+
+    def bare(value):
+        if isinstance(value, dict):
+            return {k: bare(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [bare(v) for v in value]
+        return value != 0 if type(value) in (int, float) else value
+
+    made = to_dict(recipe)
+    # Augmentation and schedules have tests of their own, and a view more runs the same code.
+    sizes = sorted({view.size for view in recipe.views})
+    return str([bare(made["method"]), recipe.optim.name, recipe.backbone.name, sizes])
+
+
+def pictures() -> Pictures:
+    """Noise with labels."""
+    g = torch.Generator().manual_seed(0)
+    side = torch.full((NUM_PICTURES,), 40)
+    flat = torch.randint(0, 256, (NUM_PICTURES * 3 * 40 * 40,), generator=g, dtype=torch.uint8)
+    return Pictures(
+        flat,
+        side,
+        side,
+        channels=3,
+        names=[str(i) for i in range(NUM_PICTURES)],
+        labels=torch.arange(NUM_PICTURES) % NUM_CLASSES,
+        class_names=tuple("abcd"),
+    )
+
+
+def begun(recipe: Recipe, folder):
+    """Fresh state of a recipe."""
+    return start(recipe, Run(folder), pictures(), torch.device("cpu"))
+
+
+def two_steps(recipe: Recipe, folder):
+    """State and losses after two steps of the driver's own loop."""
+    state = begun(recipe, folder)
+    loader = Loader(
+        pictures(),
+        batch_size=BATCH,
+        seed=recipe.seed,
+        rank=0,
+        world_size=1,
+        device=torch.device("cpu"),
+    )
+    losses = []
+    steps = train(
+        state,
+        feed(loader, recipe, 0),
+        recipe,
+        steps_per_epoch=loader.steps_per_epoch,
+        device=torch.device("cpu"),
+    )
+    for _, step in steps:
+        losses.append(step.loss)
+        if len(losses) == 2:
+            break
+    return state, losses

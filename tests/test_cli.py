@@ -1,0 +1,171 @@
+"""The command line: what a person types and what comes back."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sightline.cli import main, split_settings
+from sightline.methods import METHODS
+from sightline.runs import Run
+from tests.folders import QUICK, pictures
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return pictures(tmp_path_factory.mktemp("data") / "photos")
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    """A run of two epochs with everything chosen automatically but its length."""
+    out = tmp_path_factory.mktemp("runs") / "mine"
+    main(["pretrain", str(photos), *QUICK, "--out", str(out)])
+    return Run(out)
+
+
+def fails(capsys, *words, code=2):
+    """The sentence that a mistake gets, without a traceback."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(w) for w in words])
+    assert stop.value.code == code
+    said = " ".join("".join(c for c in capsys.readouterr().err if c not in "│╭╮╰╯─").split())
+    assert "Traceback" not in said
+    return said
+
+
+def test_help_needs_no_torch_and_less_than_a_second():
+    code = "import sys; from sightline.cli import main; main(['pretrain', '--help'])"
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.monotonic() - begun
+    assert "DATA" in done.stdout
+    assert not any(line.rstrip().endswith("| torch") for line in done.stderr.splitlines())
+    assert seconds < 3  # a loaded machine; a quiet one takes half a second
+
+
+def test_a_run_folder_holds_what_others_rely_on(finished):
+    recipe = json.loads(finished.recipe_path.read_text())
+    assert recipe["method"]["name"] in METHODS
+    assert recipe["reasons"]["method"]
+    assert (finished.checkpoints / "last.pt").exists()
+    assert finished.report.exists()
+    steps = [record["step"] for record in finished.records()]
+    assert steps == list(range(1, 7))
+    for name in ("loss", "lr", "images_per_second", "data_wait", "feature_std", "effective_rank"):
+        assert isinstance(finished.records()[-1][name], float), name
+    verdict = finished.result("verdict")
+    assert verdict["verdict"] in ("learning", "collapsed", "unclear") and verdict["sentence"]
+    assert set(finished.result("label_free")) >= {"retrieval", "effective_rank", "alignment"}
+
+
+def test_evaluate_without_labels_answers_beside_the_untrained_network(finished, capsys):
+    main(["evaluate", str(finished.path), "--device", "cpu", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["retrieval"]) == {"trained", "untrained"}
+
+
+def test_evaluate_with_labels_writes_knn_and_linear(finished, photos, capsys):
+    main(["evaluate", str(finished.path), "--labeled", str(photos), "--k", "3", "--device", "cpu"])
+    assert "untrained" in capsys.readouterr().out
+    for name in ("knn", "linear"):
+        result = finished.result(name)
+        assert 0 <= result["accuracy"] <= 1 and 0 <= result["untrained_accuracy"] <= 1
+        assert result["settings"]["train"] + result["settings"]["test"] == 24
+    # The classes are two colours, which an untrained network tells apart as well.
+    assert finished.result("linear")["accuracy"] >= 0.75
+
+
+def test_report_and_its_summary(finished, capsys):
+    finished.report.unlink()
+    main(["report", str(finished.path), "--json"])
+    assert json.loads(capsys.readouterr().out)["verdict"]
+    assert "<html" in finished.report.read_text()
+
+
+def test_doctor_tells_what_is_there_and_what_would_be_done(photos, capsys):
+    main(["doctor", str(photos), "--device", "cpu", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["count"] == 24 and found["short_side"] == 32
+    assert found["recipe"]["method"]["name"] in METHODS
+    main(["doctor", str(photos), "--device", "cpu"])
+    assert "24 pictures" in capsys.readouterr().out
+
+
+def test_methods_and_recipes_list_what_exists(capsys):
+    main(["methods", "--json"])
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)} >= set(METHODS)
+    main(["recipes", "--json"])
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert "68.9" in rows["mocov3.imagenet_r50_100ep"]["reference"]
+    main(["recipes", "mocov3.cifar10_r18_100ep"])
+    assert "--method.temperature" in capsys.readouterr().out
+
+
+def test_a_finished_run_is_left_as_it_is_by_resume(finished):
+    before = (finished.checkpoints / "last.pt").read_bytes()
+    main(["resume", str(finished.path), "--device", "cpu"])
+    assert (finished.checkpoints / "last.pt").read_bytes() == before
+    assert len(finished.records()) == 6
+
+
+def test_a_full_folder_is_refused_unless_told(finished, photos, capsys):
+    said = fails(capsys, "pretrain", photos, *QUICK, "--out", finished.path)
+    assert "--resume" in said and "--overwrite" in said
+
+
+def test_overwrite_never_empties_a_folder_that_is_no_run(tmp_path, photos, capsys):
+    (tmp_path / "thesis.tex").write_text("ten years of work")
+    said = fails(capsys, "pretrain", photos, *QUICK, "--out", tmp_path, "--overwrite")
+    assert "recipe.json" in said
+    assert (tmp_path / "thesis.tex").exists()
+
+
+MISTAKES = {
+    "unknown command": (["pretrian", "x"], 'Did you mean "pretrain"'),
+    "missing data": (["pretrain", "no/such/folder"], "no file or folder"),
+    "near miss of a built-in": (["pretrain", "shape"], 'Did you mean "shapes"'),
+    "unknown method": (["pretrain", "PHOTOS", "--method", "mocov4"], 'Did you mean "mocov3"'),
+    "unknown recipe": (["pretrain", "PHOTOS", "--recipe", "mocov3.cifar"], "Did you mean"),
+    "unknown setting": (["pretrain", "PHOTOS", "--optim.lrr", "1"], "optim.lr"),
+    "two sources of settings": (
+        ["pretrain", "PHOTOS", "--method", "moco", "--recipe", "moco.imagenet_v2_200ep"],
+        "not both",
+    ),
+    "batch too large": (["pretrain", "PHOTOS", "--batch-size", "20"], "two batches of 20 need 40"),
+    "bad device": (["pretrain", "PHOTOS", "--device", "tpu"], "auto, cpu or cuda"),
+    "warm-up too long": (
+        ["pretrain", "PHOTOS", "--epochs", "2", "--optim.schedule.warmup-epochs", "9"],
+        "warmup_epochs is 9",
+    ),
+    "not a run": (["evaluate", "PHOTOS"], "not a run folder"),
+    "not a run to resume": (["resume", "PHOTOS"], "not a run folder"),
+    "not a run to report": (["report", "PHOTOS"], "not a run folder"),
+    "zero epochs": (["pretrain", "PHOTOS", "--epochs", "0"], "1 or more"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_gets_a_sentence_and_status_2(case, photos, tmp_path, capsys):
+    words, expected = MISTAKES[case]
+    words = [str(photos) if w == "PHOTOS" else w for w in words]
+    if words[0] == "pretrain":
+        words += ["--out", str(tmp_path / "out")]
+        words += [] if "--device" in words else ["--device", "cpu"]
+    assert expected in fails(capsys, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_are_told_from_the_commands_own_words():
+    words = ["photos", "--epochs", "3", "--views.0.scale", "0.2", "1.0", "--out", "r", "--compile"]
+    assert split_settings(words) == (
+        ["photos", "--epochs", "3", "--out", "r"],
+        ["--views.0.scale", "0.2", "1.0", "--compile"],
+    )
