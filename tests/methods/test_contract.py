@@ -126,6 +126,7 @@ def traced(name):
     return expected.detach(), whole(views(method), moment()).loss.detach()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_it_traces_without_a_graph_break_on_two_processes(two_processes, name):
     for expected, found in two_processes(traced, name):

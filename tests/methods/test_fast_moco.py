@@ -155,6 +155,7 @@ def traced(patches):
     return expected, whole(views(method), moment()).loss.detach()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patches", ALTERNATIVES, ids=lambda p: f"{p.how}-{p.stage}")
 def test_alternatives_trace_without_a_graph_break_on_two_processes(two_processes, patches):
     for expected, found in two_processes(traced, patches):

@@ -246,6 +246,7 @@ def test_cpu_and_gpu_draw_the_same_and_make_the_same_views():
         assert wrong.double().mean() < 1e-4  # a pixel at solarise's threshold may go either way
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.gpu
 def test_the_host_never_waits_for_the_gpu():
     there = [t.cuda() for t in batch(16)]

@@ -13,7 +13,7 @@ from sightline.nn import Backbone
 # Width, depth, heads. MoCo v3 gives ViT-S twelve heads; DeiT-S has six.
 VITS = {"s": (384, 12, 12), "b": (768, 12, 12), "l": (1024, 24, 16), "h": (1280, 32, 16)}
 
-BACKBONES: dict[str, partial[Backbone]] = {
+BACKBONES: dict[str, partial[Any]] = {
     # For the CPU: 16 channels are twice as fast as 24 (470 and 250 pictures a second, forward and
     # backward, at 32 pixels with the low-resolution stem, on one 2.8 GHz core).
     "resnet8_narrow": partial(ResNet, Basic, (1, 1, 1, 0), width=16),

@@ -1,7 +1,7 @@
 """Every method by name. Adding one: write its file, add its line here."""
 
-from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step
 from sightline.methods.barlow_twins import BarlowTwinsConfig
+from sightline.methods.base import DataFacts, Method, MethodConfig, Moment, Step
 from sightline.methods.byol import BYOLConfig
 from sightline.methods.fast_moco import FastMoCoConfig
 from sightline.methods.instdisc import InstDiscConfig

@@ -11,6 +11,8 @@ from sightline.recipe import Data, Recipe
 from sightline.recipes.grid import cell
 from sightline.views import msbreg, without_blur
 
+Norm = Literal["bn", "ln"]
+
 # Table 5 of the supplement: linear top-1 by K, lambda_s (rows) and lambda_b (columns).
 LAMBDAS_S = (0.0, 0.002, 0.004, 0.01)
 LAMBDAS_B = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -55,9 +57,7 @@ def _imagenet100(method: MSBRegConfig, *, epochs: int = 320) -> Recipe:
     )
 
 
-def _stl10(
-    method: MSBRegConfig, *, norm: Literal["bn", "ln"] = "bn", batch_size: int = 256
-) -> Recipe:
+def _stl10(method: MSBRegConfig, *, norm: Norm, batch_size: int) -> Recipe:
     """ResNet-18 on STL-10, unlabelled and training pictures."""
     return Recipe(
         method=replace(method, norm=norm),
@@ -149,7 +149,7 @@ _byol = partial(MSBRegConfig, num_views=2, singular_weight=0.0)
 _ours = partial(MSBRegConfig, num_views=4)
 
 # Table 4 of the supplement: method, norm, batch, lambda_b, linear top-1. K is not stated there.
-TABLE_4 = [
+TABLE_4: list[tuple[str, Norm, int, float, float]] = [
     ("byol", "bn", 256, 0.0, 89.5),
     ("ours", "bn", 256, 5e-2, 91.4),
     ("byol", "ln", 256, 0.0, 10.6),
