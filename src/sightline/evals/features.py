@@ -183,14 +183,6 @@ class Labelled:
         assert self.test.labels is not None
         return train, self._translation(self.test)[self.test.labels.cpu()]
 
-    def score(self, train: Features, test: Features | None) -> dict[str, float]:
-        """The evaluator's numbers from features that are already there."""
-        raise NotImplementedError
-
-    def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        """The evaluator's numbers for a backbone."""
-        return self.score(*self.features(backbone))
-
     def _translation(self, test: Pictures) -> Int64[Tensor, " c"]:
         """The training set's number for each class of the test set.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from sightline.errors import UserError
 from sightline.evals.features import Features, Labelled
@@ -98,6 +98,10 @@ class KNN(Labelled):
 
     k: int = 20
     temperature: float = 0.07
+
+    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+        """The evaluator's numbers for a backbone."""
+        return self.score(*self.features(backbone))
 
     def score(self, train: Features, test: Features | None) -> dict[str, float]:
         """Accuracy with the k of `settings`."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from sightline.errors import UserError
 from sightline.evals.features import Features, Labelled
@@ -135,6 +135,10 @@ class Linear(Labelled):
     weight_decays: tuple[float, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
     max_steps: int = 200
     seed: int = 0
+
+    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+        """The evaluator's numbers for a backbone."""
+        return self.score(*self.features(backbone))
 
     def score(self, train: Features, test: Features | None) -> dict[str, float]:
         """Accuracy on the test set, and the weight decay that the held-out tenth chose."""
