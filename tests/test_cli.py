@@ -163,6 +163,17 @@ def test_a_mistake_gets_a_sentence_and_status_2(case, photos, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_what_cannot_be_read_is_named_and_left_out(tmp_path, capsys):
+    folder = pictures(tmp_path / "photos")
+    (folder / "cats/broken.jpg").write_bytes(b"not a picture")
+    (folder / "cats/phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(64))
+    main(["pretrain", str(folder), *QUICK, "--out", str(tmp_path / "run")])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "broken.jpg" in said
+    assert "sightline[heic]" in said
+    assert json.loads((tmp_path / "run/recipe.json").read_text())["pictures"] == 24
+
+
 def test_settings_are_told_from_the_commands_own_words():
     words = ["photos", "--epochs", "3", "--views.0.scale", "0.2", "1.0", "--out", "r", "--compile"]
     assert split_settings(words) == (

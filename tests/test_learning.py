@@ -25,7 +25,7 @@ def learnt(out, *settings, method=None, recipe=None, epochs, data="shapes"):
 
 @pytest.mark.slow
 def test_the_demo_recipe_learns_shapes(tmp_path):
-    trained, untrained, verdict = learnt(tmp_path / "run", recipe="simclr.shapes", epochs=8)
+    trained, untrained, verdict = learnt(tmp_path / "run", recipe="simclr.shapes", epochs=16)
     assert trained > untrained + 0.15
     assert verdict["verdict"] == "learning"
 

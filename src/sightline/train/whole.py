@@ -79,6 +79,8 @@ def pictures_of(recipe: Recipe, device: torch.device, console: Console | None = 
             "that learns without."
         )
     pictures = load(source, store_size=data.store_size, channels=data.channels)
+    if console and pictures.notes:
+        console.print("\n".join(pictures.notes), highlight=False, markup=False)
     if console and pictures.skipped:
         shown = ", ".join(f"{name} ({why})" for name, why in pictures.skipped[:5])
         more = ", ..." if len(pictures.skipped) > 5 else ""
