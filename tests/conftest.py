@@ -30,7 +30,7 @@ def pytest_terminal_summary(terminalreporter, config):
         return
     stats = terminalreporter.stats
     commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--verify", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
     outcome = {
         "commit": commit or None,

@@ -49,15 +49,6 @@ def barrier() -> None:
         dist.barrier()
 
 
-def broadcast_object(value: Any) -> Any:
-    """What the first process holds."""
-    if world_size() == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box)
-    return box[0]
-
-
 def gather(x: Shaped[Tensor, "n *rest"]) -> Shaped[Tensor, "g *rest"]:
     """The rows of every process in rank order; gradients flow back to their owners."""
     return x if world_size() == 1 else _Gather.apply(x)
