@@ -1,0 +1,21 @@
+"""Work on speed may not change a number: losses and weights are those that were recorded."""
+
+import json
+
+import pytest
+
+from tests.golden.trace import CASES, RECORDED, STEPS, trace
+
+TRACES = json.loads(RECORDED.read_text())
+
+
+def test_every_case_is_recorded_and_nothing_else():
+    assert list(TRACES) == list(CASES)
+    assert all(len(recorded["losses"]) == STEPS for recorded in TRACES.values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_steps_give_the_recorded_losses_and_weights(case):
+    found, recorded = trace(case), TRACES[case]
+    assert found["losses"] == pytest.approx(recorded["losses"], rel=1e-9)
+    assert found["sums"] == pytest.approx(recorded["sums"], rel=1e-9)

@@ -1,0 +1,118 @@
+"""Three training steps of every method in float64, as numbers that must not change by accident.
+
+`python -m tests.golden.trace` records them anew; a commit that does so says why they changed.
+"""
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from sightline import random
+from sightline.backbones import BackboneConfig
+from sightline.methods import BASELINES, METHODS, DataFacts
+from sightline.nn.patches import Patches
+from sightline.optim import OPTIMS, Optim, Schedule
+from sightline.optim import build as build_optimizer
+from sightline.recipe import Recipe
+from sightline.train.guard import Guard
+from sightline.train.loop import Batch, State, train
+from sightline.train.run import build
+from sightline.views import View
+from tests.methods.small import SMALL
+
+RECORDED = Path(__file__).with_name("traces.json")
+STEPS, BATCH, SIZE, PICTURES, CLASSES = 3, 8, 16, 40, 5
+WARM = Schedule(warmup_epochs=0.5, warmup_start=0.5)
+SGD = Optim(lr=3.0, schedule=WARM)
+
+# A setting of each method, and others that take another way through its code.
+CASES: dict[str, tuple[str, dict[str, Any], Optim]] = {
+    **{name: (name, {}, SGD) for name in sorted(METHODS | BASELINES)},
+    "byol, patches": ("byol", dict(heads="fast_moco", patches=Patches()), SGD),
+    "fast_moco, montage": ("fast_moco", dict(patches=Patches(how="montage")), SGD),
+    "fast_moco, three views": ("fast_moco", dict(multicrop=True), SGD),
+    "instdisc, softmax": ("instdisc", dict(loss="softmax", proximal_lambda=3.0), SGD),
+    "jcl, multi-key": ("jcl", dict(loss="multi_key"), SGD),
+    "moco, EqCo": ("moco", dict(queue_size=4, alpha=64.0), SGD),
+    "mocov3, ViT's head": ("mocov3", dict(head="vit", temperature=0.2), SGD),
+    "mocov3, AdamW": ("mocov3", {}, replace(OPTIMS["adamw"], lr=0.1, schedule=WARM)),
+    "mocov3, LARS": ("mocov3", {}, replace(OPTIMS["lars"], lr=90.0, schedule=WARM)),
+    "mocov3, LAMB": ("mocov3", {}, replace(OPTIMS["lamb"], lr=1.0, schedule=WARM)),
+    "msbreg, layer norm": ("msbreg", dict(norm="ln", singular="c", centroid="both"), SGD),
+    "nnclr, teacher": ("nnclr", dict(teacher_momentum=0.9), SGD),
+    "simclr, EqCo": ("simclr", dict(num_negatives=5, negatives="cross", alpha=64.0), SGD),
+    "simo, both ways": ("simo", dict(symmetric=True, shared_negatives=False), SGD),
+    "simsiam, clipped": ("simsiam", {}, replace(SGD, clip=0.1, predictor_lr="constant")),
+    "swav, larc": ("swav", {}, replace(SGD, name="lars", flavour="larc", lr=90.0)),
+}
+
+
+@cache
+def numbers(name: str, rows: int, count: int) -> torch.Tensor:
+    """Normal numbers that a name decides, equal on every machine."""
+    index = torch.arange(rows)
+    return random.normal(random.key(0, name), index, count)
+
+
+def trace(case: str) -> dict[str, Any]:
+    """The losses of a case, and a sum over each part of the method after the last step."""
+    name, settings, optim = CASES[case]
+    config = (METHODS | BASELINES)[name](**SMALL[name] | settings)
+    recipe = Recipe(
+        method=config,
+        views=(View(size=SIZE),) * config.num_views,
+        optim=optim,
+        backbone=BackboneConfig(name="resnet8_narrow", image_size=SIZE),
+        epochs=2,
+        batch_size=BATCH,
+    )
+    device = torch.device("cpu")
+    method = build(recipe, device, DataFacts(PICTURES, CLASSES)).double()
+    settle(method)
+    optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
+    state = State(method, optimizer, Guard(device, scaled=False))
+    per_epoch = PICTURES // BATCH
+    batches = [batch(config, step) for step in range(STEPS)]
+    losses = [
+        step.loss.item()
+        for _, step in train(state, batches, recipe, steps_per_epoch=per_epoch, device=device)
+    ]
+    sums: dict[str, float] = {}
+    for key, value in method.state_dict().items():
+        if value.is_floating_point():
+            # Unequal weights: neither another order nor another direction leaves the sum alone.
+            weighted = value.flatten() * numbers(key, 1, value.numel())[0]
+            part = key.split(".")[0]
+            sums[part] = sums.get(part, 0.0) + weighted.abs().sum().item()
+    return {"losses": losses, "sums": sums}
+
+
+def settle(method: torch.nn.Module) -> None:
+    """Weights from our own numbers: torch's normal ones differ in the last bit by processor."""
+    for key, value in method.state_dict().items():
+        if value.ndim > 1:
+            rows = numbers(key.replace("teacher.net.", "student."), len(value), value[0].numel())
+            value.copy_(F.normalize(rows, dim=1).view(value.shape))
+
+
+def batch(config: Any, step: int) -> Batch:
+    """Views of the same pictures, alike but not the same; the last ones of SwAV are small."""
+    x = numbers(f"pictures {step}", BATCH, 3 * SIZE * SIZE)
+    large = config.num_views - getattr(config, "num_small", 0)
+    views = []
+    for v in range(config.num_views):
+        view = x + 0.3 * numbers(f"view {v} {step}", BATCH, x.shape[1])
+        side = SIZE if v < large else SIZE // 2
+        views.append(view.view(BATCH, 3, SIZE, SIZE)[..., :side, :side].contiguous())
+    index = (torch.arange(BATCH) + step * BATCH) % PICTURES
+    return Batch(views, index % CLASSES, index, 0.0)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    RECORDED.write_text(json.dumps({case: trace(case) for case in CASES}, indent=1) + "\n")
