@@ -12,8 +12,9 @@ import torch
 
 from sightline import random
 from sightline.data import Source, open_source
+from sightline.data.cache import free_memory
 from sightline.data.decode import Header, UnreadableError, decode, header
-from sightline.data.pictures import free_memory
+from sightline.data.plan import RESIDENT
 from sightline.data.threads import num_workers, quiet
 
 STORE = 256  # short side at which speed and memory are told
@@ -78,7 +79,7 @@ def examine(data: str | Path | Source, *, sample: int = 512, seed: int = 0) -> E
         decoded_per_second=round(len(looks) / seconds, 1),
         bytes_in_memory=int(stored),
         fits_in_memory=stored < free_memory() / 2,
-        fits_on_device=None if free is None else stored < free / 3,
+        fits_on_device=None if free is None else stored <= RESIDENT * free,
     )
 
 

@@ -90,8 +90,8 @@ def shuffled(key: Key, n: int, position: Int64[Tensor, " m"], at: int = 0) -> In
     half = max(1, -(-max(n - 1, 1).bit_length() // 2))
     rounds = [int(k) for k in bits(key, torch.arange(6), 1, at)[:, 0]]
     x = _feistel(position, rounds, half)
-    while bool((outside := x >= n).any()):
-        x = torch.where(outside, _feistel(x, rounds, half), x)
+    while len(outside := (x >= n).nonzero()[:, 0]):
+        x[outside] = _feistel(x[outside], rounds, half)
     return x
 
 

@@ -41,8 +41,8 @@ def test_a_padded_batch_holds_the_originals(ragged):
 def test_gathering_equals_copying(ragged):
     pictures = load(open_source(ragged), store_size=64)
     index = torch.tensor([2, 3, 1, 0, 3])
-    _, sizes = pictures.batch(index)
-    copied, gathered = pictures._copied(index, sizes), pictures._gathered(index, sizes)
+    batch = pictures.ragged(index)
+    copied, gathered = batch._copied(), batch._gathered()
     torch.testing.assert_close(gathered, copied, rtol=0, atol=0)
 
 

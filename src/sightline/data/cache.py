@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple
@@ -12,6 +13,9 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from sightline.errors import UserError
+
+CAP = "SIGHTLINE_CACHE_GIB"  # environment variable
+CAP_GIB = 200.0  # that all decoded pixels together may take on disk
 
 
 class Stored(NamedTuple):
@@ -30,21 +34,74 @@ def default_folder() -> Path:
     return Path(base) / "sightline"
 
 
+def cap() -> int:
+    """Bytes that the files of decoded pixels may take together."""
+    word = os.environ.get(CAP, "")
+    try:
+        return int(float(word or CAP_GIB) * 2**30)
+    except ValueError:
+        raise UserError(f"{CAP} is {word!r}; it should be a number of GiB, such as 500.") from None
+
+
+def free_memory() -> int:
+    """Bytes that can be taken without swapping."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def free_disk(folder: Path) -> int:
+    """Bytes that decoded pixels may still take: of the disk, and of the cap once old ones go."""
+    while not folder.exists():
+        folder = folder.parent
+    disk = os.statvfs(folder)
+    old = sum(file.stat().st_size for file in folder.glob("*.pixels"))
+    return min(cap(), disk.f_bavail * disk.f_frsize + old)
+
+
+def make_room(folder: Path, needed: int) -> None:
+    """Remove the pixels that were not used for longest until so many bytes are within the cap.
+
+    A run that has mapped a removed file keeps its bytes until it ends.
+    """
+    files = sorted(folder.glob("*.pixels"), key=lambda file: file.stat().st_mtime)
+    total = needed + sum(file.stat().st_size for file in files)
+    for file in files:
+        if total <= cap():
+            return
+        total -= file.stat().st_size
+        file.with_suffix(".npz").unlink(missing_ok=True)  # first: without it pixels do not count
+        file.unlink(missing_ok=True)
+
+
+def is_stored(folder: Path, key: str) -> bool:
+    """Whether an earlier run left whole pixels under this key."""
+    return all(path.exists() for path in _paths(folder, key))
+
+
 def open_stored(folder: Path, key: str) -> Stored | None:
     """What an earlier run left under this key, mapped; None if there is nothing whole."""
-    pixels, index = _paths(folder, key)
-    if not (pixels.exists() and index.exists()):
+    if not is_stored(folder, key):
         return None
+    pixels, index = _paths(folder, key)
     with np.load(index) as saved:
         heights, widths, kept = (saved[name] for name in ("heights", "widths", "kept"))
         skipped = [(name, why) for name, why in json.loads(str(saved["skipped"]))]
+    os.utime(pixels)  # used now: the oldest are removed first
     return Stored(_mapped(pixels), heights, widths, kept, skipped)
 
 
 class Store:
-    """Takes pictures one by one; holds at most `budget` bytes before it turns to a file."""
+    """Takes pictures one by one; holds at most `budget` bytes before it turns to a file.
 
-    def __init__(self, folder: Path, key: str, budget: int) -> None:
+    The file is left for later runs if it has a key, and gone with this one if not.
+    """
+
+    def __init__(self, folder: Path, key: str | None, budget: int) -> None:
         self.folder, self.key, self.budget = folder, key, budget
         self.parts: list[np.ndarray] = []
         self.sizes: list[tuple[int, int]] = []
@@ -83,25 +140,28 @@ class Store:
         else:
             self._write(pixels)
 
-    def finish(self, *, keep: bool) -> Stored:
-        """All that was taken; a file is left for the next run if `keep`."""
+    def finish(self) -> Stored:
+        """All that was taken."""
         heights, widths = np.array(self.sizes, dtype=np.int64).reshape(-1, 2).T.copy()
         kept = np.array(self.kept, dtype=np.int64)
         if self.file is None:
             flat = np.empty(self.total, dtype=np.uint8)
             at = 0
-            for part in self.parts:
+            self.parts.reverse()
+            while self.parts:  # each goes as it is copied: there is no room for all of them twice
+                part = self.parts.pop()
                 flat[at : at + part.size] = part.reshape(-1)
                 at += part.size
             return Stored(torch.from_numpy(flat), heights, widths, kept, self.skipped)
         self._flush()
         beside = Path(self.file.name)
-        if not keep:  # the mapping outlives the name
+        if self.key is None:  # the mapping outlives the name
             return Stored(_mapped(beside), heights, widths, kept, self.skipped)
+        make_room(self.folder, self.total)
         pixels, index = _paths(self.folder, self.key)
         os.replace(beside, pixels)
         # The index comes last: while it is missing the pixels do not count.
-        beside = index.with_name(f"{index.stem}.{os.getpid()}.part.npz")
+        beside = beside.with_suffix(".part.npz")
         told = np.array(json.dumps(self.skipped))
         np.savez(beside, heights=heights, widths=widths, kept=kept, skipped=told)
         os.replace(beside, index)
@@ -109,13 +169,21 @@ class Store:
 
     def _spill(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.file = open(self.folder / f"{self.key}.{os.getpid()}.part", "wb")  # noqa: SIM115
+        handle, name = tempfile.mkstemp(".part", self.key, self.folder)  # also on shared disks
+        os.close(handle)
+        self.file = open(name, "wb")  # noqa: SIM115
         for part in self.parts:
             self._write(part)
         self.parts = []
 
     def _write(self, pixels: np.ndarray) -> None:
         assert self.file is not None
+        if self.total > cap():
+            raise UserError(
+                f"The decoded pictures take more than the {cap() / 2**30:.0f} GiB that the cache "
+                f"in {self.folder} may have. Raise {CAP}, lower data.store_size, or use "
+                "--data.keep stream."
+            )
         try:
             self.file.write(pixels.data)
         except OSError as error:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sightline.data.decode import HEIC_HINT, heic_readable
-from sightline.data.source import Source, listed, numbered, stamp_of
+from sightline.data.files import File, stamp_of
+from sightline.data.source import Source, digest, listed, numbered
 from sightline.errors import UserError
 
 HEIC = {".heic", ".heif", ".hif"}
@@ -50,35 +51,38 @@ def open_folder(folder: Path, files: Sequence[str], *, name: str, labels: bool) 
                 f"{folder} has no sub-folders with pictures, so there are no labels. Put the "
                 f"pictures of each class into a folder of its own: {folder}/CLASS/picture.jpg."
             )
-    return _of_files([folder / file for file in pictures], pictures, words, name)
+    return _of_files([File(str(folder / file)) for file in pictures], pictures, words, name)
 
 
-def open_list(file: Path) -> Source:
+def open_list(file: File, name: str) -> Source:
     """The pictures that a text file names, one per line, with a label after a tab if it has one."""
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = file.read().decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not a text file in UTF-8: {error}.") from error
+        raise UserError(f"{name} is not a text file in UTF-8: {error}.") from error
+    except OSError as error:
+        raise UserError(f"The list {name} cannot be read: {error}.") from error
     rows = [line.split("\t") for line in lines if line.strip()]
     if not rows:
         raise UserError(
-            f"The list {file} is empty. It should have one picture per line, relative to its own "
+            f"The list {name} is empty. It should have one picture per line, relative to its own "
             "folder: PATH, or PATH<tab>LABEL."
         )
     names = [row[0] for row in rows]
     words = [row[1].strip() or None if len(row) > 1 else None for row in rows]
-    paths = [file.parent / os.path.expanduser(name) for name in names]
-    return _of_files(paths, names, words if any(words) else None, str(file))
+    files = [file.beside(one) for one in names]
+    return _of_files(files, names, words if any(words) else None, name)
 
 
-def open_files(files: Sequence[str], name: str) -> Source:
+def open_files(files: Sequence[File], name: str) -> Source:
     """Pictures named one by one."""
-    _refuse_only_heic(files, name)
-    return _of_files([Path(file) for file in files], files, None, name)
+    paths = [file.path for file in files]
+    _refuse_only_heic(paths, name)
+    return _of_files(files, paths, None, name)
 
 
 def _of_files(
-    paths: Sequence[Path], names: Sequence[str], words: Sequence[str | None] | None, name: str
+    files: Sequence[File], names: Sequence[str], words: Sequence[str | None] | None, name: str
 ) -> Source:
     labels, class_names = (None, ()) if words is None else numbered(words)
     return Source(
@@ -87,8 +91,9 @@ def _of_files(
         names=[os.fsencode(n).decode("utf-8", "replace") for n in names],
         labels=labels,
         class_names=class_names,
-        read=lambda i: paths[i].read_bytes(),
-        stamp=lambda: stamp_of(paths),
+        read=lambda i: files[i].read(),
+        # Asking a server about every single picture would take longer than reading them.
+        stamp=lambda: digest(names) if any(f.system for f in files) else stamp_of(files),
     )
 
 
@@ -104,7 +109,10 @@ def _what(files: Sequence[str]) -> str:
 
 
 def _reads() -> str:
-    return "Give a folder with JPEG, PNG or other pictures at any depth, or with Parquet files."
+    return (
+        "Give a folder with JPEG, PNG or other pictures at any depth, with tar shards, or with "
+        "Parquet files."
+    )
 
 
 def _refuse_only_heic(pictures: Sequence[str], where: str) -> None:

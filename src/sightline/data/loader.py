@@ -1,34 +1,41 @@
 """Batches in an order that is a function of (seed, step): the cursor is one integer."""
 
+import contextlib
 import queue
 import threading
-from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+import time
+from collections.abc import Generator, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64
 from torch import Tensor
 
-from sightline import random
+from sightline.data.order import Order
 from sightline.data.pictures import Pictures
 from sightline.errors import UserError
+from sightline.ragged import Ragged
 
-AHEAD = 3  # batches that wait in pinned memory
+AHEAD = 3  # batches that are ready before they are used
+EXPECTED = 4  # batches beyond these that are read and decoded meanwhile
+TOGETHER = 64  # steps whose order is computed at once
 Item = TypeVar("Item")
 
 
 class Raw(NamedTuple):
     """A batch before any view is made of it, on the device."""
 
-    pixels: UInt8[Tensor, "n c h w"]
-    sizes: Int64[Tensor, "n 2"]
+    pictures: Ragged
     labels: Int64[Tensor, " n"] | None
     index: Int64[Tensor, " n"]  # type: ignore[assignment]  # hides tuple.index, on purpose
     epoch: int
 
 
 class Loader:
-    """This process's part of each global batch; the order is the same for any world size."""
+    """This process's part of each global batch; the order is the same for any world size.
+
+    `waited` grows by the seconds in which a batch was asked for and not ready.
+    """
 
     def __init__(
         self,
@@ -42,42 +49,88 @@ class Loader:
     ) -> None:
         check_batches(pictures, batch_size, world_size)
         self.pictures = pictures
-        self.batch_size, self.local = batch_size, batch_size // world_size
-        self.rank = rank
-        self.key = random.key(seed, "order")
-        self.device = pictures.device if device is None else torch.device(device)
+        self.batch_size, self.local, self.rank = batch_size, batch_size // world_size, rank
+        self.device = _whole(pictures.device if device is None else torch.device(device))
+        self.order = Order(
+            count=len(pictures), batch_size=batch_size, seed=seed, shards=pictures.shards
+        )
+        self.labels = None if pictures.labels is None else pictures.labels.cpu()
+        self.waited = 0.0
+        self.computed: dict[tuple[int, int], Tensor] = {}
 
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches of an epoch; other pictures are left over in each."""
         return len(self.pictures) // self.batch_size
 
+    @property
+    def resident(self) -> bool:
+        """Whether all pixels lie on the device: every batch then shares one `flat`."""
+        return self.pictures.kept and self.pictures.device == self.device
+
     def indices(self, step: int) -> tuple[int, Int64[Tensor, " local"]]:
         """Epoch of a step, and the pictures that this process takes in it."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        first = place * self.batch_size + self.rank * self.local
-        position = torch.arange(first, first + self.local)
-        return epoch, random.shuffled(self.key, len(self.pictures), position, at=epoch)
+        block, row = divmod(place, TOGETHER)
+        rows = self.computed.get((epoch, block))
+        if rows is None:
+            steps = torch.arange(block * TOGETHER, (block + 1) * TOGETHER)
+            first = steps[steps < self.steps_per_epoch] * self.batch_size + self.rank * self.local
+            position = first[:, None] + torch.arange(self.local)
+            rows = self.order.pictures(epoch, position.flatten()).view(position.shape)
+            # Only the blocks that steps ahead of each other can touch are worth keeping.
+            self.computed = dict([*self.computed.items()][-1:]) | {(epoch, block): rows}
+        return epoch, rows[row]
 
     def batches(self, start_step: int = 0) -> Iterator[Raw]:
         """Batches from a step on, without end; the next ones are fetched meanwhile if need be."""
-        made = self._made(start_step)
-        if self.pictures.device.type == "cpu" and self.device.type == "cuda":
-            made = ahead(map(_pinned, made), AHEAD)
-        for raw in made:
-            yield _moved(raw, self.device)
+        if self.resident:
+            yield from self._at_hand(start_step)
+        with contextlib.closing(ahead(self._fetched(start_step), AHEAD)) as made:
+            while True:
+                asked = time.perf_counter()
+                raw, copied = next(made)
+                self.waited += time.perf_counter() - asked
+                if copied is not None:
+                    _take_over(raw, copied)
+                yield raw
 
-    def _made(self, step: int) -> Iterator[Raw]:
-        labels = self.pictures.labels
+    def _at_hand(self, step: int) -> Iterator[Raw]:
+        pictures = self.pictures
         while True:
             epoch, index = self.indices(step)
-            pixels, sizes = self.pictures.batch(index)
-            mine = None if labels is None else labels[index.to(labels.device)]
-            yield Raw(pixels, sizes, mine, index, epoch)
+            starts, sizes = pictures.where(index)
+            # The set's own largest: shapes stay the same from batch to batch.
+            here = Ragged(pictures.flat, starts, sizes, pictures.channels, pictures.largest)
+            yield _moved(Raw(here, self._labels(index), index, epoch), self.device)
             step += 1
 
+    def _fetched(self, step: int) -> Iterator[tuple[Raw, Any]]:
+        """Batches and the moment when each is on the device; runs in a thread of its own."""
+        expected = step
+        side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        while True:
+            while expected < step + EXPECTED:
+                self.pictures.expect(self.indices(expected)[1])
+                expected += 1
+            epoch, index = self.indices(step)
+            # A thread starts out on the first GPU, whichever the process uses.
+            with torch.cuda.stream(side) if side else contextlib.nullcontext():
+                here, index = self.pictures.packed(index, self._room)
+                raw = _moved(Raw(here, self._labels(index), index, epoch), self.device)
+                copied = side.record_event() if side else None
+            yield raw, copied
+            step += 1
 
-def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
+    def _labels(self, index: Tensor) -> Tensor | None:
+        return None if self.labels is None else self.labels[index]
+
+    def _room(self, count: int) -> Tensor:
+        """Pinned for a GPU; torch gives the same memory again once the copy from it is done."""
+        return torch.empty(count, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+
+
+def ahead(items: Iterator[Item], count: int) -> Generator[Item]:
     """The same items, made in a thread while earlier ones are used."""
     ready: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(count)
     closed = threading.Event()
@@ -111,18 +164,36 @@ def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
         worker.join()
 
 
-def _pinned(raw: Raw) -> Raw:
-    labels = None if raw.labels is None else raw.labels.pin_memory()
-    pixels, sizes, index = (x.pin_memory() for x in (raw.pixels, raw.sizes, raw.index))
-    return Raw(pixels, sizes, labels, index, raw.epoch)
-
-
 def _moved(raw: Raw, device: torch.device) -> Raw:
-    labels = None if raw.labels is None else raw.labels.to(device, non_blocking=True)
-    pixels, sizes, index = (
-        x.to(device, non_blocking=True) for x in (raw.pixels, raw.sizes, raw.index)
+    """The batch on a device: its numbers travel in one pinned piece, its pixels if they must."""
+    if device.type != "cuda":
+        return raw
+    pictures, labels, n = raw.pictures, raw.labels, len(raw.index)
+    parts = [pictures.starts, pictures.sizes.flatten(), raw.index]
+    parts += [] if labels is None else [labels]
+    numbers = torch.cat(parts).pin_memory().to(device, non_blocking=True)
+    starts, sizes, index = numbers[:n], numbers[n : 3 * n].view(n, 2), numbers[3 * n : 4 * n]
+    flat = pictures.flat.to(device, non_blocking=True)
+    return Raw(
+        pictures._replace(flat=flat, starts=starts, sizes=sizes),
+        None if labels is None else numbers[4 * n :],
+        index,
+        raw.epoch,
     )
-    return Raw(pixels, sizes, labels, index, raw.epoch)
+
+
+def _take_over(raw: Raw, copied: Any) -> None:
+    """Let the stream in use wait for the copy, and the memory for the stream."""
+    here = torch.cuda.current_stream(raw.index.device)
+    here.wait_event(copied)
+    raw.pictures.flat.record_stream(here)
+    raw.index.record_stream(here)  # all numbers share its memory
+
+
+def _whole(device: torch.device) -> torch.device:
+    """A device with its number, so that it can be compared."""
+    alone = device.type == "cuda" and device.index is None
+    return torch.device("cuda", torch.cuda.current_device()) if alone else device
 
 
 def check_batches(pictures: Pictures, batch_size: int, world_size: int) -> None:

@@ -1,7 +1,7 @@
 """Parquet in the Hugging Face image convention, read in row order without holding a file."""
 
-import bisect
 import json
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -10,65 +10,89 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from sightline.data.cache import default_folder
 from sightline.data.decode import UnreadableError
-from sightline.data.source import UNKNOWN, Source, listed, numbered, stamp_of
+from sightline.data.files import File, stamp_of
+from sightline.data.rows import Columns, few_labels, many_labels, opened
+from sightline.data.source import Computed, Source, listed
 from sightline.errors import UserError
+from sightline.progress import shown
 
 IMAGE_COLUMNS = ("image", "img", "picture")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
+MANY = 1_000_000  # rows, from which names are made up and labels lie in a mapped file
 BATCH = 128  # rows decompressed together
 RECENT = 8  # batches kept, for threads that run a little behind
 
 
-class Columns(NamedTuple):
-    """Where a file keeps its pictures and classes."""
-
-    image: str
-    nested: bool  # struct{bytes, path}, else plain bytes
-    has_path: bool
-    label: str | None
-    class_names: tuple[str, ...]
-
-
-def open_parquet(files: Sequence[Path], name: str) -> Source:
+def open_parquet(
+    files: Sequence[File], name: str, *, cache_dir: str | Path | None = None
+) -> Source:
     """The pictures of one or more files, one after the other."""
-    columns = _columns(files[0])
-    names: list[str] = []
-    words: list[Any] = []
-    for file in files:
-        here = _columns(file)
-        if here != columns:
+    footers = list(shown(map(_footer, files), f"opening {name}", total=len(files)))
+    columns = footers[0].columns
+    for file, footer in zip(files, footers, strict=True):
+        if footer.columns != columns:
             raise UserError(
-                f"{file} and {files[0]} do not belong together: their columns or class names "
-                "differ. Give one set at a time, for example by a pattern like "
-                f'"{files[0].parent}/train-*.parquet".'
+                f"{file.path} and {files[0].path} do not belong together: their columns or class "
+                "names differ. Give one set at a time, for example by a pattern like "
+                f'"{os.path.dirname(files[0].path)}/train-*.parquet".'
             )
-        _read_small_columns(file, columns, names, words)
-    labels, class_names = _labels(words, columns)
-    rows = _Rows(files, columns)
+    rows = Rows(files, footers)
+    count = int(rows.starts[-1])
+    stamp = stamp_of(files)
+    if count > MANY:
+        folder = Path(cache_dir) if cache_dir else default_folder()
+        labels, class_names = many_labels(files, columns, name, folder, stamp)
+        names: Sequence[str] = Computed(count, rows.name)
+    else:
+        names, labels, class_names = few_labels(files, columns, count)
     return Source(
         name=name,
         names=names,
         labels=labels,
         class_names=class_names,
         read=rows.read,
-        stamp=lambda: stamp_of(files),
+        stamp=lambda: stamp,
+        shards=rows.starts,
+        group=max(1, footers[0].group),
+        read_run=rows.read_run,
     )
 
 
-class _Rows:
-    """Bytes by row number; cheap for numbers that rise, as loading asks for them."""
+class _Footer(NamedTuple):
+    columns: Columns
+    rows: int
+    group: int  # rows of its first row group
 
-    def __init__(self, files: Sequence[Path], columns: Columns) -> None:
-        self.files, self.columns = files, columns
-        counts = [pq.read_metadata(file).num_rows for file in files]
-        self.starts = np.cumsum([0, *counts]).tolist()
+
+def _footer(file: File) -> _Footer:
+    try:
+        with opened(file) as parquet:
+            told = parquet.metadata
+            group = told.row_group(0).num_rows if told.num_row_groups else 0
+            return _Footer(_columns(file, parquet.schema_arrow), told.num_rows, group)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{file.path} is not a Parquet file that can be read: {error}.") from error
+
+
+class Rows:
+    """Bytes by row number: runs of neighbours, and single rows that rise, as loading asks."""
+
+    def __init__(self, files: Sequence[File], footers: Sequence[_Footer]) -> None:
+        self.files, self.columns = files, footers[0].columns
+        self.group = max(footer.group for footer in footers)
+        self.starts = np.cumsum([0, *(footer.rows for footer in footers)])
         self.lock = threading.Lock()
         self.recent: deque[tuple[int, pa.Array]] = deque(maxlen=RECENT)  # first row, values
         self.stream: Iterator[tuple[int, pa.Array]] = iter(())
         self.file, self.next = -1, 0
+
+    def name(self, row: int) -> str:
+        """What a row is called if it has no name of its own."""
+        file = self._file(row)
+        return f"{self.files[file].name}#{row - self.starts[file]}"
 
     def read(self, row: int) -> bytes:
         """The encoded picture of one row."""
@@ -78,12 +102,40 @@ class _Rows:
             raise UnreadableError("the row has no bytes")
         return value
 
+    def read_run(self, first: int, behind: int) -> list[bytes]:
+        """The encoded pictures of neighbours in one file; empty bytes where there are none."""
+        file = self._file(first)
+        with opened(self.files[file]) as parquet:
+            begin, at = first, int(self.starts[file])
+            groups: list[int] = []
+            for group in range(parquet.num_row_groups):
+                end = at + parquet.metadata.row_group(group).num_rows
+                if at < behind and first < end:
+                    begin = at if not groups else begin
+                    groups.append(group)
+                at = end
+            table = parquet.read_row_groups(groups, columns=[self._leaf], use_threads=False)
+        column = table.column(0).slice(first - begin, behind - first)
+        values = [self._bytes(chunk) for chunk in column.chunks]
+        return [value or b"" for chunk in values for value in chunk.to_pylist()]
+
+    @property
+    def _leaf(self) -> str:
+        return f"{self.columns.image}.bytes" if self.columns.nested else self.columns.image
+
+    def _bytes(self, values: pa.Array) -> pa.Array:
+        return values.field("bytes") if self.columns.nested else values
+
+    def _file(self, row: int) -> int:
+        return int(np.searchsorted(self.starts, row, side="right")) - 1
+
     def _value(self, row: int) -> bytes | None:
         for first, values in self.recent:
             if first <= row < first + len(values):
                 return values[row - first].as_py()
-        file = bisect.bisect_right(self.starts, row) - 1
-        if file != self.file or row < self.next:
+        file = self._file(row)
+        near = self.next <= row < self.next + 2 * self.group  # else what lies between is skipped
+        if file != self.file or not near:
             self.stream = self._from(file, row)
         for first, values in self.stream:
             self.file, self.next = file, first + len(values)
@@ -94,34 +146,26 @@ class _Rows:
 
     def _from(self, file: int, row: int) -> Iterator[tuple[int, pa.Array]]:
         """Batches from the row group that holds a row to the end of its file."""
-        # Mapped, so that a row group of gigabytes is paged in, not read whole.
-        with pq.ParquetFile(self.files[file], memory_map=True) as parquet:
-            group, first = 0, self.starts[file]
+        with opened(self.files[file]) as parquet:
+            group, first = 0, int(self.starts[file])
             while row >= first + parquet.metadata.row_group(group).num_rows:
                 first += parquet.metadata.row_group(group).num_rows
                 group += 1
-            leaf = f"{self.columns.image}.bytes" if self.columns.nested else self.columns.image
             groups = range(group, parquet.num_row_groups)
-            for batch in parquet.iter_batches(BATCH, row_groups=groups, columns=[leaf]):
-                values = batch.column(0)
-                values = values.field("bytes") if self.columns.nested else values
-                yield first, values
+            for batch in parquet.iter_batches(BATCH, row_groups=groups, columns=[self._leaf]):
+                yield first, self._bytes(batch.column(0))
                 first += len(batch)
 
 
-def _columns(file: Path) -> Columns:
-    try:
-        schema = pq.read_schema(file)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{file} is not a Parquet file that can be read: {error}.") from error
+def _columns(file: File, schema: pa.Schema) -> Columns:
     features = _features(schema)
     image = next(
         filter(None, (_fits(schema, name) for name in _candidates(schema, features))), None
     )
     if image is None:
         raise UserError(
-            f"{file} has no image column; its columns are {listed(schema.names, 20)}. Expected is "
-            'a column "image" of encoded pictures: struct{bytes, path} or binary.'
+            f"{file.path} has no image column; its columns are {listed(schema.names, 20)}. "
+            'Expected is a column "image" of encoded pictures: struct{bytes, path} or binary.'
         )
     kind = schema.field(image).type
     label = next((c for c in LABEL_COLUMNS if c in schema.names), None) or next(
@@ -158,32 +202,3 @@ def _fits(schema: pa.Schema, name: str) -> str | None:
     if pa.types.is_struct(kind) and (at := kind.get_field_index("bytes")) >= 0:
         kind = kind.field(at).type
     return name if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else None
-
-
-def _read_small_columns(file: Path, columns: Columns, names: list[str], words: list[Any]) -> None:
-    wanted = [f"{columns.image}.path"] if columns.has_path else []
-    wanted += [columns.label] if columns.label else []
-    with pq.ParquetFile(file, memory_map=True) as parquet:
-        count = parquet.metadata.num_rows
-        table = parquet.read(columns=wanted) if wanted else None
-    paths: list[str | None] = [None] * count
-    if table is not None and columns.has_path:
-        paths = [value["path"] if value else None for value in table[columns.image].to_pylist()]
-    names += [path or f"{file.name}#{row}" for row, path in enumerate(paths)]
-    if table is not None and columns.label:
-        words += table[columns.label].to_pylist()
-
-
-def _labels(words: list[Any], columns: Columns) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    if columns.label is None or not words:
-        return None, ()
-    if not all(word is None or isinstance(word, int) for word in words):
-        return numbered([None if word is None else str(word) for word in words])
-    labels = np.array([UNKNOWN if word is None else word for word in words], dtype=np.int64)
-    known = columns.class_names or tuple(str(i) for i in range(labels.max() + 1))
-    if labels.max() >= len(known):
-        raise UserError(
-            f'Column "{columns.label}" goes up to {labels.max()}, but the file names only '
-            f"{len(known)} classes. Correct the class names in its metadata."
-        )
-    return labels, known

@@ -4,12 +4,14 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 from jaxtyping import Int64, Integer
 
 from sightline.errors import UserError, nearest
 
+SPARSE = 4  # fewer than one in so many pictures of a run: they are read one by one
 UNKNOWN = -1  # label of a picture whose class is not known
 
 
@@ -26,21 +28,78 @@ class Source:
     """Text that changes when the pictures do; without it nothing is cached."""
     notes: tuple[str, ...] = ()
     """Sentences the user should see."""
+    shards: Int64[np.ndarray, " shards_1"] | None = None
+    """Where shards begin, and the number of pictures; None if each picture lies by itself."""
+    group: int = 1
+    """How many neighbours of a shard are best read together."""
+    read_run: Callable[[int, int], Sequence[bytes | np.ndarray]] | None = None
+    """Neighbours of one shard, from a picture up to another, in one go."""
 
     def __len__(self) -> int:
         return len(self.names)
 
 
+class Chosen(Sequence[str]):
+    """Some names of many; none is copied."""
+
+    def __init__(self, names: Sequence[str], kept: Integer[np.ndarray, " m"]) -> None:
+        self.names, self.kept = names, kept
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[str]: ...
+    def __getitem__(self, i: int | slice) -> str | Sequence[str]:
+        if isinstance(i, slice):
+            return Chosen(self.names, self.kept[i])
+        return self.names[int(self.kept[i])]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+
+class Computed(Sequence[str]):
+    """Names that are made when asked for."""
+
+    def __init__(self, count: int, name: Callable[[int], str]) -> None:
+        self.numbers, self.name = range(count), name
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[str]: ...
+    def __getitem__(self, i: int | slice) -> str | Sequence[str]:
+        if isinstance(i, slice):
+            return [self.name(k) for k in self.numbers[i]]
+        return self.name(self.numbers[i])
+
+
 def subset(source: Source, keep: Integer[np.ndarray, " m"]) -> Source:
-    """Some of the pictures, under new numbers."""
-    kept = [int(i) for i in keep]
-    read, stamp = source.read, source.stamp
+    """Some of the pictures, in their order, under new numbers."""
+    read, run, stamp = source.read, source.read_run, source.stamp
+
+    def some(first: int, behind: int) -> Sequence[bytes | np.ndarray]:
+        assert run is not None
+        begin, end = int(keep[first]), int(keep[behind - 1]) + 1
+        if end - begin > SPARSE * (behind - first):
+            return [read(int(i)) for i in keep[first:behind]]
+        whole = run(begin, end)
+        return [whole[i] for i in keep[first:behind] - begin]
+
     return replace(
         source,
-        names=[source.names[i] for i in kept],
+        names=Chosen(source.names, keep),
         labels=None if source.labels is None else source.labels[keep],
-        read=lambda i: read(kept[i]),
-        stamp=None if stamp is None else lambda: f"{stamp()} {digest(map(str, kept))}",
+        read=lambda i: read(int(keep[i])),
+        stamp=None if stamp is None else lambda: f"{stamp()} {digest(map(str, keep))}",
+        shards=None if source.shards is None else np.searchsorted(keep, source.shards),
+        read_run=None if run is None else some,
     )
 
 
@@ -92,28 +151,19 @@ def keep_classes(source: Source, file: Path) -> Source:
     )
 
 
+def sorted_words(words: Iterable[str]) -> list[str]:
+    """Class words in their order; numbers by value."""
+    names = sorted(words)
+    decimal = all(name.lstrip("-").isdecimal() for name in names)
+    return sorted(names, key=int) if decimal else names
+
+
 def numbered(words: Sequence[str | None]) -> tuple[Int64[np.ndarray, " n"], tuple[str, ...]]:
     """Class numbers and names from each picture's class word; None is unknown."""
-    names = sorted({word for word in words if word is not None})
-    if all(name.lstrip("-").isdecimal() for name in names):
-        names.sort(key=int)
+    names = sorted_words({word for word in words if word is not None})
     number = {name: i for i, name in enumerate(names)}
     labels = [UNKNOWN if word is None else number[word] for word in words]
     return np.array(labels, dtype=np.int64), tuple(names)
-
-
-def stamp_of(files: Iterable[Path]) -> str:
-    """A digest of the files' names, sizes and times of change."""
-
-    def lines() -> Iterable[str]:
-        for file in files:
-            try:
-                stat = file.stat()
-                yield f"{file} {stat.st_size} {stat.st_mtime_ns}"
-            except OSError:
-                yield f"{file} missing"
-
-    return digest(lines())
 
 
 def digest(lines: Iterable[str]) -> str:

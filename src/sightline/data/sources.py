@@ -1,16 +1,19 @@
-"""The one word DATA: a built-in set, a folder, a list, Parquet, or a torchvision data set."""
+"""The one word DATA: built in, folder, list, tar shards, Parquet, torchvision; here or remote."""
 
 import glob
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from sightline.data import digits, shapes
+from sightline.data.files import BRACES, File, is_remote, matches
 from sightline.data.folder import files_under, is_picture, open_files, open_folder, open_list
 from sightline.data.source import Source, keep_classes, settled
 from sightline.data.vision import PREFIX, open_vision, vision_splits
 from sightline.errors import UserError, nearest
 
 BUILT_IN = {"shapes": shapes.built_in, "digits": digits.built_in}
+PACKED = (".tar", ".parquet")
 SPLITS = ("train", "test")
 TRAIN = ("train", "training")
 TEST = ("val", "valid", "validation", "test", "testing")
@@ -25,8 +28,8 @@ def open_source(
 ) -> Source:
     """What the word DATA means; where it is divided and no split is named, its training part.
 
-    Classes that cost nothing (built-in, list, Parquet, torchvision) always come along; those of a
-    folder are its sub-folders, and only if `labels` or `classes` asks for them.
+    Classes that cost nothing (built-in, list, tar, Parquet, torchvision) always come along; those
+    of a folder are its sub-folders, and only if `labels` or `classes` asks for them.
     """
     word = str(data)
     source = _opened(word, split, labels or classes is not None)
@@ -36,7 +39,8 @@ def open_source(
     if labels and source.labels is None:
         raise UserError(
             f"{word} has no labels. Measuring with labels needs a class for each picture: "
-            "sub-folders, a label after a tab in a list, or a label column in Parquet."
+            "sub-folders, a label after a tab in a list, a .cls file beside each picture in a tar "
+            "shard, or a label column in Parquet."
         )
     return source
 
@@ -48,9 +52,11 @@ def splits_of(data: str | Path) -> tuple[str, ...]:
         return SPLITS
     if word.startswith(PREFIX):
         return vision_splits(word)
+    if is_remote(word):
+        return SPLITS if _file_splits(_packed(matches(word))) else ()
     if not path.is_dir():
         return ()
-    divided = _folder_splits(path) or _file_splits(_parquet(path, files_under(path)))
+    divided = _folder_splits(path) or _file_splits(_packed(_inside(path, files_under(path))))
     return SPLITS if divided else ()
 
 
@@ -59,6 +65,8 @@ def _opened(word: str, split: str | None, labels: bool) -> Source:
         return _built_in(word, _known(word, split))
     if word.startswith(PREFIX):
         return open_vision(word, split=_known(word, split), labels=labels)
+    if is_remote(word):
+        return _from_remote(word, split)
     path = Path(word).expanduser()
     if path.is_dir():
         return _from_folder(path, word, split, labels)
@@ -66,7 +74,7 @@ def _opened(word: str, split: str | None, labels: bool) -> Source:
         raise UserError(f'{word} is not divided into splits, so it has no "{split}".')
     if path.is_file():
         return _from_file(path, word)
-    if glob.has_magic(word):
+    if glob.has_magic(word) or BRACES.search(word):
         return _from_pattern(word)
     raise UserError(_missing(word, path))
 
@@ -88,48 +96,90 @@ def _from_folder(path: Path, word: str, split: str | None, labels: bool) -> Sour
     named = bool(split) and bool(folders) and (path / str(split)).is_dir()
     inner = path / str(split) if named else folders[_known(word, split)] if folders else path
     files = files_under(inner)
-    parquet = _parquet(inner, files)
-    if not parquet and (folders or split is None):
+    packed = _packed(_inside(inner, files))
+    if not packed and (folders or split is None):
         return open_folder(inner, files, name=word, labels=labels)
-    divided = {} if folders else _file_splits(parquet)
+    divided = {} if folders else _file_splits(packed)
     if split is not None and not folders and not divided:
         raise UserError(
             f'{word} has no split "{split}": it would need the folders {path}/train and '
-            f"{path}/test, or Parquet files with these words in their names."
+            f"{path}/test, or tar or Parquet files with these words in their names."
         )
-    from sightline.data.parquet import open_parquet
+    return _from_packed(divided[_known(word, split)] if divided else packed, word)
 
-    return open_parquet(divided[_known(word, split)] if divided else parquet, word)
+
+def _from_remote(word: str, split: str | None) -> Source:
+    found = matches(word)
+    packed = _packed(found)
+    divided = _file_splits(packed)
+    if split is not None and not divided:
+        raise UserError(f'{word} is not divided into splits, so it has no "{split}".')
+    if packed:
+        return _from_packed(divided[_known(word, split)] if divided else packed, word)
+    if len(found) == 1 and found[0].name.lower().endswith(".txt"):
+        return open_list(found[0], word)
+    pictures = [file for file in found if is_picture(file.name)]
+    if pictures:
+        return open_files(pictures, word)
+    convert = (
+        f" If the set is not in Parquet, its converted files are at {word.rstrip('/')}@~parquet."
+        if word.startswith("hf://") and "@" not in word
+        else ""
+    )
+    raise UserError(
+        f"{word} holds {len(found)} files, of which none is a tar shard, Parquet or a picture."
+        f"{convert}"
+    )
 
 
 def _from_file(path: Path, word: str) -> Source:
     kind = path.suffix.lower()
-    if kind == ".parquet":
-        from sightline.data.parquet import open_parquet
-
-        return open_parquet([path], word)
+    if kind in PACKED:
+        return _from_packed([File(str(path))], word)
     if kind == ".txt":
-        return open_list(path)
+        return open_list(File(str(path)), str(path))
     if is_picture(path.name):
         raise UserError(f"{word} is a single picture. Give the folder it lies in: {path.parent}")
-    raise UserError(
-        f'{word} is a "{kind or "nameless"}" file. DATA is a folder of pictures, a list (.txt), '
-        f"Parquet (.parquet), {PREFIX}NAME, or built in: {', '.join(BUILT_IN)}."
-    )
+    packed = word.lower().endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2"))
+    hint = " Unpack it first: a compressed tar cannot be read from the middle." if packed else ""
+    raise UserError(f'{word} is a "{kind or "nameless"}" file.{hint} {_data_is()}')
 
 
 def _from_pattern(word: str) -> Source:
-    found = sorted(glob.glob(str(Path(word).expanduser()), recursive=True))
-    parquet = [Path(file) for file in found if file.lower().endswith(".parquet")]
-    if parquet:
-        from sightline.data.parquet import open_parquet
-
-        return open_parquet(parquet, word)
-    pictures = [file for file in found if is_picture(file) and Path(file).is_file()]
+    found = matches(word)
+    packed = _packed(found)
+    if packed:
+        return _from_packed(packed, word)
+    pictures = [f for f in found if is_picture(f.path) and Path(f.path).is_file()]
     if not pictures:
-        kind = f"{len(found)} files, none a picture or Parquet" if found else "nothing"
+        kind = f"{len(found)} files, none a picture, tar or Parquet" if found else "nothing"
         raise UserError(f"The pattern {word} matches {kind}. Look what it gives with: ls {word}")
     return open_files(pictures, word)
+
+
+def _from_packed(files: Sequence[File], word: str) -> Source:
+    """Tar shards or Parquet files, whichever these are."""
+    kinds = {Path(file.name).suffix.lower() for file in files}
+    if len(kinds) > 1:
+        raise UserError(
+            f"{word} holds both tar shards and Parquet files. Name one kind, for example by a "
+            'pattern: "FOLDER/*.tar".'
+        )
+    if kinds == {".tar"}:
+        from sightline.data.tar import open_tar
+
+        return open_tar(files, word)
+    from sightline.data.parquet import open_parquet
+
+    return open_parquet(files, word)
+
+
+def _data_is() -> str:
+    return (
+        "DATA is a folder of pictures, a list (.txt), tar shards (.tar), Parquet (.parquet), an "
+        f"address (s3://, hf://datasets/OWNER/NAME, ...), {PREFIX}NAME, or built in: "
+        f"{', '.join(BUILT_IN)}."
+    )
 
 
 def _missing(word: str, path: Path) -> str:
@@ -139,10 +189,7 @@ def _missing(word: str, path: Path) -> str:
     near = nearest(path.name, [*proper, *BUILT_IN])
     for lower, name in proper.items():
         near = near.replace(f'"{lower}"', f'"{parent / name if parent != Path() else name}"')
-    return (
-        f'There is no file or folder "{word}".{near} DATA is a folder of pictures, a list (.txt), '
-        f"Parquet, {PREFIX}NAME, or built in: {', '.join(BUILT_IN)}."
-    )
+    return f'There is no file or folder "{word}".{near} {_data_is()}'
 
 
 def _folder_splits(path: Path) -> dict[str, Path]:
@@ -153,18 +200,22 @@ def _folder_splits(path: Path) -> dict[str, Path]:
     return {"train": train, "test": test} if train and test else {}
 
 
-def _parquet(folder: Path, files: list[str]) -> list[Path]:
-    """The Parquet files among a folder's files, unless there are pictures too."""
-    if any(is_picture(file) for file in files):
+def _inside(folder: Path, files: list[str]) -> list[File]:
+    return [File(str(folder / file)) for file in files]
+
+
+def _packed(files: list[File]) -> list[File]:
+    """The tar and Parquet files among some, unless there are pictures too."""
+    if any(is_picture(file.name) for file in files):
         return []
-    return [folder / file for file in files if file.lower().endswith(".parquet")]
+    return [file for file in files if file.name.lower().endswith(PACKED)]
 
 
-def _file_splits(files: list[Path]) -> dict[str, list[Path]]:
+def _file_splits(files: list[File]) -> dict[str, list[File]]:
     """Files by the split that their path names, if both splits are named."""
-    by_split: dict[str, list[Path]] = {"train": [], "test": []}
+    by_split: dict[str, list[File]] = {"train": [], "test": []}
     for file in files:
-        words = re.split(r"[-_./\\]", f"{file.parent.name}/{file.name}".lower())
+        words = re.split(r"[-_./\\]", "/".join(Path(file.path).parts[-2:]).lower())
         if set(words) & set(TRAIN):
             by_split["train"].append(file)
         elif set(words) & set(TEST):

@@ -1,42 +1,39 @@
 """Decoding in threads: Pillow lets go of the interpreter while it works."""
 
+import functools
 import os
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
-from sightline.data.decode import UnreadableError, decode
+from sightline.data.decode import decode
+from sightline.data.nvjpeg import decode_batch
 from sightline.data.source import Source
+from sightline.progress import Delayed
 
-CHUNK = 32  # pictures per task
-PATIENCE = 2.0  # seconds before a progress bar is worth its line
+CHUNK = 64  # pictures per task
 Decoded = np.ndarray | str  # HWC pixels, or why there are none
 
 
-def decoded(source: Source, index: int, *, store_size: int, channels: int) -> Decoded:
+def decoded(read: Callable[[], bytes | np.ndarray], *, store_size: int, channels: int) -> Decoded:
     """One picture's pixels, or why it has none."""
     try:
-        return decode(source.read(index), store_size=store_size, channels=channels)
-    except FileNotFoundError:
+        return decode(read(), store_size=store_size, channels=channels)
+    except (OSError, ValueError) as error:
+        return reason(error)
+
+
+def reason(error: Exception) -> str:
+    """Why a picture could not be read, in words."""
+    if isinstance(error, FileNotFoundError):
         return "there is no such file"
-    except OSError as error:
-        return error.strerror or str(error)
-    except UnreadableError as error:
-        return str(error)
+    strerror = getattr(error, "strerror", None)
+    return str(strerror or error or type(error).__name__)
 
 
 def decoded_in_order(
@@ -45,27 +42,57 @@ def decoded_in_order(
     *,
     store_size: int,
     channels: int,
+    decoder: str = "cpu",
     workers: int | None = None,
     progress: bool = False,
 ) -> Iterator[Decoded]:
     """The pictures in the order asked for; few are under way, so memory stays small."""
     workers = num_workers() if workers is None else max(1, workers)
+    settings = {"store_size": store_size, "channels": channels}
 
     def some(part: Sequence[int]) -> list[Decoded]:
-        return [decoded(source, i, store_size=store_size, channels=channels) for i in part]
+        return [decoded(functools.partial(source.read, i), **settings) for i in part]
 
-    waiting: deque[Future[list[Decoded]]] = deque()
+    def encoded(part: Sequence[int]) -> list[bytes | np.ndarray | str]:
+        return [_read(source, i) for i in part]
+
+    task: Callable[[Sequence[int]], list[Any]] = some if decoder == "cpu" else encoded
+    waiting: deque[Future[list[Any]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+
+    def finished() -> list[Decoded]:
+        part = waiting.popleft().result()
+        bar.advance(len(part))
+        return part if decoder == "cpu" else _on_gpu(part, **settings)
+
     try:
-        with quiet(), _counted(source.name, len(index), progress) as count:
+        title = f"decoding {source.name}" if progress else None
+        with quiet(), Delayed(title, len(index)) as bar:
             for start in range(0, len(index), CHUNK):
-                waiting.append(pool.submit(some, index[start : start + CHUNK]))
+                waiting.append(pool.submit(task, index[start : start + CHUNK]))
                 if len(waiting) > 2 * workers:
-                    yield from count(waiting.popleft().result())
+                    yield from finished()
             while waiting:
-                yield from count(waiting.popleft().result())
+                yield from finished()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _read(source: Source, i: int) -> bytes | np.ndarray | str:
+    try:
+        return source.read(i)
+    except (OSError, ValueError) as error:
+        return reason(error)
+
+
+def _on_gpu(part: list[bytes | np.ndarray | str], **settings: int) -> list[Decoded]:
+    files = [one for one in part if not isinstance(one, str)]
+    pixels = iter(decode_batch(files, device="cuda", **settings))
+    out: list[Decoded] = []
+    for one in part:
+        now = one if isinstance(one, str) else next(pixels)
+        out.append(now if isinstance(now, str) else now.cpu().permute(1, 2, 0).numpy())
+    return out
 
 
 def num_workers() -> int:
@@ -86,32 +113,6 @@ def quiet() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _counted(
-    name: str, total: int, wanted: bool
-) -> Iterator[Callable[[list[Decoded]], list[Decoded]]]:
-    """A function that pictures pass through, with a bar once it takes long."""
-    began, done = time.monotonic(), 0
-    task: TaskID | None = None
-    columns = (
-        TextColumn("decoding {task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-
-    def count(part: list[Decoded]) -> list[Decoded]:
-        nonlocal task, done
-        done += len(part)
-        if task is None and wanted and time.monotonic() - began > PATIENCE:
-            bar.start()
-            task = bar.add_task(name, total=total)
-        if task is not None:
-            bar.update(task, completed=done)
-        return part
-
-    try:
-        yield count
-    finally:
-        bar.stop()
+def silence() -> None:
+    """As `quiet`, for good: decoding that goes on in the background has no end to wait for."""
+    warnings.filterwarnings("ignore", module=r"PIL\b")

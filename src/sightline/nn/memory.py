@@ -1,6 +1,7 @@
 """The memory bank of instance discrimination: one embedding for every picture."""
 
 import math
+import os
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from sightline import dist
+from sightline.errors import UserError
 
 
 class Memory(nn.Module):
@@ -20,6 +22,7 @@ class Memory(nn.Module):
 
     def __init__(self, num_pictures: int, dim: int) -> None:
         super().__init__()
+        _refuse_too_large(num_pictures, dim)
         bound = math.sqrt(3 / dim)
         self.register_buffer("rows", torch.empty(num_pictures, dim).uniform_(-bound, bound))
 
@@ -35,4 +38,21 @@ class Memory(nn.Module):
         """
         index, v = dist.gather(index), dist.gather(v.detach())
         new = F.normalize(v.to(self.rows.dtype), dim=1)
-        self.rows[index] = F.normalize(self.rows[index].lerp(new, 1 - momentum), dim=1)
+        old = self.rows[index]
+        moved = F.normalize(old.lerp(new, 1 - momentum), dim=1)
+        # A step that is not finite is not taken, and must not be remembered either.
+        self.rows[index] = torch.where(v.isfinite().all(), moved, old)
+
+
+def _refuse_too_large(num_pictures: int, dim: int) -> None:
+    """Before the rows are made: the system would end the process without a word."""
+    needed = 4 * num_pictures * dim
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if torch.cuda.is_available():
+        room = min(room, torch.cuda.mem_get_info()[1])
+    if needed > room:
+        raise UserError(
+            f"A row of {dim} numbers for each of {num_pictures:,} pictures takes {needed:,} bytes, "
+            f"and this machine has {room:,}. Use a method without a row per picture, such as moco, "
+            "or fewer pictures."
+        )

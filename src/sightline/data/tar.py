@@ -1,0 +1,180 @@
+"""Tar shards in the naming of WebDataset: key.jpg beside key.cls, key.json or key.txt."""
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sightline.data.cache import default_folder
+from sightline.data.files import File, stamp_of
+from sightline.data.folder import is_picture
+from sightline.data.index import Index, IndexWriter, open_index
+from sightline.data.source import UNKNOWN, Computed, Source, digest, sorted_words
+from sightline.errors import UserError
+from sightline.progress import shown
+
+VERSION = 1  # of the index
+READERS = 8  # shards indexed at once
+RUN = 2 << 20  # bytes that are read in one go
+LONGEST_RUN = 256  # pictures
+CAPTIONS = 1000  # so many words, of which most come once, are captions and no classes
+WORDS = 1_000_000  # different ones that are counted at all
+LABELS = ("label", "cls", "class", "class_name", "class_id")  # keys of a JSON file
+
+
+class _Row(NamedTuple):
+    name: str
+    offset: int
+    size: int
+    word: str | None
+
+
+def open_tar(files: Sequence[File], name: str, *, cache_dir: str | Path | None = None) -> Source:
+    """The pictures of one or more shards; where each lies is found out once and kept."""
+    folder = Path(cache_dir) if cache_dir else default_folder()
+    stamp = stamp_of(files)
+    key = digest([f"tar {VERSION}", stamp])
+    index = open_index(folder, key)
+    if index is None:
+        _write(files, name, folder, key)
+        index = open_index(folder, key)
+        assert index is not None
+    return _source(files, name, index, stamp)
+
+
+def _source(files: Sequence[File], name: str, index: Index, stamp: str) -> Source:
+    columns = index.columns
+    starts, offsets, sizes = columns["starts"], columns["offset"], columns["size"]
+    ends, text, count = columns["name_end"], columns["text"], len(offsets)
+    class_names = tuple(index.about["class_names"])
+
+    def name_of(i: int) -> str:
+        begin = int(ends[i - 1]) if i else 0
+        return text[begin : int(ends[i])].tobytes().decode()
+
+    def shard_of(i: int) -> File:
+        return files[int(np.searchsorted(starts, i, side="right")) - 1]
+
+    def read(i: int) -> bytes:
+        return shard_of(i).part(int(offsets[i]), int(offsets[i] + sizes[i]))
+
+    def read_run(first: int, behind: int) -> list[bytes]:
+        begin, last = int(offsets[first]), behind - 1
+        whole = shard_of(first).part(begin, int(offsets[last] + sizes[last]))
+        at, each = (offsets[first:behind] - begin).tolist(), sizes[first:behind].tolist()
+        return [whole[a : a + n] for a, n in zip(at, each, strict=True)]
+
+    mean = index.about["bytes"] / count
+    return Source(
+        name=name,
+        names=Computed(count, name_of),
+        labels=columns["label"] if class_names else None,
+        class_names=class_names,
+        read=read,
+        stamp=lambda: stamp,
+        shards=np.array(starts),
+        group=max(1, min(LONGEST_RUN, int(RUN / mean))),
+        read_run=read_run,
+    )
+
+
+def _write(files: Sequence[File], name: str, folder: Path, key: str) -> None:
+    numbers: dict[str, int] = {}
+    count = total = text = 0
+    with IndexWriter(folder, key) as index, ThreadPoolExecutor(READERS) as pool:
+        index.add({"starts": [0]})
+        shards = _few_ahead(pool, files)
+        for rows in shown(shards, f"indexing {name}", total=len(files)):
+            ends = text + np.cumsum([len(row.name.encode()) for row in rows], dtype=np.int64)
+            many = len(numbers) > WORDS
+            for row in rows:
+                if row.word is not None and not many:
+                    numbers.setdefault(row.word, len(numbers))
+            index.add(
+                {
+                    "offset": [row.offset for row in rows],
+                    "size": [row.size for row in rows],
+                    "label": [numbers.get(row.word or "", UNKNOWN) for row in rows],
+                    "name_end": ends,
+                    "text": np.frombuffer("".join(r.name for r in rows).encode(), np.uint8),
+                    "starts": [count + len(rows)],
+                }
+            )
+            text = int(ends[-1]) if rows else text
+            count += len(rows)
+            total += sum(row.size for row in rows)
+        if not count:
+            raise UserError(
+                f"{name} holds no pictures. Tar shards should hold files such as 000.jpg, with "
+                "their class in 000.cls if there is one."
+            )
+        captions = len(numbers) > CAPTIONS and 2 * len(numbers) > count
+        words = [] if captions or len(numbers) > WORDS else sorted_words(numbers)
+        number = {word: i for i, word in enumerate(words)}
+        index.translate("label", np.array([number.get(w, UNKNOWN) for w in numbers] or [UNKNOWN]))
+        index.finish({"class_names": words, "bytes": total})
+
+
+def _few_ahead(pool: ThreadPoolExecutor, files: Sequence[File]) -> Iterator[list[_Row]]:
+    """Each shard's pictures in order; few shards are under way, so memory stays small."""
+    for first in range(0, len(files), READERS):
+        yield from pool.map(lambda file: list(_rows(file)), files[first : first + READERS])
+
+
+def _rows(file: File) -> Iterator[_Row]:
+    """The pictures of one shard; members of one key follow each other."""
+    key, pictures, words = "", list[_Row](), dict[str, str | None]()
+    try:
+        with file.opened() as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
+            for member in tar:
+                tar.members = []  # type: ignore[attr-defined]  # it would remember them all
+                if not member.isfile() or os.path.basename(member.name).startswith("."):
+                    continue
+                now, kind = _split(member.name)
+                if now != key:
+                    yield from _labelled(pictures, words)
+                    key, pictures, words = now, [], {}
+                if is_picture(member.name):
+                    pictures.append(_Row(member.name, member.offset_data, member.size, None))
+                elif kind in ("cls", "json", "txt"):
+                    content = tar.extractfile(member)
+                    words[kind] = _word(kind, content.read() if content else b"")
+        yield from _labelled(pictures, words)
+    except tarfile.TarError as error:
+        raise UserError(
+            f"{file.path} cannot be read as a plain tar file: {error}. Compressed ones cannot be "
+            "read from the middle: unpack them once, for example with gunzip."
+        ) from error
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file {file.path}. Check the name or the pattern.") from error
+
+
+def _labelled(pictures: list[_Row], words: dict[str, str | None]) -> Iterator[_Row]:
+    word = next((words[k] for k in ("cls", "json", "txt") if words.get(k) is not None), None)
+    for row in pictures:
+        yield row._replace(word=word)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Key and ending: the name up to the first dot behind the folders, and what follows."""
+    folder, base = os.path.split(name)
+    stem, _, kind = base.partition(".")
+    return f"{folder}/{stem}", kind.lower()
+
+
+def _word(kind: str, content: bytes) -> str | None:
+    text = content.decode("utf-8", "replace").strip()
+    if kind != "json":
+        return text or None
+    try:
+        told: Any = json.loads(text)
+    except ValueError:
+        return None
+    if isinstance(told, dict):
+        told = next((told[k] for k in LABELS if k in told), None)
+    return str(told) if isinstance(told, str | int) and str(told) else None
