@@ -1,6 +1,6 @@
 """Views of pictures: settings as data, parameters from a counter, operations in batches."""
 
-from sightline.views.apply import centre, make_views
+from sightline.views.apply import centre, make_views, views_of
 from sightline.views.presets import (
     PRESETS,
     barlow_twins,
@@ -32,5 +32,6 @@ __all__ = [
     "simclr",
     "simo",
     "swav",
+    "views_of",
     "without_blur",
 ]

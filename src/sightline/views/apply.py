@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
+from sightline.ragged import Ragged
 from sightline.random import Key
 from sightline.views import colour, spatial
 from sightline.views.crop import centre_crop, crop
@@ -19,6 +20,41 @@ from sightline.views.spec import Centre, View, check_channels
 
 # A mirrored picture goes through these as its mirror image does.
 MIRROR_ALIKE = {"jitter", "grey", "blur", "solarise", "sobel"}
+
+
+def views_of(
+    views: Sequence[View],
+    pictures: Ragged,
+    index: Int64[Tensor, " n"],
+    *,
+    seed: int,
+    epoch: int | Tensor,
+    dtype: torch.dtype = torch.float32,
+) -> list[Float[Tensor, "n c _ _"]]:
+    """One batch per view in channels_last, on a CUDA device in few passes over memory.
+
+    There the kernels of `views.fused` make the views whose operations they know; `make_views` makes
+    the others, and all of them elsewhere. Both give the same but for rounding.
+    """
+    keys = view_keys(seed, len(views))
+    known: list[int] = []
+    made: dict[int, Tensor] = {}
+    if pictures.flat.device.type == "cuda":
+        from sightline.views.fused import can_fuse, fused_views  # needs Triton, as CUDA builds have
+
+        known = [i for i, view in enumerate(views) if can_fuse(view)]
+        for i in known:
+            check_channels(views[i], pictures.channels)
+        if known:
+            mine = [views[i] for i in known], [keys[i] for i in known]
+            made = dict(zip(known, fused_views(*mine, pictures, index, epoch, dtype), strict=True))
+    rest = [i for i in range(len(views)) if i not in known]
+    if rest:
+        theirs = [views[i] for i in rest], [keys[i] for i in rest]
+        others = views_from_keys(*theirs, pictures.padded(), pictures.sizes, index, epoch)
+        for i, x in zip(rest, others, strict=True):
+            made[i] = x.to(dtype, memory_format=torch.channels_last)
+    return [made[i] for i in range(len(views))]
 
 
 def make_views(

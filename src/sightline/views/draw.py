@@ -140,12 +140,17 @@ def cutout_boxes(place: Float64[Tensor, "n 2"], size: int, side: int) -> Int64[T
 def jitter_factors(
     u: Float64[Tensor, "n 4"], happens: Bool[Tensor, " n"], strength: tuple[float, ...]
 ) -> Float64[Tensor, "n 4"]:
-    """Uniform in [max(0, 1 - s), 1 + s], and in [-s, s] for hue; no change where not drawn."""
-    ranges = [(max(0.0, 1 - s), 1 + s) for s in strength[:3]] + [(-strength[3], strength[3])]
+    """Uniform in the ranges of these strengths; no change where not drawn."""
+    ranges = jitter_ranges(strength)
     columns = [_between(u[:, i], *ranges[i]) for i in range(4)]
     unchanged = (1.0, 1.0, 1.0, 0.0)
     pairs = zip(columns, unchanged, strict=True)
     return torch.stack([torch.where(happens, c, one) for c, one in pairs], dim=1)
+
+
+def jitter_ranges(strength: tuple[float, ...]) -> list[tuple[float, float]]:
+    """[max(0, 1 - s), 1 + s] for brightness, contrast and saturation, and [-s, s] for hue."""
+    return [(max(0.0, 1 - s), 1 + s) for s in strength[:3]] + [(-strength[3], strength[3])]
 
 
 def jitter_order(u: Float64[Tensor, "n 4"], strength: tuple[float, ...]) -> Int64[Tensor, "n k"]:

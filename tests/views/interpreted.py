@@ -1,0 +1,97 @@
+"""The fused kernels on a CPU, by Triton's interpreter, against the reference path.
+
+Run with TRITON_INTERPRET=1, which must be set before Triton is imported:
+`python -m tests.views.interpreted CASE...` prints what was found for each case as JSON.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from unittest import mock
+
+import torch
+from triton.runtime import interpreter
+
+from sightline.views import PRESETS, View, for_channels, fused, fused_draw, moco_v2, moco_v3, swav
+from sightline.views.apply import views_from_keys
+from sightline.views.draw import draw, view_keys
+from sightline.views.fused_draw import BRIGHTNESS, FIELDS, NEVER, PLACE
+from tests.views.ragged import ragged, worst
+
+PLAIN = View(size=24, flip=0.0, jitter_p=0.0, grey=0.0, blur=0.0)
+ALWAYS = View(size=40, jitter_p=1.0, grey=0.5, blur=1.0, solarise=1.0, solarise_threshold=0.3)
+CASES = {
+    **{name: (preset(20), 3) for name, preset in PRESETS.items()},
+    "swav": (swav(20, counts=(1, 1)), 3),
+    "small": (moco_v3(12)[1:], 3),
+    "several_parts": ((ALWAYS,), 3),
+    "plain": ((PLAIN, replace(PLAIN, interpolation="bicubic", flip=1.0)), 3),
+    "one_step_of_jitter": ((replace(PLAIN, jitter=(0.0, 0.9, 0.0, 0.0), jitter_p=1.0),), 3),
+    "one_channel": (tuple(for_channels(v, 1) for v in moco_v3(24)), 1),
+    "four_channels": (tuple(for_channels(v, 4) for v in moco_v2(16)[:1]), 4),
+    "one_pixel": ((replace(ALWAYS, size=1, scale=(0.01, 0.02)),), 3),
+}
+
+
+# The interpreter takes a second to draw a view: of these the draws are checked, others are given.
+DRAWN = ("small", "moco_v1", "swav", "four_channels")
+
+
+def case(name, dtype=torch.float32):
+    """The largest error of the pixels, and whether the parameters are those of `draw`."""
+    views, channels = CASES[name]
+    pictures, index = ragged(channels=channels), torch.tensor([3, 2**33 + 5, 2**31])
+    keys, epoch = view_keys(5, len(views)), 6
+    expected = torch.stack(
+        [
+            fields(draw(view, pictures.sizes, index, key=key, epoch=epoch, channels=channels))
+            for view, key in zip(views, keys, strict=True)
+        ]
+    )
+    drawn = expected
+    if name in DRAWN:
+        drawn = fused._draw(views, keys, pictures, index, epoch)
+        used = drawn[..., BRIGHTNESS.value + PLACE.value :] < NEVER.value
+        factors = drawn[..., BRIGHTNESS.value : BRIGHTNESS.value + PLACE.value]
+        factors[~used] = expected[..., BRIGHTNESS.value : BRIGHTNESS.value + PLACE.value][~used]
+    with mock.patch.object(fused, "_draw", return_value=drawn):
+        ours = fused.fused_views(views, keys, pictures, index, epoch, dtype)
+    theirs = views_from_keys(views, keys, pictures.padded(), pictures.sizes, index, epoch)
+    return {
+        "error": worst(ours, theirs),
+        "same_draws": torch.equal(drawn, expected),
+        "channels_last": all(x.is_contiguous(memory_format=torch.channels_last) for x in ours),
+    }
+
+
+def fields(draws):
+    """Parameters as the kernels have them; a step that changes nothing has no place."""
+    rows = draws.box.new_zeros(len(draws.box), FIELDS.value, dtype=torch.float64)
+    rows[:, :4] = draws.box
+    for field in ("flip", "grey", "sigma", "solarise"):
+        rows[:, getattr(fused_draw, field.upper()).value] = getattr(draws, field).double()
+    factors, places = rows[:, BRIGHTNESS.value :].split(PLACE.value, dim=1)
+    factors.copy_(draws.factors)
+    places.fill_(NEVER.value)
+    for slot, step in enumerate(draws.order.unbind(1)):
+        places.scatter_(1, step[:, None], float(slot))
+    unchanged = (draws.factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(dim=1)
+    places[unchanged] = NEVER.value
+    return rows
+
+
+def let_numpy_index():
+    """Loop bounds are arrays of one number, which numpy 2.4 no longer takes for an integer."""
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    let_numpy_index()
+    print(json.dumps({name: case(name) for name in sys.argv[1:]}))
