@@ -6,7 +6,7 @@ from torch import nn
 
 from sightline import dist
 from sightline.errors import UserError
-from sightline.nn.norm import BatchNorm, StandardisedConv, convert, without_batch
+from sightline.nn.norm import BatchNorm, StandardisedConv, convert, in_groups, without_batch
 
 ROWS, CHANNELS = 12, 5
 
@@ -163,3 +163,35 @@ def test_the_norm_of_a_method_is_a_setting_and_batch_norm_its_default():
 
     assert norms() == norms(norm="bn") == {"BatchNorm"}
     assert norms(norm="ln") == norms(norm="ws") == {"GroupNorm"}
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (12, 5, 3, 4)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_groups_in_one_go_are_groups_one_by_one(shape, affine):
+    """Values, statistics and gradients of what a compiler is given are those of native calls."""
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    weight, bias = (torch.randn(5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    pair = (weight, bias) if affine else (None, None)
+    out, (means, variances) = in_groups(x, *pair, 4, 1e-5)
+    each = [
+        torch.native_batch_norm(part, *pair, None, None, True, 0.0, 1e-5) for part in x.split(4)
+    ]
+    torch.testing.assert_close(out, torch.cat([y for y, _, _ in each]))
+    torch.testing.assert_close(means, torch.stack([m for _, m, _ in each]))
+    torch.testing.assert_close(variances, torch.stack([i for _, _, i in each]) ** -2 - 1e-5)
+    slope = torch.randn_like(out)
+    wanted = [x, weight, bias] if affine else [x]
+    ours = torch.autograd.grad(out, wanted, slope)
+    theirs = torch.autograd.grad(torch.cat([y for y, _, _ in each]), wanted, slope)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_a_batch_that_is_not_finite_leaves_the_running_statistics_alone():
+    norm = BatchNorm(3)
+    x = torch.randn(4, 3)
+    x[1, 2] = torch.nan
+    norm(x)
+    assert bool(norm.running_mean.isfinite().all()) and bool(norm.running_var.isfinite().all())
+    assert norm.running_mean[2] == 0 and norm.running_var[2] == 1

@@ -14,6 +14,7 @@ from sightline import dist
 from sightline.backbones.resnet import Basic, ResNet
 from sightline.errors import UserError
 from sightline.nn import Backbone, Encoder, Teacher, mlp
+from sightline.nn.norm import BatchNorm, refuse_cut
 from sightline.nn.patches import (
     OFF,
     Patches,
@@ -257,10 +258,16 @@ def test_what_cannot_be_combined_is_refused(wrong, rule):
 
 def test_views_that_do_not_divide_are_refused_and_others_named():
     with pytest.raises(UserError, match=r"225 pixels does not divide into 2 x 2.* 224 or 226"):
-        Patches().refuse((224, 225), "sync")
-    with pytest.raises(UserError, match=r'Use method\.bn "sync"'):
-        Patches().refuse((224, 224), "split")
-    OFF.refuse((225, 225), "split")
+        Patches().refuse((224, 225))
+    OFF.refuse((225, 225))
+
+
+def test_groups_of_batch_norm_that_would_mix_patches_are_refused():
+    norm = nn.Sequential(BatchNorm(3, group=4))
+    refuse_cut(norm, 8)
+    with pytest.raises(UserError, match="6 pictures, which do not make whole groups of 4"):
+        refuse_cut(norm, 6)
+    refuse_cut(nn.Sequential(BatchNorm(3)), 7)
 
 
 def test_a_backbone_without_stages_is_refused_where_they_are_needed():

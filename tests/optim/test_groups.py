@@ -1,5 +1,7 @@
 """Parameter groups, scaling, rates and the settings' checks."""
 
+import contextlib
+import copy
 import dataclasses
 import json
 import math
@@ -10,7 +12,17 @@ import torch
 from torch import nn
 
 from sightline.errors import UserError
-from sightline.optim import OPTIMS, Optim, Schedule, build, clip_gradients, set_lr, table
+from sightline.optim import (
+    OPTIMS,
+    Optim,
+    Schedule,
+    build,
+    clip_gradients,
+    load_state,
+    set_lr,
+    table,
+)
+from tests.optim.calls import Calls
 
 
 @pytest.fixture
@@ -126,6 +138,104 @@ def test_clipping_shortens_the_whole_gradient(clip, length):
     assert (had is None) if clip is None else (had.item() == pytest.approx(3.0))
     grads = torch.cat([p.grad.flatten() for p in weights.values()])
     assert grads.norm().item() == pytest.approx(length, rel=1e-5)
+
+
+FUSED = [*OPTIMS.values(), Optim(nesterov=True), Optim(name="lars", flavour="fastmoco")]
+
+
+def steps(network, optimizer, config, count, read=Calls):
+    """Steps with gradients of their own, as the loop takes them, none of which reads a number."""
+    for step in range(count):
+        for i, p in enumerate(p for p in network.parameters() if p.requires_grad):
+            p.grad = torch.sin(torch.arange(p.numel()) + i + step).view(p.shape)
+        with read():
+            set_lr(optimizer, config, step=step, steps_per_epoch=2, epochs=30, batch_size=512)
+            clip_gradients(optimizer, config)
+            optimizer.step()
+    return [p.detach() for p in network.parameters()]
+
+
+@pytest.mark.parametrize("config", FUSED, ids=lambda c: f"{c.name} {c.flavour} {c.nesterov}")
+def test_fused_steps_read_nothing_back_and_equal_the_plain_ones(network, config):
+    config = dataclasses.replace(config, clip=1.0)
+    other = copy.deepcopy(network)
+    fused = build(config, network.named_parameters(), batch_size=512, fused=True)
+    plain = build(config, other.named_parameters(), batch_size=512, fused=False)
+    rates = [group["lr"] for group in fused.param_groups]
+    mine = steps(network, fused, config, 3)
+    theirs = steps(other, plain, config, 3, read=contextlib.nullcontext)
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert all(group["lr"] is rate for group, rate in zip(fused.param_groups, rates, strict=True))
+
+
+def test_a_plain_step_at_a_rate_on_the_device_would_be_caught(network):
+    optimizer = make(network, Optim())
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+    with pytest.raises(AssertionError, match="the host would wait"):
+        steps(network, optimizer, Optim(), 1)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_lost_step_moves_nothing(network, name):
+    optimizer = build(OPTIMS[name], network.named_parameters(), batch_size=512, fused=True)
+    before = steps(copy.deepcopy(network), optimizer, OPTIMS[name], 0)
+    optimizer.found_inf = torch.tensor(1.0)
+    for found, was in zip(steps(network, optimizer, OPTIMS[name], 2), before, strict=True):
+        assert torch.equal(found, was)
+
+
+@pytest.mark.parametrize("name", OPTIMS)
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_state_goes_on_with_the_other_kind_of_kernel(network, name, fused):
+    config, shape = OPTIMS[name], dict(batch_size=512)
+    first = build(config, network.named_parameters(), fused=fused, **shape)
+    steps(network, first, config, 2, read=contextlib.nullcontext)
+    saved, other = copy.deepcopy(first.state_dict()), copy.deepcopy(network)
+    second = build(config, other.named_parameters(), fused=not fused, **shape)
+    rates = [group["lr"] for group in second.param_groups]
+    load_state(second, saved)
+    assert [group["lr"] for group in second.param_groups] == pytest.approx(
+        [float(group["lr"]) for group in first.param_groups]
+    )
+    if not fused:
+        groups = zip(second.param_groups, rates, strict=True)
+        assert all(group["lr"] is rate for group, rate in groups)
+    went_on = steps(network, first, config, 2, read=contextlib.nullcontext)
+    theirs = steps(other, second, config, 2, read=contextlib.nullcontext)
+    torch.testing.assert_close(theirs, went_on, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", FUSED, ids=lambda c: f"{c.name} {c.flavour} {c.nesterov}")
+def test_a_recorded_step_replays_at_another_rate(network, config):
+    config, other = dataclasses.replace(config, clip=1.0), copy.deepcopy(network)
+    network = network.to("cuda")
+    optimizer = build(config, network.named_parameters(), batch_size=512)
+    plain = build(config, other.named_parameters(), batch_size=512)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    for p in network.parameters():
+        p.grad = torch.full_like(p, 0.1) if p.requires_grad else None
+    optimizer.found_inf = torch.zeros((), device="cuda")
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            clip_gradients(optimizer, config)
+            optimizer.step()
+    with torch.cuda.graph(graph, stream=stream):
+        clip_gradients(optimizer, config)
+        optimizer.step()
+    for p in other.parameters():
+        p.grad = torch.full_like(p, 0.1) if p.requires_grad else None
+    for _ in range(3):
+        clip_gradients(plain, config)
+        plain.step()
+    for step in range(4):
+        for o in (optimizer, plain):
+            set_lr(o, config, step=step, steps_per_epoch=1, epochs=100, batch_size=512)
+        graph.replay()
+        clip_gradients(plain, config)
+        plain.step()
+    for mine, theirs in zip(network.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", OPTIMS)

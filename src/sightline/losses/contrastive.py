@@ -1,7 +1,9 @@
 """Contrastive losses: pick the positive among negatives.
 
 N: pictures on this process, G: on all processes, D: width, K: negatives of a query. A loss is the
-mean over this process's queries; the mean over processes is the loss of the global batch.
+mean over this process's queries; the mean over processes is the loss of the global batch. Where
+the similarities of all queries and keys would not fit, they are streamed, unless some negatives
+are chosen.
 """
 
 import math
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from sightline import dist
 from sightline.losses.precision import full_precision, unit
+from sightline.losses.streaming import mean_surprise, streams
 
 Rows = Float[Tensor, "n d"]
 Scalar = Float[Tensor, ""]
@@ -32,13 +35,16 @@ def info_nce(
 
     `q` may hold several blocks of queries to the same keys (Fast-MoCo): the mean is over them all.
     `negatives` are positions among the G - 1 other keys, the same for all queries or a row for
-    each; without them all others are used. `alpha` is EqCo's, see `surprise`.
+    each; without them all others are used. `alpha` is EqCo's, see `margin`.
     """
     keys = dist.gather(unit(k))  # [G, D]
     queries = unit(q).flatten(0, -2)  # [B N, D]
+    own = numbers(k).repeat(len(queries) // len(k))[:, None]
+    if negatives is None and streams(len(queries), len(keys)):
+        positive = (unit(q) * unit(k)).sum(-1).flatten()
+        return among_all(queries, keys, positive, own, temperature, alpha)
     logits = queries / temperature @ keys.T  # [B N, G]
-    own = numbers(k).repeat(len(queries) // len(k))
-    return among_others(logits, own[:, None], negatives, alpha).mean()
+    return among_others(logits, own, negatives, alpha).mean()
 
 
 def neighbour_info_nce(
@@ -70,14 +76,22 @@ def nt_xent(
     """
     z1, z2, first = unit(z1), unit(z2), numbers(z1)
     every1, every2 = dist.gather(z1), dist.gather(z2)  # [G, D]
+    if cross and negatives is None and streams(2 * len(z1), len(every1)):
+        there = info_nce(z1, z2, temperature=temperature, alpha=alpha)
+        return (there + info_nce(z2, z1, temperature=temperature, alpha=alpha)) / 2
     if cross:
         logits = torch.cat([z1 / temperature @ every2.T, z2 / temperature @ every1.T])  # [2N, G]
         return among_others(logits, first.repeat(2)[:, None], negatives, alpha).mean()
     everyone = torch.cat([every1, every2])  # [2G, D]
-    logits = torch.cat([z1, z2]) / temperature @ everyone.T  # [2N, 2G]
     second = first + len(every1)
     partner, anchor = torch.cat([second, first]), torch.cat([first, second])
-    return among_others(logits, torch.stack([partner, anchor], 1), negatives, alpha).mean()
+    taken = torch.stack([partner, anchor], 1)  # [2N, 2]
+    if negatives is None and streams(len(taken), len(everyone)):
+        positive = (z1 * z2).sum(-1).repeat(2)
+        anchors = everyone if dist.world_size() == 1 else torch.cat([z1, z2])
+        return among_all(anchors, everyone, positive, taken, temperature, alpha)
+    logits = torch.cat([z1, z2]) / temperature @ everyone.T  # [2N, 2G]
+    return among_others(logits, taken, negatives, alpha).mean()
 
 
 @full_precision
@@ -96,6 +110,8 @@ def queue_info_nce(
     """
     q = unit(q) / temperature
     positive = (q * unit(k)).sum(-1)  # [*M, N]
+    if streams(len(q), len(queue)):
+        return mean_surprise(q, queue, positive - margin(len(queue), alpha))
     return surprise(positive, (q @ queue.T).logsumexp(1), len(queue), alpha).mean()
 
 
@@ -116,8 +132,10 @@ def jcl(
     q = unit(q) / temperature
     similarity = (q * unit(keys)).sum(-1)  # [M, N]
     spread = strength / 2 * similarity.var(0, correction=0)  # [N]
-    negatives = (q @ queue.T).logsumexp(1)
-    return (surprise(similarity.mean(0) + spread, negatives, len(queue)) + spread).mean()
+    positive = similarity.mean(0) + spread
+    if streams(len(q), len(queue)):
+        return mean_surprise(q, queue, positive) + spread.mean()
+    return (surprise(positive, (q @ queue.T).logsumexp(1), len(queue)) + spread).mean()
 
 
 def surprise(
@@ -126,13 +144,29 @@ def surprise(
     num_negatives: int,
     alpha: float | None = None,
 ) -> Float[Tensor, "*m n"]:
-    """-log of the positive's share, from its logit and the negatives' logsumexp.
+    """-log of the positive's share, from its logit and the negatives' logsumexp."""
+    return -F.logsigmoid(positive - margin(num_negatives, alpha) - negatives)
 
-    EqCo (equation 5): `alpha` lowers the positive's logit by log(alpha / K), so that K negatives
-    weigh as alpha would; alpha = K takes away log 1 = 0 and changes no bit.
+
+def margin(num_negatives: int, alpha: float | None) -> float:
+    """By how much EqCo (equation 5) lowers the positive's logit: log(alpha / K).
+
+    K negatives then weigh as alpha would; alpha = K takes away log 1 = 0 and changes no bit.
     """
-    margin = 0.0 if alpha is None else math.log(alpha / num_negatives)
-    return -F.logsigmoid(positive - margin - negatives)
+    return 0.0 if alpha is None else math.log(alpha / num_negatives)
+
+
+def among_all(
+    q: Rows,
+    keys: Float[Tensor, "g d"],
+    positive: Float[Tensor, " n"],
+    taken: Int64[Tensor, "n t"],
+    temperature: float,
+    alpha: float | None,
+) -> Scalar:
+    """The mean surprise at the positive against all keys not taken, without their matrix."""
+    lowered = positive / temperature - margin(len(keys) - taken.shape[1], alpha)
+    return mean_surprise(q, keys, lowered, taken, scale=1 / temperature)
 
 
 def among_others(

@@ -32,7 +32,7 @@ class BYOLConfig(MethodConfig):
 
     def refuse_views(self, sizes: tuple[int, ...]) -> None:
         """Views must divide into patches."""
-        self.patches.refuse(sizes, self.bn)
+        self.patches.refuse(sizes)
 
 
 class BYOL(Method):

@@ -34,7 +34,7 @@ class FastMoCoConfig(MethodConfig):
 
     def refuse_views(self, sizes: tuple[int, ...]) -> None:
         """Views must divide into patches."""
-        self.patches.refuse(sizes, self.bn)
+        self.patches.refuse(sizes)
 
     @property
     def num_views(self) -> int:

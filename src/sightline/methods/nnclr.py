@@ -39,7 +39,7 @@ class NNCLRConfig(MethodConfig):
 
     def refuse_views(self, sizes: tuple[int, ...]) -> None:
         """Views must divide into patches."""
-        self.patches.refuse(sizes, self.bn)
+        self.patches.refuse(sizes)
 
     def chance_loss(self, batch_size: int) -> float:
         """A guess among the batch."""

@@ -26,7 +26,7 @@ class SimSiamConfig(MethodConfig):
 
     def refuse_views(self, sizes: tuple[int, ...]) -> None:
         """Views must divide into patches."""
-        self.patches.refuse(sizes, self.bn)
+        self.patches.refuse(sizes)
 
 
 class SimSiam(Method):

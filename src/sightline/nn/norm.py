@@ -7,7 +7,7 @@ permuted batch; the method permutes. The same numbers on CPU and GPU, in float32
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +20,21 @@ from sightline.errors import UserError
 Affine = Literal["both", "scale", "none"]
 
 
+class Statistics(NamedTuple):
+    """Of each group of a call."""
+
+    means: Float[Tensor, "groups c"]
+    variances: Float[Tensor, "groups c"]
+
+
 class BatchNorm(nn.Module):
     """Running statistics are the mean over all groups on all processes."""
 
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
+    # Where statistics go while a batch passes in chunks, which counts as one batch at its end.
+    aside: list[Statistics] | None = None
 
     def __init__(
         self,
@@ -61,24 +70,34 @@ class BatchNorm(nn.Module):
         return self.after(y)
 
     def _local(self, x: Tensor, group: int) -> Tensor:
-        """Every group lies on this process: the native kernel, one call a group."""
+        """Every group lies on this process: one pass if compiled, else a native call a group."""
         count = x[:group].numel() // x.shape[1]
         if count < 2:
             raise UserError(
                 f"Batch normalisation got {count} value per channel in a group and needs two or "
                 "more. Raise batch_size or method.bn_group."
             )
-        out, means, inverse = zip(
-            *(
-                torch.native_batch_norm(part, *self._affine(), None, None, True, 0.0, self.eps)
-                for part in x.split(group)
-            ),
-            strict=True,
-        )
-        var = torch.stack(inverse).detach().pow(-2) - self.eps
-        mean = dist.mean(torch.stack(means).mean(dim=0))
-        self._track(mean, dist.mean((var * (count / (count - 1))).mean(dim=0)))
-        return torch.cat(out) if len(out) > 1 else out[0]
+        if len(x) > group and torch.compiler.is_compiling():
+            y, (means, var) = in_groups(x, *self._affine(), group, self.eps)
+        else:
+            out, each, inverse = zip(
+                *(
+                    torch.native_batch_norm(part, *self._affine(), None, None, True, 0.0, self.eps)
+                    for part in x.split(group)
+                ),
+                strict=True,
+            )
+            y = torch.cat(out) if len(out) > 1 else out[0]
+            means, var = (
+                torch.stack(each).detach(),
+                torch.stack(inverse).detach().pow(-2) - self.eps,
+            )
+        found = Statistics(means, var * (count / (count - 1)))
+        if self.aside is None:
+            self.track(found)
+        else:
+            self.aside.append(found)
+        return y
 
     def _affine(self) -> tuple[Tensor | None, Tensor | None]:
         # The native kernel takes both or neither.
@@ -109,11 +128,82 @@ class BatchNorm(nn.Module):
             y = y + self.bias.view(shape)
         return y.to(x.dtype)
 
+    def track(self, *parts: Statistics) -> None:
+        """Count one batch, given in parts: the mean over its groups and those of all processes."""
+        found = (
+            parts[0] if len(parts) == 1 else Statistics(*map(torch.cat, zip(*parts, strict=True)))
+        )
+        self._track(dist.mean(found.means.mean(dim=0)), dist.mean(found.variances.mean(dim=0)))
+
     @torch.no_grad()
     def _track(self, mean: Tensor, var: Tensor) -> None:
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+        # A step that is not finite is not taken, and must not be remembered either.
+        kept, spread = self.running_mean, self.running_var
+        mean = torch.where(mean.isfinite(), mean.to(kept.dtype), kept)
+        var = torch.where(var.isfinite(), var.to(spread.dtype), spread)
+        kept.lerp_(mean, self.momentum)
+        spread.lerp_(var, self.momentum)
         self.num_batches_tracked += 1
+
+
+class Grouped(torch.autograd.Function):
+    """Batch norm over groups of so many rows, in operations that a compiler makes few passes of.
+
+    Takes each group's mean and 1 / deviation, [groups, 1, channels, 1 ...]. The gradient is written
+    out: of autograd's own, a compiler keeps more and makes more passes.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        scale: Tensor,
+        group: int,
+    ) -> Tensor:
+        """Normalise."""
+        ctx.save_for_backward(x, weight, mean, scale)
+        ctx.group = group
+        y = (_grouped(x, group)[0] - mean) * scale
+        if weight is not None and bias is not None:
+            y = y * weight.view(mean[:1].shape) + bias.view(mean[:1].shape)
+        y = y.flatten(0, 1)
+        # A cast that does nothing would lose the gradient when compiled (torch 2.11).
+        return y if y.dtype == x.dtype else y.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        """Two sums over each group and channel give the gradients of rows, weight and bias."""
+        x, weight, mean, scale = ctx.saved_tensors
+        h, dims = _grouped(x, ctx.group)
+        g = _grouped(slope, ctx.group)[0]
+        unit = (h - mean) * scale
+        level, along = g.sum(dims, keepdim=True), (g * unit).sum(dims, keepdim=True)
+        count = h[0].numel() // h.shape[2]
+        rows = (g - level / count - unit * (along / count)) * scale
+        if weight is None:
+            return rows.flatten(0, 1).to(x.dtype), None, None, None, None, None
+        rows = (rows * weight.view(mean[:1].shape)).flatten(0, 1).to(x.dtype)
+        to_weight, to_bias = (part.sum(0).flatten().to(weight.dtype) for part in (along, level))
+        return rows, to_weight, to_bias, None, None, None
+
+
+def in_groups(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, group: int, eps: float
+) -> tuple[Tensor, Statistics]:
+    """Normalised rows, and for each group and channel the mean and the biased variance."""
+    h, dims = _grouped(x.detach(), group)
+    var, mean = torch.var_mean(h, dims, correction=0, keepdim=True)
+    y = Grouped.apply(x, weight, bias, mean, (var + eps).rsqrt(), group)
+    return y, Statistics(mean.flatten(1), var.flatten(1))
+
+
+def _grouped(x: Tensor, group: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Rows in groups, in at least float32, and what to sum over for one group's channel."""
+    h = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(0, (-1, group))
+    return h, (1, *range(3, h.dim()))
 
 
 def convert(module: nn.Module, group: int | None) -> nn.Module:
@@ -138,6 +228,20 @@ def convert(module: nn.Module, group: int | None) -> nn.Module:
     for name, child in module.named_children():
         setattr(module, name, convert(child, group))
     return module
+
+
+def refuse_cut(module: nn.Module, rows: int) -> None:
+    """Refuse so many pictures on a process where groups of batch norm would hold parts of others.
+
+    Patches of a picture are a batch each, one after the other: whole groups keep them apart.
+    """
+    group = next((m.group for m in module.modules() if isinstance(m, BatchNorm)), None)
+    if group is not None and rows % group:
+        raise UserError(
+            f"Each process has {rows} pictures, which do not make whole groups of {group} for "
+            "batch norm (method.bn_group), and patches must not mix. Use a batch_size whose "
+            'share on each process is a multiple of method.bn_group, or method.bn "sync".'
+        )
 
 
 def refuse_groups(bn: str) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sightline import dist
 from sightline.errors import UserError, nearest
 from sightline.nn.encoder import Encoder, Teacher
-from sightline.nn.norm import refuse_groups
+from sightline.nn.norm import refuse_cut
 
 How = Literal["off", "divide", "sample", "encode_divide", "montage"]
 Stage = Literal["input", "stage1", "stage2", "stage3", "final", "proj", "pred"]
@@ -87,8 +87,8 @@ class Patches:
             return [(0, 1), (2, 3)] if turn % 2 == 0 else [(0, 2), (1, 3)]
         return list(combinations(range(self.split**2), self.combine))
 
-    def refuse(self, view_sizes: tuple[int, ...], bn: str) -> None:
-        """Raise a UserError for views that do not divide and norms that patches would mix up."""
+    def refuse(self, view_sizes: tuple[int, ...]) -> None:
+        """Raise a UserError for views that do not divide."""
         if not self.on:
             return
         for size in view_sizes:
@@ -99,7 +99,6 @@ class Patches:
                     f"patches. Use views of {fit or self.split} or {fit + self.split} pixels, or "
                     "another method.patches.split."
                 )
-        refuse_groups(bn)
 
     def check_backbone(self, backbone: nn.Module) -> None:
         """Refuse a network that cannot be stopped where patches are cut or stitched."""
@@ -176,6 +175,7 @@ def predict(
     """Predictions from each combination of a view's patches; heads see all blocks as one batch."""
     if not patches.on:
         return predictor(student(x)[1])
+    refuse_cut(student, len(x))
     groups = patches.groups(turn)
     if patches.stitched:
         v = encode_stitched(patches, student.backbone, x, groups)

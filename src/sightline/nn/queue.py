@@ -38,5 +38,6 @@ class Queue(nn.Module):
         k = dist.gather(k.detach())
         k = k if chosen is None else k[chosen]
         at = (self.head + torch.arange(len(k), device=k.device)) % len(self.keys)
-        self.keys[at] = k.to(self.keys.dtype)
+        # A step that is not finite is not taken, and must not be remembered either.
+        self.keys[at] = torch.where(k.isfinite().all(), k.to(self.keys.dtype), self.keys[at])
         self.head.copy_((self.head + len(k)) % len(self.keys))

@@ -1,6 +1,6 @@
 """Optimisers, parameter groups and schedules."""
 
-from sightline.optim.groups import OPTIMS, Optim, build, clip_gradients, set_lr, table
+from sightline.optim.groups import OPTIMS, Optim, build, clip_gradients, load_state, set_lr, table
 from sightline.optim.lamb import LAMB
 from sightline.optim.lars import LARS
 from sightline.optim.schedules import Schedule, cosine
@@ -14,6 +14,7 @@ __all__ = [
     "build",
     "clip_gradients",
     "cosine",
+    "load_state",
     "set_lr",
     "table",
 ]

@@ -93,11 +93,17 @@ def scaled_lr(lr: float, scale: Scale, batch_size: int) -> float:
 
 
 def build(
-    config: Optim, named_parameters: Iterable[tuple[str, nn.Parameter]], *, batch_size: int
+    config: Optim,
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    *,
+    batch_size: int,
+    fused: bool | None = None,
 ) -> torch.optim.Optimizer:
     """The optimiser, its trainable parameters in groups that `table` shows.
 
     Parameters named "predictor." are a group, and biases and norms where they are treated apart.
+    `fused`, which is None for where the weights are on a GPU: torch's fused kernels, and rates as
+    tensors beside the weights, so that a recorded step can be replayed at another rate.
     """
     apart = config.exclude_1d or config.lr_1d is not None
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
@@ -108,29 +114,47 @@ def build(
     if not groups:
         raise UserError("There is nothing to train: no parameter requires a gradient.")
 
+    device = next(iter(groups.values()))[0].device
+    fused = device.type == "cuda" if fused is None else fused
     settings = []
     for (predictor, one_d), parameters in sorted(groups.items(), key=lambda item: item[0]):
         part = (" biases and norms" if one_d else " weights") if apart else ""
         excluded = one_d and config.exclude_1d
         base_lr = config.lr_1d if one_d and config.lr_1d is not None else config.lr
         constant = predictor and config.predictor_lr == "constant"
+        lr = scaled_lr(base_lr, config.scale, batch_size)
         settings.append(
             {
                 "params": parameters,
                 "label": ("predictor" if predictor else "network") + part,
                 "base_lr": base_lr,
-                "lr": scaled_lr(base_lr, config.scale, batch_size),
+                "lr": torch.tensor(lr, device=device) if fused else lr,
                 "weight_decay": 0.0 if excluded else config.weight_decay,
                 "adapt": config.name in ("lars", "lamb") and not excluded,
                 "schedule": "constant" if constant else "main",
             }
         )
     if config.name == "sgd":
-        return torch.optim.SGD(
-            settings, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov
+        made = torch.optim.SGD(
+            settings,
+            lr=config.lr,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            fused=fused or None,
         )
+        if fused and config.momentum > 0:
+            # A first step that is not taken would leave a buffer of whatever was in memory.
+            for parameter in (p for group in made.param_groups for p in group["params"]):
+                made.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return made
     if config.name == "adamw":
-        return torch.optim.AdamW(settings, lr=config.lr, betas=config.betas)
+        return torch.optim.AdamW(
+            settings,
+            lr=config.lr,
+            betas=config.betas,
+            fused=fused or None,
+            capturable=fused and device.type == "cuda",
+        )
     if config.name == "lamb":
         return LAMB(settings, lr=config.lr, betas=config.betas)
     return LARS(
@@ -163,6 +187,22 @@ def set_lr(
             group["lr"] = rate
         rates.append(rate)
     return rates[0]
+
+
+def load_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Go back to a state that was saved on this or another kind of device.
+
+    Which kernels run, and the tensors that hold the rates, stay those of this optimiser.
+    """
+    here = [
+        {name: group[name] for name in ("lr", "fused", "foreach", "capturable") if name in group}
+        for group in optimizer.param_groups
+    ]
+    pairs = zip(saved["param_groups"], here, strict=True)
+    rates = [float(group["lr"]) for group in saved["param_groups"]]
+    optimizer.load_state_dict({**saved, "param_groups": [group | own for group, own in pairs]})
+    for group, own, rate in zip(optimizer.param_groups, here, rates, strict=True):
+        group["lr"] = own["lr"].fill_(rate) if isinstance(own["lr"], Tensor) else rate
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, config: Optim) -> Tensor | None:

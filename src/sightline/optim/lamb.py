@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sightline.optim.adaptive import Adaptive, decayed, lengths, ratio_or_one
 
-class LAMB(torch.optim.Optimizer):
+
+class LAMB(Adaptive):
     """Adam whose steps are scaled, tensor by tensor, to the length of the weights.
 
     u = m / (sqrt(v) + eps) + decay w;  w -= lr |w| / |u| u, where the ratio of lengths is 1 if
@@ -24,50 +26,45 @@ class LAMB(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         adapt: bool = True,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "adapt": adapt,
-        }
-        super().__init__(params, defaults)
+        super().__init__(
+            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, adapt=adapt
+        )
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of all groups; nothing waits for the device."""
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._update(group, params)
+    def update(
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], lost: Tensor | None
+    ) -> None:
+        """One step of algorithm 2."""
+        count = self.kept("step", params)
+        moments = self.kept("exp_avg", params), self.kept("exp_avg_sq", params)
+        if lost is None:
+            torch._foreach_add_(count, 1.0)
+        else:
+            torch._foreach_add_(count, [1.0 - lost] * len(count))
 
-    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        beta1, beta2 = group["betas"]
-        for p in params:
-            if not self.state[p]:
-                # The count stays on the CPU, as in torch's Adam: reading it stops no device.
-                self.state[p]["step"] = torch.zeros((), dtype=torch.float32)
-                self.state[p]["exp_avg"] = torch.zeros_like(p)
-                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
-            self.state[p]["step"] += 1
-        grads = [p.grad for p in params if p.grad is not None]
-        first = [self.state[p]["exp_avg"] for p in params]
-        second = [self.state[p]["exp_avg_sq"] for p in params]
-        count = [float(self.state[p]["step"]) for p in params]
-
-        torch._foreach_lerp_(first, grads, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
-        scale = torch._foreach_div(second, [1 - beta2**n for n in count])
-        torch._foreach_sqrt_(scale)
-        torch._foreach_add_(scale, group["eps"])
-        update = torch._foreach_div(first, [1 - beta1**n for n in count])
-        torch._foreach_div_(update, scale)
+        # Adam's fused kernel with the rate -1 turns zeros into the direction that Adam would go.
+        update = list(torch._foreach_mul(params, 0.0))
+        torch._fused_adam_(
+            update,
+            decayed(params, grads, 0.0),
+            *moments,
+            [],
+            count,
+            lr=-1.0,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=0.0,
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            found_inf=lost,
+        )
         torch._foreach_add_(update, params, alpha=group["weight_decay"])
         if group["adapt"]:
-            weight = torch.stack(torch._foreach_norm(params))
-            length = torch.stack(torch._foreach_norm(update))
-            ratio = (weight / length).where((weight > 0) & (length > 0), 1.0)
-            torch._foreach_mul_(update, list(ratio.unbind()))
-        torch._foreach_mul_(update, group["lr"])
+            weight, length = lengths(params), lengths(update)
+            torch._foreach_mul_(
+                update, list(ratio_or_one(weight / length, weight, length).unbind())
+            )
+        # A lost step leaves `update` finite, for Adam's kernel then adds nothing to its zeros.
+        rate = group["lr"] if lost is None else group["lr"] * (1.0 - lost).to(params[0].dtype)
+        torch._foreach_mul_(update, rate)
         torch._foreach_sub_(params, update)

@@ -17,14 +17,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sightline.optim.adaptive import Adaptive, decayed, descend, lengths, ratio_or_one
+
 Flavour = Literal["mocov3", "simclr", "larc", "fastmoco"]
 
 
-class LARS(torch.optim.Optimizer):
-    """SGD whose steps are scaled, tensor by tensor, to the length of the weights.
-
-    Every default can be set for each parameter group.
-    """
+class LARS(Adaptive):
+    """SGD whose steps are scaled, tensor by tensor, to the length of the weights."""
 
     def __init__(
         self,
@@ -37,61 +36,50 @@ class LARS(torch.optim.Optimizer):
         flavour: Flavour = "mocov3",
         adapt: bool = True,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust": trust,
-            "flavour": flavour,
-            "adapt": adapt,
-        }
-        super().__init__(params, defaults)
+        super().__init__(
+            params,
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            trust=trust,
+            flavour=flavour,
+            adapt=adapt,
+        )
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of all groups; nothing waits for the device."""
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._update(group, params)
-
-    def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
+    def update(
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], lost: Tensor | None
+    ) -> None:
+        """One step of the group's flavour."""
         flavour, lr = group["flavour"], group["lr"]
-        grads = [p.grad for p in params if p.grad is not None]
-        decayed = torch._foreach_add(grads, params, alpha=group["weight_decay"])
-        ratios = trust_ratios(group, params, grads, decayed) if group["adapt"] else None
-        for p in params:
-            if not self.state[p]:
-                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-        buffers = [self.state[p]["momentum_buffer"] for p in params]
-
-        if ratios is not None and flavour != "fastmoco":
-            torch._foreach_mul_(decayed, ratios)
-        if flavour == "simclr":
-            torch._foreach_mul_(decayed, lr)
-        torch._foreach_mul_(buffers, group["momentum"])
-        torch._foreach_add_(buffers, decayed)
-        update = torch._foreach_mul(buffers, 1.0 if flavour == "simclr" else lr)
+        steps = decayed(params, grads, group["weight_decay"])
+        ratios = trust_ratios(group, params, grads, steps) if group["adapt"] else None
+        kept = {
+            "buffers": self.kept("momentum_buffer", params),
+            "momentum": group["momentum"],
+        }
         if ratios is not None and flavour == "fastmoco":
-            torch._foreach_mul_(update, ratios)
-        torch._foreach_sub_(params, update)
+            descend(params, steps, 0.0, lost, **kept)  # moves the buffers alone
+            descend(params, list(torch._foreach_mul(kept["buffers"], ratios)), lr, lost)
+            return
+        if ratios is not None:
+            torch._foreach_mul_(steps, ratios)
+        if flavour == "simclr":
+            torch._foreach_mul_(steps, lr)
+        descend(params, steps, 1.0 if flavour == "simclr" else lr, lost, **kept)
 
 
 def trust_ratios(
-    group: dict[str, Any],
-    params: list[Tensor],
-    grads: list[Tensor],
-    decayed: tuple[Tensor, ...],
+    group: dict[str, Any], params: list[Tensor], grads: list[Tensor], steps: list[Tensor]
 ) -> list[Tensor]:
-    """How much of its gradient each tensor may follow, as device scalars."""
-    weight = torch.stack(torch._foreach_norm(params))
+    """How much of its decayed gradient each tensor may follow, as device scalars."""
+    weight = lengths(params)
     if group["flavour"] in ("mocov3", "simclr"):
-        length = torch.stack(torch._foreach_norm(decayed))
+        length = lengths(steps)
         ratio = group["trust"] * weight / length
     else:
-        grad = torch.stack(torch._foreach_norm(grads))
+        grad = lengths(grads)
         length = grad + group["weight_decay"] * weight
         ratio = group["trust"] * weight / (length + 1e-8)
         if group["flavour"] == "larc":
             ratio = ratio.where(grad > 0, 0.0)
-    return list(ratio.where((weight > 0) & (length > 0), 1.0).unbind())
+    return list(ratio_or_one(ratio, weight, length).unbind())
