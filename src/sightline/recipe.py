@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 import tyro
 
 from sightline.backbones import BackboneConfig
 from sightline.errors import UserError, nearest
 from sightline.methods import BASELINES, METHODS, MethodConfig
 from sightline.methods.base import check
+from sightline.nn.chunks import refuse_chunk
 from sightline.optim import Optim
 from sightline.views import View
 
@@ -31,8 +33,12 @@ class Data:
     labels: bool = False
     """Read labels from sub-folders; used for measuring only."""
     store_size: int = 256
-    """Short side of the decoded pictures that are kept."""
+    """Short side of the decoded pictures."""
     channels: int = 3
+    keep: Literal["auto", "pixels", "stream"] = "auto"
+    """Decode once and keep the pixels, or decode anew in every epoch."""
+    decoder: Literal["auto", "cpu", "nvjpeg"] = "auto"
+    """What decodes JPEG files; auto is settled by measurement when the run begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +53,15 @@ class Recipe:
     epochs: int = 100
     batch_size: int = 256
     """Pictures per optimizer step over all processes."""
+    chunk: int | None = None
+    """Pictures that a process encodes at a time; None: all. The gradient is the same."""
     seed: int = 0
     precision: Literal["bf16", "fp16", "float32"] = "float32"
     """Of the networks; losses are at least float32."""
-    compile: bool = False
+    compile: bool = True
+    """On a GPU; it pays in all but short runs."""
+    repeatable: bool = False
+    """The same bits in every run on a GPU too, at some cost in speed; a CPU always gives them."""
     log_every: int = 10
     """Steps between records."""
     save_every: int = 1
@@ -68,6 +79,10 @@ class Recipe:
         check(self.method, batch_size=self.batch_size, view_sizes=sizes)
         for view in self.views:
             self.backbone.refuse(view.size)
+        if self.chunk is not None:
+            with torch.device("meta"):  # norms are known once the network is built
+                method = self.method.build(self.backbone.build())
+            refuse_chunk(self.chunk, method.student.backbone)
 
 
 def overridden(recipe: Recipe, given: Mapping[str, Any], flags: Sequence[str] = ()) -> Recipe:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from sightline.methods import BASELINES, METHODS
 from tests.methods.small import make, moment, views
@@ -118,16 +119,29 @@ def test_collapsed_features_lose_at_chance(name):
 
 
 def traced(name):
-    """Losses of the eager and of the traced method; tracing stops at a graph break."""
+    """Losses of the eager and of the traced method, and graphs after one and after four steps.
+
+    Tracing stops at a graph break.
+    """
     method = make(name)
-    expected = copy.deepcopy(method)(views(method), moment()).loss
+    other = copy.deepcopy(method)
     torch._dynamo.reset()
-    whole = torch.compile(method, fullgraph=True, backend="eager")
-    return expected.detach(), whole(views(method), moment()).loss.detach()
+    counter = CompileCounterWithBackend("eager")
+    whole = torch.compile(method, fullgraph=True, backend=counter)
+    losses, graphs = [], []
+    for step in range(4):
+        found = whole(views(method, step), moment(step)).loss.detach()
+        expected = other(views(other, step), moment(step)).loss.detach()
+        losses.append((found, expected))
+        graphs.append(counter.frame_count)
+    return losses, graphs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_it_traces_without_a_graph_break_on_two_processes(two_processes, name):
-    for expected, found in two_processes(traced, name):
-        torch.testing.assert_close(found, expected)
+    """And what changes from step to step makes no new graph."""
+    for losses, graphs in two_processes(traced, name):
+        for found, expected in losses:
+            torch.testing.assert_close(found, expected)
+        assert graphs == [graphs[0]] * 4

@@ -16,6 +16,7 @@ from sightline.optim import Optim, Schedule, cosine
 from sightline.optim import build as build_optimizer
 from sightline.recipe import Recipe
 from sightline.recipes import recipe
+from sightline.train.guard import Guard
 from sightline.train.loop import State, feed, train
 from sightline.train.run import build
 from sightline.views import View, make_views
@@ -152,7 +153,7 @@ def rank_after_training(pictures, *, brownian_weight, seed):
     device = torch.device("cpu")
     method = build(made, device)
     optimizer = build_optimizer(made.optim, method.named_parameters(), batch_size=64)
-    state = State(method, optimizer, torch.amp.grad_scaler.GradScaler("cpu", enabled=False))
+    state = State(method, optimizer, Guard(torch.device("cpu"), scaled=False))
     loader = Loader(pictures, batch_size=64, seed=seed, rank=0, world_size=1, device=device)
     for _ in train(
         state,

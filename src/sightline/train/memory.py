@@ -9,8 +9,8 @@ from sightline import random
 from sightline.errors import UserError
 from sightline.methods import DataFacts, Moment
 from sightline.recipe import Recipe
-from sightline.train.loop import DTYPES
 from sightline.train.run import build
+from sightline.train.step import DTYPES
 
 
 def fitting(recipe: Recipe, device: torch.device) -> Recipe:

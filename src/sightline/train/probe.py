@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from sightline.train.guard import take
+
 
 class Probe:
     """Says, batch by batch, how well the labels can be read off the features."""
@@ -14,16 +16,19 @@ class Probe:
     def __init__(self, dim: int, num_classes: int, device: torch.device) -> None:
         self.layer = nn.Sequential(nn.BatchNorm1d(dim, affine=False), nn.Linear(dim, num_classes))
         self.layer.to(device)
-        self.optimizer = torch.optim.Adam(self.layer.parameters(), lr=1e-3)
+        on_gpu = device.type == "cuda"
+        self.optimizer = torch.optim.Adam(
+            self.layer.parameters(), lr=1e-3, fused=on_gpu, capturable=on_gpu
+        )
 
     def update(
-        self, features: Float[Tensor, "n d"], labels: Int64[Tensor, " n"]
+        self, features: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], lost: Float[Tensor, ""]
     ) -> Float[Tensor, ""]:
-        """Guess first, then learn; returns the share of right guesses."""
+        """Guess first, then learn unless the step was `lost`; the share of right guesses."""
         logits = self.layer(features.detach().float())
         self.optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(logits, labels).backward()
-        self.optimizer.step()
+        take(self.optimizer, lost)
         return (logits.argmax(dim=1) == labels).float().mean()
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from sightline.data.loader import Loader
 from sightline.evals.knn import KNN
 from sightline.methods import DataFacts, Method
 from sightline.methods.base import UNKNOWN
+from sightline.nn.chunks import chunked
 from sightline.optim import build as build_optimizer
 from sightline.optim import table
 from sightline.recipe import Recipe
 from sightline.runs import Run
 from sightline.train import checkpoint
+from sightline.train.guard import Guard
 from sightline.train.loop import State, feed, train
 from sightline.train.probe import Probe
 from sightline.train.show import Bar, rows
@@ -24,6 +26,8 @@ def build(recipe: Recipe, device: torch.device, data: DataFacts = UNKNOWN) -> Me
     """The method with the weights that this recipe's seed gives, ready to train."""
     torch.manual_seed(recipe.seed)
     method = recipe.method.build(recipe.backbone.build(), data).to(device)
+    if recipe.chunk is not None:
+        chunked(method, recipe.chunk, compiled=recipe.compile)
     # Convolutions run up to twice as fast in this layout, on the CPU too.
     return method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
 
@@ -38,8 +42,8 @@ def start(recipe: Recipe, run: Run, pictures: Pictures, device: torch.device) ->
     probe = None
     if classes:
         probe = Probe(method.student.backbone.dim, classes, device)
-    scaler = torch.amp.grad_scaler.GradScaler(device.type, enabled=recipe.precision == "fp16")
-    state = State(method, optimizer, scaler, probe)
+    guard = Guard(device, scaled=recipe.precision == "fp16")
+    state = State(method, optimizer, guard, probe)
     saved = checkpoint.load(run, device)
     if saved is not None:
         state.load_state_dict(saved)
@@ -76,16 +80,14 @@ def pretrain(
         batches = feed(loader, recipe, state.step)
         for batch, step in train(state, batches, recipe, steps_per_epoch=per_epoch, device=device):
             watch.see(batch)
-            if state.probe and batch.labels is not None:
-                watch.probe = state.probe.update(step.features, batch.labels)
             last = state.step == total
             ended = state.step // per_epoch if state.step % per_epoch == 0 else 0  # epochs
             measure = knn and (last or (ended and ended % recipe.measure_every == 0))
             if measure or last or state.step % recipe.log_every == 0:
                 record = watch.record(state, step)
-                if measure and knn:
+                if measure and knn and record:
                     record["knn"] = knn(state.method.student.backbone)["accuracy"]
-                if first:
+                if first and record:
                     run.log(record)
                     bar.say(record)
                 watch.restart()

@@ -9,6 +9,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
+WAITING = 0.03  # share of time that may go to waiting for data
+ADVICE = (
+    "The network waits for data. What helps, best first: --data.keep pixels (decode once, if there "
+    "is room), --data.decoder nvjpeg on a GPU, more processor cores, a smaller --data.store-size, "
+    "pictures on a faster disk or in tar shards."
+)
 
 
 class Bar:
@@ -19,6 +25,7 @@ class Bar:
         self.draws = shown and console.is_terminal
         self.prints = shown and not console.is_terminal
         self.said, self.begun, self.skipped = 0.0, time.monotonic(), done
+        self.records, self.advised = 0, False
         self.progress = Progress(
             TextColumn("training"),
             BarColumn(bar_width=24),
@@ -46,6 +53,11 @@ class Bar:
     def say(self, record: Mapping[str, Any]) -> None:
         """Show the newest record."""
         words = in_words(record)
+        self.records += 1  # the first holds the wait for the very first batch
+        if record["data_wait"] > WAITING and self.records > 1 and not self.advised:
+            self.advised = True
+            if self.draws or self.prints:
+                self.console.print(ADVICE, highlight=False, soft_wrap=True)
         self.progress.update(self.task, words=words)
         now = time.monotonic()
         last = record["step"] == self.total
@@ -70,7 +82,7 @@ def in_words(record: Mapping[str, Any]) -> str:
     ]
     if "knn" in record:
         parts.append(f"kNN {record['knn']:.1%}")
-    if record["data_wait"] > 0.03:
+    if record["data_wait"] > WAITING:
         parts.append(f"waiting for data {record['data_wait']:.0%}")
     return "  ".join(parts)
 

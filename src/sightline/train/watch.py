@@ -15,6 +15,8 @@ from sightline.methods import Method, Step
 from sightline.recipe import Recipe
 from sightline.train.loop import Batch, State
 
+PATIENCE = 10  # steps without a finite gradient, one after the other, before the run is given up
+
 
 @torch.no_grad()
 def embedding(method: Method, h: Tensor) -> Tensor:
@@ -30,7 +32,6 @@ class Watch:
     def __init__(self, recipe: Recipe, steps_per_epoch: int) -> None:
         self.recipe, self.steps_per_epoch = recipe, steps_per_epoch
         self.begun = time.perf_counter()
-        self.probe: Tensor | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -42,8 +43,8 @@ class Watch:
         self.waited += batch.waited
         self.pictures += len(batch.index) * dist.world_size()
 
-    def record(self, state: State, step: Step) -> dict[str, Any]:
-        """One line of the log; the only place where the host waits for the device."""
+    def record(self, state: State, step: Step) -> dict[str, Any] | None:
+        """One line of the log, none after a lost step: here alone the host waits for the device."""
         h, z = dist.gather(step.features), dist.gather(embedding(state.method, step.features))
         momentum = getattr(getattr(state.method, "teacher", None), "momentum", None)
         seconds = time.perf_counter() - self.since
@@ -63,13 +64,14 @@ class Watch:
             "time": round(time.perf_counter() - self.begun, 2),
         }
         record |= {name: float(dist.mean(value)) for name, value in step.logs.items()}
-        if self.probe is not None:
-            record["probe"] = float(dist.mean(self.probe))
-        lost = {k: v for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)}
-        if lost:
-            raise DivergedError(
-                f"By step {state.step} these are no longer numbers: {', '.join(lost)}. Lower "
-                "--optim.lr, or lengthen --optim.schedule.warmup-epochs; the last checkpoint is "
-                "kept."
-            )
-        return record
+        wrong = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
+        if not wrong:
+            return record
+        streak, ended = int(state.guard.streak), record["epoch"] == self.recipe.epochs
+        if 0 < streak < PATIENCE and not ended:
+            return None
+        raise DivergedError(
+            f"By step {state.step} these are no longer numbers: {', '.join(wrong)}; the last "
+            f"{streak} steps had no finite gradient and were not taken. Lower --optim.lr, or "
+            "lengthen --optim.schedule.warmup-epochs; the last checkpoint is kept."
+        )

@@ -1,0 +1,215 @@
+"""One optimiser step, from pixels to the moved teacher, of which the host reads nothing back.
+
+On one GPU the whole of it is recorded once as a CUDA graph and replayed, if that measures faster:
+small networks are bound by the time it takes to launch their kernels.
+"""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sightline import dist
+from sightline.methods import Method, Moment, Step
+from sightline.optim import clip_gradients, set_lr
+from sightline.ragged import Ragged
+from sightline.recipe import Recipe
+from sightline.train.compiled import compile_networks
+from sightline.train.guard import take
+from sightline.train.state import State
+from sightline.views import views_of
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "float32": torch.float32}
+WARM = 3  # steps before anything is timed or recorded: compilers and libraries choose kernels
+TRIAL = 5  # steps timed each way
+
+
+class Batch(NamedTuple):
+    """What one step is made from: pictures that lie on the device, or views of those that do not.
+
+    `waited` is how many seconds passed before they were there.
+    """
+
+    views: list[Tensor]
+    labels: Int64[Tensor, " n"] | None
+    index: Int64[Tensor, " n"]  # type: ignore[assignment]  # hides tuple.index, on purpose
+    waited: float = 0.0
+    pictures: Ragged | None = None
+
+    def tensors(self) -> list[Tensor]:
+        """All that changes from step to step."""
+        parts = [*self.views, self.index]
+        parts += [] if self.labels is None else [self.labels]
+        return parts + (
+            [] if self.pictures is None else [self.pictures.starts, self.pictures.sizes]
+        )
+
+
+class Stepper:
+    """Takes steps with one state; `way` is "plain", or "graph" once that has proved faster."""
+
+    def __init__(
+        self, state: State, recipe: Recipe, *, steps_per_epoch: int, device: torch.device
+    ) -> None:
+        settle(recipe, device)
+        self.state, self.recipe = state, recipe
+        self.steps_per_epoch, self.device = steps_per_epoch, device
+        self.step = torch.tensor(state.step, device=device)
+        self.params = [p for group in state.optimizer.param_groups for p in group["params"]]
+        self.forward = _wrapped(state.method, recipe, device)
+        # Chunks are computed anew in the backward pass by code that a graph cannot hold.
+        alone = device.type == "cuda" and dist.world_size() == 1 and recipe.chunk is None
+        self.stream = torch.cuda.Stream(device) if alone else None
+        self.calls, self.way = 0, "plain"
+        self.times: dict[str, float] = {}  # milliseconds of a step, each way
+        self.began: Any = None
+        self.replay: Callable[[Batch], Step] | None = None
+
+    def __call__(self, batch: Batch) -> Step:
+        """One step; what it returns holds until the next."""
+        self.calls += 1
+        set_lr(
+            self.state.optimizer,
+            self.recipe.optim,
+            step=self.state.step,
+            steps_per_epoch=self.steps_per_epoch,
+            epochs=self.recipe.epochs,
+            batch_size=self.recipe.batch_size,
+        )
+        with self._aside():
+            if self.stream is not None:
+                self._choose(batch)
+            step = self.replay(batch) if self.replay else self._advance(batch)
+        self.state.step += 1
+        return step
+
+    def _advance(self, batch: Batch) -> Step:
+        """Views, forward, backward, optimiser, teacher, probe."""
+        recipe, kind = self.recipe, DTYPES[self.recipe.precision]
+        at = Moment(
+            step=self.step.clone(),
+            index=batch.index,
+            seed=recipe.seed,
+            total_steps=recipe.epochs * self.steps_per_epoch,
+            steps_per_epoch=self.steps_per_epoch,
+            labels=batch.labels if recipe.method.needs_labels else None,
+        )
+        views = batch.views
+        if batch.pictures is not None:
+            views = make(recipe, batch.pictures, batch.index, at.step // self.steps_per_epoch)
+        with torch.autocast(self.device.type, kind, enabled=recipe.precision != "float32"):
+            step = self.forward(views, at)
+        optimizer, guard, probe = self.state.optimizer, self.state.guard, self.state.probe
+        optimizer.zero_grad(set_to_none=True)
+        loss = step.loss * guard.scale if guard.scaled else step.loss
+        loss.backward()
+        lost = guard.check([p.grad for p in self.params if p.grad is not None])
+        clip_gradients(optimizer, recipe.optim)
+        take(optimizer, lost)
+        self.state.method.after_step(at)
+        logs = dict(step.logs)
+        if probe is not None and batch.labels is not None:
+            logs["probe"] = probe.update(step.features, batch.labels, lost)
+        self.step += 1
+        return Step(step.loss.detach(), step.features.detach(), logs)
+
+    def _choose(self, batch: Batch) -> None:
+        """Time the plain way, record the graph, time it, and keep the faster."""
+        if self.calls == WARM + 1:
+            self._clock()
+        elif self.calls == WARM + 1 + TRIAL:
+            self.times["plain"] = self._read()
+            self.replay = self._recorded(batch)
+            self.way = "graph" if self.replay else "plain"
+        elif self.calls == WARM + 3 + TRIAL:  # the first replay uploads the graph
+            self._clock()
+        elif self.calls == WARM + 3 + 2 * TRIAL and self.replay:
+            self.times["graph"] = self._read()
+            if self.times["graph"] > self.times["plain"]:
+                self.way, self.replay = "plain", None
+
+    def _clock(self) -> None:
+        self.began = torch.cuda.Event(enable_timing=True)
+        self.began.record()
+
+    def _read(self) -> float:
+        """Milliseconds a step took; the host waits, twice in a run."""
+        ended = torch.cuda.Event(enable_timing=True)
+        ended.record()
+        ended.synchronize()
+        return self.began.elapsed_time(ended) / TRIAL
+
+    def _recorded(self, batch: Batch) -> Callable[[Batch], Step] | None:
+        """The step as a graph that reads what is copied into the tensors it was recorded with."""
+        own = [x.clone() for x in batch.tensors()]
+        held = _with_tensors(batch, own)
+        graph = torch.cuda.CUDAGraph()
+        self.state.optimizer.zero_grad(set_to_none=True)
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                result = self._advance(held)
+        except RuntimeError as error:
+            warnings.warn(f"This step cannot be a CUDA graph: {error}", stacklevel=2)
+            return None
+
+        def replay(now: Batch) -> Step:
+            torch._foreach_copy_(own, now.tensors())
+            graph.replay()
+            return result
+
+        return replay
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On a stream of its own, as recording asks for."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+
+def settle(recipe: Recipe, device: torch.device) -> None:
+    """Tell torch's libraries how to choose among kernels: by trying, or always the same ones."""
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = not recipe.repeatable
+        torch.use_deterministic_algorithms(recipe.repeatable)
+
+
+def make(
+    recipe: Recipe, pictures: Ragged, index: Int64[Tensor, " n"], epoch: int | Tensor
+) -> list[Tensor]:
+    """The recipe's views of these pictures, in the precision of the network."""
+    kind = DTYPES[recipe.precision]
+    return views_of(recipe.views, pictures, index, seed=recipe.seed, epoch=epoch, dtype=kind)
+
+
+def _with_tensors(batch: Batch, own: list[Tensor]) -> Batch:
+    """The same batch, in these tensors."""
+    parts = iter(own)
+    views = [next(parts) for _ in batch.views]
+    index = next(parts)
+    labels = None if batch.labels is None else next(parts)
+    pictures = batch.pictures
+    if pictures is not None:
+        pictures = pictures._replace(starts=next(parts), sizes=next(parts))
+    return Batch(views, labels, index, pictures=pictures)
+
+
+def _wrapped(method: Method, recipe: Recipe, device: torch.device) -> nn.Module:
+    """The method as it is called: compiled if the recipe says so, averaged over processes."""
+    if recipe.compile and device.type == "cuda" and recipe.chunk is None:  # chunks compile theirs
+        compile_networks(method)
+    if dist.world_size() == 1:
+        return method
+    ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(method, device_ids=ids, broadcast_buffers=False)

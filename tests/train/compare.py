@@ -1,0 +1,60 @@
+"""`python -m tests.train.compare NAME...`: is a compiled method the eager one?
+
+In float64, and on a GPU if there is one: what is left of a difference is then a mistake.
+"""
+
+import argparse
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from sightline.train.compiled import compile_networks
+from tests.methods.small import make, moment, views
+
+
+def compare(name: str, backend: str) -> float:
+    """Loss and gradients of three steps, one graph for all; the largest difference."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    eager = make(name).double().to(device)
+    for key, buffer in list(eager.named_buffers(recurse=False)):
+        if buffer.ndim == 0:  # a scalar in float64 is taken for a number that never changes
+            setattr(eager, key, buffer.float())
+    whole = copy.deepcopy(eager)
+    compiled: Any = whole
+    if backend == "inductor":  # as training does
+        compile_networks(whole)
+    else:
+        compiled = torch.compile(whole, fullgraph=True, dynamic=False, backend=backend)
+    worst, graphs = 0.0, set()
+    for step in range(3):
+        at = moment(step)
+        at = replace(at, step=at.step.to(device), index=at.index.to(device))
+        seen = [x.to(device) for x in views(eager, step, dtype=torch.float64)]
+        losses = [method(seen, at).loss for method in (eager, compiled)]
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-6, atol=1e-6)
+        for method, loss in zip((eager, whole), losses, strict=True):
+            method.zero_grad(set_to_none=True)
+            loss.backward()
+            method.after_step(at)
+        pairs = zip(whole.parameters(), eager.parameters(), strict=True)
+        for mine, other in ((a.grad, b.grad) for a, b in pairs if b.grad is not None):
+            far = (mine - other).abs().max() / (other.abs().max() + 1e-4)
+            worst = max(worst, float(far))
+        graphs.add(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert worst < 1e-5, f"{name}: gradients differ by {worst}"
+    assert len(graphs) == 1, f"{name}: new graphs after the first step: {graphs}"
+    return worst
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--backend", default="inductor")
+    given = parser.parse_args()
+    for word in given.names:
+        far = compare(word, given.backend)
+        print(f"{word}: gradients differ by at most {far:.1e}")

@@ -1,0 +1,88 @@
+"""On a GPU: a compiled method is the eager one, and a recorded step the plain one."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sightline.backbones import BackboneConfig
+from sightline.data.loader import Loader
+from sightline.data.pictures import Pictures
+from sightline.methods import METHODS, DataFacts
+from sightline.optim import OPTIMS, Optim, Schedule
+from sightline.optim import build as build_optimizer
+from sightline.recipe import Recipe
+from sightline.train.guard import Guard
+from sightline.train.loop import feed
+from sightline.train.run import build
+from sightline.train.state import State
+from sightline.train.step import TRIAL, WARM, Stepper
+from sightline.views import View
+from tests.methods.small import SMALL
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch's own, while it compiles
+    pytest.mark.filterwarnings("ignore:TensorFloat32"),
+]
+
+BATCH, SIZE, COUNT = 8, 32, 64
+STEPS = WARM + 2 * TRIAL + 8  # some after the way of stepping is settled
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_compiled_method_is_the_eager_one(name):
+    """In a process of its own: the checks of shapes that tests run under cannot be compiled."""
+    words = [sys.executable, "-m", "tests.train.compare", name]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
+
+
+def steps(name, optim, *, recorded, value=None):
+    """Losses of steps on pictures that lie on the GPU, and the way they were taken."""
+    config = METHODS[name](**SMALL[name])
+    recipe = Recipe(
+        method=config,
+        views=(View(size=SIZE),) * config.num_views,
+        optim=optim,
+        backbone=BackboneConfig(name="resnet8_narrow", image_size=SIZE),
+        epochs=10,
+        batch_size=BATCH,
+        compile=False,
+        repeatable=True,
+    )
+    device = torch.device("cuda", 0)
+    made = torch.Generator().manual_seed(0)
+    flat = torch.randint(0, 256, (COUNT * 3 * SIZE * SIZE,), generator=made, dtype=torch.uint8)
+    side = torch.full((COUNT,), SIZE)
+    pictures = Pictures(flat, side, side, channels=3, names=[str(i) for i in range(COUNT)])
+    method = build(recipe, device, DataFacts(COUNT, 2))
+    optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
+    state = State(method, optimizer, Guard(device, scaled=False))
+    loader = Loader(pictures.to(device), batch_size=BATCH, seed=0, device=device)
+    stepper = Stepper(state, recipe, steps_per_epoch=COUNT // BATCH, device=device)
+    if not recorded:
+        stepper.stream = None
+    batches = feed(loader, recipe, 0)
+    losses = [stepper(next(batches)).loss.clone() for _ in range(STEPS)]
+    return torch.stack(losses), stepper
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_recorded_step_is_the_plain_one(name):
+    """To the last bit: a graph replays the same kernels; the rate changes at every step."""
+    optim = Optim(lr=0.05, schedule=Schedule(warmup_epochs=1))
+    plain, _ = steps(name, optim, recorded=False)
+    replayed, stepper = steps(name, optim, recorded=True)
+    assert set(stepper.times) == {"plain", "graph"}
+    assert torch.equal(plain, replayed)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lars", "lamb"])
+def test_every_optimiser_can_be_recorded(kind):
+    optim = replace(OPTIMS[kind], schedule=Schedule(warmup_epochs=1))
+    plain, _ = steps("mocov3", optim, recorded=False)
+    replayed, _ = steps("mocov3", optim, recorded=True)
+    assert torch.equal(plain, replayed)

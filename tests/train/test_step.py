@@ -1,0 +1,118 @@
+"""A step asks the device for nothing, and one without a finite gradient leaves no trace."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sightline.backbones import BackboneConfig
+from sightline.methods import METHODS, DataFacts
+from sightline.optim import Optim, Schedule
+from sightline.optim import build as build_optimizer
+from sightline.recipe import Recipe
+from sightline.train import step
+from sightline.train.guard import Guard, take
+from sightline.train.probe import Probe
+from sightline.train.run import build
+from sightline.train.state import State
+from sightline.train.step import Batch, Stepper
+from sightline.views import View
+from tests.methods.small import SMALL
+
+CPU = torch.device("cpu")
+BATCH, SIZE, PICTURES, CLASSES = 8, 16, 40, 5
+
+
+def made(name, **optim):
+    config = METHODS[name](**SMALL[name])
+    recipe = Recipe(
+        method=config,
+        views=(View(size=SIZE),) * config.num_views,
+        optim=Optim(**{"lr": 0.1, "schedule": Schedule(), **optim}),
+        backbone=BackboneConfig(name="resnet8_narrow", image_size=SIZE),
+        epochs=2,
+        batch_size=BATCH,
+    )
+    method = build(recipe, CPU, DataFacts(PICTURES, CLASSES))
+    optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
+    probe = Probe(method.student.backbone.dim, CLASSES, CPU)
+    state = State(method, optimizer, Guard(CPU, scaled=False), probe)
+    return state, Stepper(state, recipe, steps_per_epoch=PICTURES // BATCH, device=CPU)
+
+
+def batch(state, seed=0, value=None):
+    torch.manual_seed(seed)
+    count = state.method.config.num_views
+    views = [torch.randn(BATCH, 3, SIZE, SIZE) for _ in range(count)]
+    if value is not None:
+        views[0][3, 0, 2, 2] = value
+    return Batch(views, torch.arange(BATCH) % CLASSES, torch.arange(BATCH))
+
+
+class Asked(TorchDispatchMode):
+    """Counts how often a value is read from a tensor: on a GPU each would stop the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in (
+            torch.ops.aten._local_scalar_dense.default,
+            torch.ops.aten.nonzero.default,
+            torch.ops.aten.is_nonzero.default,
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_step_reads_nothing_back(name, monkeypatch):
+    """Every method, from views to the moved teacher; the probe's Adam reads its step on a CPU."""
+    monkeypatch.setattr(step, "take", take_as_on_a_gpu)
+    state, stepper = made(name)
+    state.probe = None
+    stepper(batch(state))  # what is made at the first step may be
+    with Asked() as asked:
+        stepper(batch(state, 1))
+    assert asked.count == 0
+
+
+def take_as_on_a_gpu(optimizer, lost):
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["moco", "byol", "instdisc", "swav"])
+def test_a_step_without_a_finite_gradient_is_not_taken(name):
+    state, stepper = made(name)
+    stepper(batch(state))
+    before = {k: v.clone() for k, v in state.method.state_dict().items()}
+    stepper(batch(state, 1, value=float("nan")))
+    after = state.method.state_dict()
+    assert float(state.guard.streak) == float(state.guard.total) == 1
+    assert all(bool(v.isfinite().all()) for v in after.values())
+    trained = {name for name, p in state.method.named_parameters() if p.requires_grad}
+    for key in trained - {"prototypes.weight"}:
+        assert torch.equal(before[key], after[key]), key
+    stepper(batch(state, 2))
+    assert float(state.guard.streak) == 0 and float(state.guard.total) == 1
+    changed = [k for k in trained if not torch.equal(before[k], state.method.state_dict()[k])]
+    assert changed
+
+
+def test_scaled_gradients_come_back_to_their_size_and_an_overflow_halves_the_scale():
+    mine = Guard(CPU, scaled=True)
+    scale = float(mine.scale)
+    grads = [torch.tensor([2.0, -4.0]) * scale]
+    assert not mine.check(grads)
+    torch.testing.assert_close(grads[0], torch.tensor([2.0, -4.0]))
+    assert mine.check([torch.tensor([torch.inf])])
+    assert float(mine.scale) == scale / 2
+
+
+def test_a_lost_step_moves_no_optimiser():
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    weight.grad = torch.ones(3)
+    take(optimizer, torch.tensor(1.0))
+    assert torch.equal(weight.detach(), torch.ones(3))
+    take(optimizer, torch.tensor(0.0))
+    assert torch.equal(weight.detach(), torch.zeros(3))
