@@ -1,0 +1,76 @@
+"""What `sightline bench` does: settle recipe and pictures, measure, and say it in a table."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from sightline import auto
+from sightline.bench.measure import bench, words
+from sightline.bench.peer import lightly
+from sightline.bench.pictures import photographs
+from sightline.errors import UserError
+from sightline.recipe import Recipe, overridden
+from sightline.recipes import recipe as named_recipe
+from sightline.train.whole import source_of
+
+ON_CPU, ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
+MADE = 4096  # photographs, where a recipe's views are large and no pictures are given
+SMALL = 64  # pixels of a view up to which the built-in set serves
+
+
+def run(
+    recipe: str | None = None,
+    data: str | Path | None = None,
+    *,
+    device: str = "auto",
+    batch_size: int | None = None,
+    seconds: float = 2.0,
+    against: str | None = None,
+    settings: Sequence[str] = (),
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Measure a recipe on these pictures, or on generated ones, and print what was found."""
+    if against not in (None, "lightly"):
+        raise UserError(f'--against is "{against}"; the peer that can be measured is lightly.')
+    console, where = Console(quiet=quiet), auto.device_for(device)
+    name = recipe or (ON_GPU if where.type == "cuda" else ON_CPU)
+    made = named_recipe(name)
+    if where.type == "cuda":
+        made = replace(made, compile=True)
+    made = overridden(made, {"batch_size": batch_size}, settings)
+    made, _ = auto.fit_device(made, where)
+    with tempfile.TemporaryDirectory(prefix="sightline-bench-") as folder:
+        path = str(data) if data else _generated(made, Path(folder), console)
+        made = replace(made, data=replace(made.data, path=path))
+        console.print(f"{name}, batch {made.batch_size}, {path}, {where}", highlight=False)
+        figures = bench(name, made, where, seconds=seconds, console=console)
+        console.print(words(figures), highlight=False)
+        found = figures.to_dict()
+        if against:
+            found[against] = _beside(made, where, seconds, figures.images_per_second, console)
+    return found
+
+
+def _beside(
+    recipe: Recipe, device: torch.device, seconds: float, ours: float, console: Console
+) -> dict[str, float]:
+    peer = lightly(recipe, source_of(recipe), device, seconds=max(seconds, 5.0))
+    ratio = ours / peer["end to end"]
+    console.print(
+        f"Lightly: augmentation {peer['augment']:,.0f} pictures/s, end to end "
+        f"{peer['end to end']:,.0f} pictures/s; this is {ratio:.1f} times as fast.",
+        highlight=False,
+    )
+    return peer | {"ratio": ratio}
+
+
+def _generated(recipe: Recipe, folder: Path, console: Console) -> str:
+    if recipe.views[0].size <= SMALL:
+        return "shapes"
+    console.print(f"Writing {MADE} pictures to measure with ...", highlight=False)
+    return str(photographs(folder / "pictures", MADE))

@@ -1,0 +1,260 @@
+"""The parts of a training step, each timed alone, and the whole with real batches from the disk."""
+
+import copy
+import gc
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from sightline.bench.clock import timed
+from sightline.bench.network import Pass, alone, passes
+from sightline.data import Source
+from sightline.data.loader import Loader
+from sightline.data.pictures import Pictures
+from sightline.data.threads import decoded_in_order
+from sightline.methods import DataFacts, Moment
+from sightline.optim import build as build_optimizer
+from sightline.recipe import Recipe
+from sightline.train.compiled import compile_networks
+from sightline.train.guard import Guard, take
+from sightline.train.loop import State, feed
+from sightline.train.run import build
+from sightline.train.step import DTYPES, TRIAL, WARM, Stepper, make, settle
+from sightline.train.whole import pictures_of, source_of, with_plan
+
+DECODED = 512  # pictures decoded to find the rate
+SETTLED = WARM + 4 + 2 * TRIAL  # steps after which the way of stepping is chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of a step: what it takes, and what training would do if it were all there is."""
+
+    name: str
+    ms: float
+    images_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What was measured; `share` is end to end over the limit of the network alone."""
+
+    recipe: str
+    device: str
+    batch_size: int
+    parts: tuple[Part, ...]
+    images_per_second: float
+    limit: float
+    share: float
+    waiting: float  # share of the time in which a batch was not ready
+    first_step: float  # seconds until the first step was done, compiling included
+    way: str  # how the steps were taken: plain or graph
+    memory: int | None  # bytes, the most that were in use at once
+    rest: tuple[tuple[str, float], ...]  # where the time between the limit and the whole goes, ms
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold."""
+        return asdict(self) | {"rest": dict(self.rest)}
+
+
+def bench(
+    name: str, recipe: Recipe, device: torch.device, *, seconds: float = 2.0, console: Console
+) -> Figures:
+    """Measure a recipe whose `data.path` names the pictures."""
+    settle(recipe, device)
+    source = source_of(recipe)
+    recipe, _ = with_plan(recipe, source, device)
+    n, found = recipe.batch_size, dict[str, float]()
+
+    def part(label: str, ms: float) -> None:
+        found[label] = ms
+        console.print(
+            f"{label:<28} {ms:9.2f} ms {1000 * n / ms:12,.0f} pictures/s", highlight=False
+        )
+
+    part("decode", _decode(source, recipe))
+    pictures = pictures_of(recipe, device, None, source)
+    bed = _Bed(recipe, pictures, device)
+    part("augment", timed(bed.augment, device, seconds=seconds))
+    kinds = bed.passes()
+    each = alone(recipe, kinds, device, seconds)
+    for trained, label in ((False, "forward"), (True, "forward and backward")):
+        own = [each[kind] * times for kind, times in kinds.items() if kind.trained == trained]
+        if own:
+            part(f"network, {label}", sum(own))
+    limit = sum(each[kind] * times for kind, times in kinds.items())
+    part("network alone (the limit)", limit)
+    part("heads and loss", timed(bed.heads(), device, seconds=seconds))
+    part("optimiser and teacher", timed(bed.move, device, seconds=seconds))
+    del bed
+    gc.collect()
+    whole = _end_to_end(recipe, pictures, device, seconds)
+    part("end to end", whole["ms"])
+    known = ("augment", "heads and loss", "optimiser and teacher")
+    rest = {label: found[label] for label in known} | {"waiting for data": whole["waited"]}
+    rest["batch norm, gaps and all else"] = whole["ms"] - limit - sum(rest.values())
+    return Figures(
+        recipe=name,
+        device=_name(device),
+        batch_size=n,
+        parts=tuple(Part(name=k, ms=v, images_per_second=1000 * n / v) for k, v in found.items()),
+        images_per_second=1000 * n / whole["ms"],
+        limit=1000 * n / limit,
+        share=limit / whole["ms"],
+        waiting=whole["waited"] / whole["ms"],
+        first_step=whole["first"],
+        way=whole["way"],
+        memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        rest=tuple(rest.items()),
+    )
+
+
+def words(figures: Figures) -> str:
+    """The figures in a few sentences."""
+    rest = ", ".join(f"{name} {ms:.2f} ms" for name, ms in figures.rest)
+    step = 1000 * figures.batch_size
+    return (
+        f"End to end {figures.images_per_second:,.0f} pictures/s, {figures.share:.0%} of the "
+        f"{figures.limit:,.0f} that the network alone allows ({figures.way}, first step after "
+        f"{figures.first_step:.0f} s, waiting for data {figures.waiting:.1%}).\n"
+        f"A step takes {step / figures.images_per_second:.2f} ms, the network alone "
+        f"{step / figures.limit:.2f} ms; the rest: {rest}."
+    )
+
+
+class _Bed:
+    """A method with one batch, on which parts can be timed alone."""
+
+    def __init__(self, recipe: Recipe, pictures: Pictures, device: torch.device) -> None:
+        self.recipe, self.device = recipe, device
+        self.data = DataFacts(len(pictures), len(pictures.class_names))
+        self.method = build(recipe, device, self.data)
+        self.optimizer = build_optimizer(
+            recipe.optim, self.method.named_parameters(), batch_size=recipe.batch_size
+        )
+        self.guard = Guard(device, scaled=False)
+        self.raw = next(_loader(recipe, pictures, device).batches(0))
+        self.views = make(recipe, self.raw.pictures, self.raw.index, 0)
+        self.at = Moment(
+            step=torch.tensor(0, device=device),
+            index=self.raw.index,
+            seed=0,
+            total_steps=1000,
+            steps_per_epoch=100,
+            labels=self.raw.labels if recipe.method.needs_labels else None,
+        )
+        for p in self.method.parameters():
+            p.grad = torch.randn_like(p) if p.requires_grad else None
+
+    def augment(self) -> list[Tensor]:
+        """All views of the batch."""
+        return make(self.recipe, self.raw.pictures, self.raw.index, 0)
+
+    def passes(self) -> Counter[Pass]:
+        """How a step runs the backbone."""
+        method = build(self.recipe, self.device, self.data)
+        with self._autocast():
+            return passes(method, self.views, self.at)
+
+    def heads(self) -> Any:
+        """Projector, predictor, queue and loss, on features that cost nothing."""
+        method = copy.deepcopy(self.method)
+        method.student.backbone = _Cheap(self.recipe.data.channels, method.student.backbone.dim).to(
+            self.device
+        )  # type: ignore[assignment]
+        teacher: Any = getattr(method, "teacher", None)
+        if teacher is not None:
+            teacher.net.backbone = copy.deepcopy(method.student.backbone)
+        if self.recipe.compile:
+            compile_networks(method)
+
+        def work() -> None:
+            with self._autocast():
+                step = method(self.views, self.at)
+            method.zero_grad(set_to_none=True)
+            step.loss.backward()
+
+        return work
+
+    def move(self) -> None:
+        """What follows the backward pass."""
+        grads = [p.grad for p in self.method.parameters() if p.grad is not None]
+        lost = self.guard.check(grads)
+        take(self.optimizer, lost)
+        self.method.after_step(self.at)
+
+    def _autocast(self) -> Any:
+        kind = DTYPES[self.recipe.precision]
+        return torch.autocast(self.device.type, kind, enabled=kind != torch.float32)
+
+
+class _Cheap(nn.Module):
+    """In place of a backbone: features from the mean colours alone."""
+
+    def __init__(self, channels: int, dim: int) -> None:
+        super().__init__()
+        self.dim, self.out = dim, nn.Linear(channels, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x.float().mean(dim=(2, 3)))
+
+
+def _decode(source: Source, recipe: Recipe) -> float:
+    """Milliseconds to decode one batch with every processor."""
+    data, count = recipe.data, min(DECODED, len(source))
+    began = time.perf_counter()
+    for _ in decoded_in_order(
+        source, range(count), store_size=data.store_size, channels=data.channels
+    ):
+        pass
+    return 1000 * (time.perf_counter() - began) * recipe.batch_size / count
+
+
+def _end_to_end(
+    recipe: Recipe, pictures: Pictures, device: torch.device, seconds: float
+) -> dict[str, Any]:
+    """Real batches through the training loop, once its way of stepping is chosen."""
+    recipe = replace(recipe, epochs=10**6)
+    method = build(recipe, device, DataFacts(len(pictures), len(pictures.class_names)))
+    optimizer = build_optimizer(
+        recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
+    )
+    state = State(method, optimizer, Guard(device, scaled=recipe.precision == "fp16"))
+    loader = _loader(recipe, pictures, device)
+    batches = feed(loader, recipe, 0)
+    began = time.perf_counter()
+    take_step = Stepper(state, recipe, steps_per_epoch=loader.steps_per_epoch, device=device)
+    take_step(next(batches))
+    _wait(device)
+    first = time.perf_counter() - began
+    for _ in range(SETTLED if device.type == "cuda" else 1):
+        take_step(next(batches))
+    _wait(device)
+    began, waited, count = time.perf_counter(), loader.waited, 0
+    while time.perf_counter() - began < 3 * seconds or count < 3:
+        take_step(next(batches))
+        count += 1
+        if count % 20 == 0:  # the host runs ahead of the device, but not without end
+            _wait(device)
+    _wait(device)
+    ms = 1000 * (time.perf_counter() - began) / count
+    waited = 1000 * (loader.waited - waited) / count
+    return {"ms": ms, "waited": waited, "first": first, "way": take_step.way}
+
+
+def _loader(recipe: Recipe, pictures: Pictures, device: torch.device) -> Loader:
+    return Loader(pictures, batch_size=recipe.batch_size, seed=recipe.seed, device=device)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

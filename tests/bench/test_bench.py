@@ -1,0 +1,109 @@
+"""The bench counts what a step does, times it, and adds up."""
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+from PIL import Image
+
+from sightline.bench import run
+from sightline.bench.clock import timed
+from sightline.bench.network import Pass, passes
+from sightline.bench.pictures import HEIGHT, WIDTH, photographs
+from sightline.cli import main
+from sightline.errors import UserError
+from tests.methods.small import make, moment, views
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "other"),
+    [
+        ("moco", {(8, 16): 1}, {(8, 16): 1}),
+        ("mocov3", {(8, 16): 2}, {(8, 16): 2}),
+        ("simclr", {(8, 16): 2}, {}),
+        ("fast_moco", {(32, 8): 2}, {(8, 16): 2}),  # four patches of half the side
+        ("jcl", {(8, 16): 1}, {(24, 16): 1}),  # three keys
+    ],
+)
+def test_the_passes_of_a_step_are_those_of_its_paper(name, trained, other):
+    method = make(name)
+    expected = Counter({Pass(n, side, True): times for (n, side), times in trained.items()})
+    expected += Counter({Pass(n, side, False): times for (n, side), times in other.items()})
+    assert passes(method, views(method), moment()) == expected
+
+
+def test_generated_photographs_are_as_heavy_as_real_ones(tmp_path):
+    files = sorted(photographs(tmp_path / "made", 3).iterdir())
+    assert len(files) == 3
+    for file in files:
+        with Image.open(file) as picture:
+            assert picture.size == (WIDTH, HEIGHT)
+        assert 30_000 < file.stat().st_size < 90_000
+
+
+def test_a_work_is_repeated_and_its_median_taken():
+    count = []
+    assert 0 < timed(lambda: count.append(1), torch.device("cpu"), seconds=0.01) < 5
+    assert len(count) > 5
+
+
+def test_parts_limit_and_rest_add_up_to_a_step():
+    found = run(
+        "moco.cifar10_r18_200ep",
+        device="cpu",
+        batch_size=64,
+        seconds=0.01,
+        settings=["--backbone.name", "resnet8_narrow"],
+        quiet=True,
+    )
+    ms = {part["name"]: part["ms"] for part in found["parts"]}
+    limit = 1000 * 64 / found["limit"]
+    assert ms["network alone (the limit)"] == pytest.approx(limit)
+    network = ms["network, forward"] + ms["network, forward and backward"]
+    assert network == pytest.approx(limit)
+    assert limit + sum(found["rest"].values()) == pytest.approx(ms["end to end"])
+    assert found["share"] == pytest.approx(limit / ms["end to end"])
+    assert found["waiting"] == 0 and found["way"] == "plain"
+
+
+def test_bad_words_get_a_sentence(capsys):
+    with pytest.raises(UserError, match="is lightly"):
+        run(against="timm")
+    with pytest.raises(UserError, match="measures moco and simclr"):
+        run(
+            "byol.cifar10_r18_100ep",
+            device="cpu",
+            batch_size=16,
+            seconds=0.01,
+            settings=["--backbone.name", "resnet8_narrow"],
+            against="lightly",
+            quiet=True,
+        )
+    with pytest.raises(SystemExit):
+        main(["bench", "moco.nothing"])
+    assert "no recipe" in capsys.readouterr().err
+
+
+def test_json_is_for_programs(capsys):
+    main(
+        [
+            "bench",
+            "simclr.shapes",
+            "--device",
+            "cpu",
+            "--batch-size",
+            "16",
+            "--seconds",
+            "0.01",
+            "--json",
+        ]
+    )
+    assert json.loads(capsys.readouterr().out)["recipe"] == "simclr.shapes"
+
+
+@pytest.mark.slow
+def test_training_on_a_cpu_stays_near_its_network_alone():
+    """A guard of ratios in one process, not of times: half or more of a step is the network."""
+    found = run("simclr.shapes", device="cpu", seconds=1.0, quiet=True)
+    assert found["share"] > 0.5
