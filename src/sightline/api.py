@@ -11,15 +11,17 @@ from rich.console import Console
 
 from sightline import auto, dist
 from sightline import doctor as doctors
-from sightline.data import Pictures, open_source, splits_of
-from sightline.data import load as load_pictures
+from sightline.data import open_source
 from sightline.errors import UserError
+from sightline.evals.few_labels import Amount
+from sightline.evals.protocols import Asked
 from sightline.nn import Backbone
-from sightline.recipe import Recipe, from_dict, overridden, to_dict
+from sightline.recipe import Recipe, overridden, to_dict
 from sightline.recipes import recipe as named_recipe
-from sightline.runs import Run, read_json
-from sightline.train import checkpoint, measure, whole
-from sightline.train.run import build
+from sightline.runs import Run
+from sightline.train import compare as comparison
+from sightline.train import examine, whole
+from sightline.train.candidates import saved_recipe, trained_backbone
 from sightline.train.show import rows
 
 FACTS_FROM = 128  # pictures that the automatic recipe looks at
@@ -78,54 +80,84 @@ def resume(run: Run | str | Path, *, device: str = "auto", method: str | None = 
 
 
 def evaluate(
-    run: Run | str | Path,
+    run: Run | str | Path | None = None,
     *,
     labeled: str | Path | None = None,
     test: str | Path | None = None,
-    k: int = 20,
+    protocols: Sequence[str] | None = None,
+    k: int | Sequence[int] = (20, 200),
     temperature: float = 0.07,
+    features: str = "backbone",
+    backbone: str | None = None,
+    image_size: int | None = None,
+    against: Sequence[str] = (),
+    untrained: bool = True,
+    epochs: int | None = None,
+    iterations: int | None = None,
+    batch_size: int | None = None,
+    share: float | None = None,
+    per_class: int | None = None,
+    split_file: str | Path | None = None,
+    settings: Sequence[str] = (),
+    out: str | Path | None = None,
     device: str = "auto",
     seed: int = 0,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Measure a run's encoder beside the untrained one; writes results/*.json and the report."""
-    run, where = _existing(run), auto.device_for(device)
-    if test is not None and labeled is None:
-        raise UserError("--test needs --labeled: the labelled pictures that are learnt from.")
-    recipe = saved_recipe(run)
-    trained = trained_backbone(run, recipe, where)
-    untrained = build(recipe, where).student.backbone
-    if labeled is None:
-        pictures = whole.pictures_of(recipe, where)
-        found = measure.without_labels(run, recipe, trained, untrained, pictures)
-        table = [{"measure": name.replace("_", " "), **values} for name, values in found.items()]
+    """Measure a run's encoder, or any other, beside the untrained one; writes results/*.json.
+
+    `protocols` are names of `sightline evaluate --protocols`: kNN and linear if not given, or
+    what needs no labels where there are none. `backbone` is "timm:NAME", "torchvision:NAME" or a
+    file of weights, in place of a run; `against` are runs or backbones whose numbers stand beside.
+    `share`, `per_class` and `split_file` say how many labels protocols of few labels have;
+    `settings` are flags of the protocols as on the command line: ["--head.lr", "0.3"].
+    """
+    if (run is None) == (backbone is None):
+        raise UserError("Give a run folder or --backbone, one of them.")
+    if run is not None:
+        folder = _existing(run)
+        word = str(folder.path)
     else:
-        train, tested = _labelled(recipe, str(labeled), str(test) if test else None, where)
-        found = measure.with_labels(
-            run,
-            recipe,
-            trained,
-            untrained,
-            train,
-            tested,
-            k=k,
+        word = str(backbone)
+        folder = Run(Path(out) if out else Path("runs") / _safe(word))
+    return examine.evaluate(
+        folder,
+        word,
+        auto.device_for(device),
+        labeled=str(labeled) if labeled else None,
+        test=str(test) if test else None,
+        protocols=protocols or None,
+        asked=Asked(
+            ks=(k,) if isinstance(k, int) else tuple(k),
             temperature=temperature,
+            epochs=epochs,
+            iterations=iterations,
+            batch_size=batch_size,
+            amount=_amount(share, per_class, split_file),
             seed=seed,
-        )
-        table = [
-            {
-                "measure": f"{name} accuracy",
-                "trained": f"{found[name]['accuracy']:.1%}",
-                "untrained": f"{found[name]['untrained_accuracy']:.1%}",
-            }
-            for name in ("knn", "linear")
-        ]
-        measure.draw_map(run, recipe, trained, train)
-    verdict = whole.conclude(run, recipe)
+            flags=tuple(settings),
+        ),
+        features=features,
+        image_size=image_size,
+        against=against,
+        beside=untrained,
+        quiet=quiet,
+    )
+
+
+def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[dict[str, Any]]:
+    """A row for each folder from its results/*.json; nothing is written."""
+    folders = [run if isinstance(run, Run) else Run(Path(run)) for run in runs]
+    for folder in folders:
+        if not folder.results.is_dir():
+            raise UserError(
+                f"{folder.path} has no results. Give folders that `sightline evaluate` wrote to."
+            )
+    found, notes = comparison.compare(folders)
     if not quiet:
         console = Console()
-        console.print(rows(table))
-        console.print(f"{verdict.sentence}\nReport: {run.report}", highlight=False)
+        console.print(rows(comparison.shown(found)))
+        console.print("\n".join(notes), highlight=False, markup=False)
     return found
 
 
@@ -148,44 +180,6 @@ def doctor(
         console.print(doctors.words(found), highlight=False)
         console.print(whole.choices(made, reasons))
     return answer
-
-
-def saved_recipe(run: Run, *, allow: str | None = None) -> Recipe:
-    """The recipe of a run folder."""
-    return from_dict(read_json(run.recipe_path) or {}, allow=allow)
-
-
-def trained_backbone(run: Run, recipe: Recipe, device: torch.device) -> Backbone:
-    """The student's backbone with the weights of the last checkpoint."""
-    saved = checkpoint.load(run, device)
-    if saved is None:
-        raise UserError(
-            f"{run.path} has no checkpoint yet: the run has not finished its first epoch. "
-            f"Go on with: sightline resume {run.path}"
-        )
-    backbone = build(recipe, device).student.backbone
-    prefix = "student.backbone."
-    weights = {k: v for k, v in saved["method"].items() if k.startswith(prefix)}
-    backbone.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()})
-    return backbone
-
-
-def _labelled(
-    recipe: Recipe, labeled: str, test: str | None, device: torch.device
-) -> tuple[Pictures, Pictures | None]:
-    """Labelled pictures to learn from, and those to be tested on if they lie apart."""
-    splits = splits_of(labeled)
-    held = test if test is not None else labeled
-    train = open_source(labeled, labels=True, split="train" if "train" in splits else None)
-    data = recipe.data
-
-    def loaded(source: Any) -> Pictures:
-        return load_pictures(source, store_size=data.store_size, channels=data.channels).to(device)
-
-    if test is None and "test" not in splits:
-        return loaded(train), None
-    there = "test" if "test" in splits_of(held) else None
-    return loaded(train), loaded(open_source(held, labels=True, split=there))
 
 
 def _go_on(run: Run, device: torch.device, console: Console, *, allow: str | None) -> Run:
@@ -229,13 +223,27 @@ def _make_room(run: Run, *, overwrite: bool) -> None:
 def _free_folder(data: str, method: str | None, recipe: str | Recipe | None) -> Path:
     """runs/DATA-METHOD, with a number behind it where that is taken."""
     kind = recipe if isinstance(recipe, str) else method or "auto"
-    name = f"{Path(data.split(':')[-1]).stem or 'run'}-{kind}"
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+    name = _safe(f"{Path(data.split(':')[-1]).stem or 'run'}-{kind}")
     number, path = 1, Path("runs") / name
     while path.exists():
         number += 1
         path = Path("runs") / f"{name}-{number}"
     return path
+
+
+def _amount(
+    share: float | None, per_class: int | None, split_file: str | Path | None
+) -> Amount | None:
+    """How many labels, if that was said."""
+    if share is None and per_class is None and split_file is None:
+        return None
+    file = Path(split_file) if split_file else None
+    return Amount(share=share, per_class=per_class, file=file)
+
+
+def _safe(name: str) -> str:
+    """A name that any file system takes."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
 def _facts(found: doctors.Examination) -> auto.Facts:

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +19,10 @@ and prove how good they are.
 
   sightline pretrain DATA              learn from a folder, a list, Parquet, or "shapes" (built in)
   sightline resume RUN                 go on where a run stopped
-  sightline evaluate RUN               kNN and linear accuracy, or label-free measures
+  sightline evaluate RUN...            kNN, linear, few labels, fine-tuning, ... by name
   sightline report RUN                 one HTML page: curves, verdict, views, map, neighbours
   sightline doctor DATA                what is in the data, and what would be done with it
+  sightline bench                      how fast training is here, and what limits it
   sightline methods                    the methods that exist
   sightline recipes                    the named settings that exist
 
@@ -30,6 +32,7 @@ and prove how good they are.
 
 DataWord = Annotated[str, tyro.conf.arg(metavar="DATA")]
 RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
+RunFolders = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN...")]
 
 
 def pretrain(
@@ -102,44 +105,109 @@ def resume(run: RunFolder, /, *, device: str = "auto", method: str | None = None
 
 
 def evaluate(
-    run: RunFolder,
+    runs: RunFolders = (),
     /,
     *,
     labeled: str | None = None,
     test: str | None = None,
-    k: int = 20,
+    protocol: tuple[str, ...] = (),
+    k: tuple[int, ...] = (20, 200),
     temperature: float = 0.07,
+    features: str = "backbone",
+    backbone: str | None = None,
+    image_size: int | None = None,
+    against: tuple[str, ...] = (),
+    untrained: bool = True,
+    epochs: int | None = None,
+    iterations: int | None = None,
+    batch_size: int | None = None,
+    share: float | None = None,
+    per_class: int | None = None,
+    split_file: Path | None = None,
+    out: Path | None = None,
+    compare: bool = False,
+    protocols: bool = False,
     device: str = "auto",
     seed: int = 0,
     json: bool = False,
+    settings: tyro.conf.Suppress[tuple[str, ...]] = (),
 ) -> None:
-    """Measure a run's encoder beside the untrained one.
+    """Measure the encoder of one or more runs, or any other, beside the untrained one.
+
+    Settings of a protocol that trains have flags too: --head.lr 0.3, --strong.mixup 0,
+    --set.rates 0.1 1 10.
 
     Args:
-        run: Run folder.
+        runs: Run folders.
         labeled: Labelled pictures: a folder with a sub-folder per class, Parquet, or a built-in
             set. Its train/ and val/ or test/ are used if present, else a seeded 80/20 split.
         test: Labelled pictures to test on, if they lie elsewhere.
-        k: Number of neighbours that vote.
+        protocol: What to measure, by names of --protocols; kNN and linear if not given, or what
+            needs no labels where there are none.
+        k: Numbers of neighbours that vote.
         temperature: Of the votes.
+        features: backbone, or projector (of a run).
+        backbone: Any encoder in place of a run: timm:NAME, torchvision:NAME, or a file.
+        image_size: Side of the pictures that the backbone is shown.
+        against: Runs or backbones whose numbers stand beside, such as a supervised one.
+        untrained: Measure the untrained network too.
+        epochs: Shorter or longer than published; warm-up and steps keep their shares.
+        iterations: The same, for protocols that count them (detection).
+        batch_size: Other than published.
+        share: Share of the labels that protocols of few labels have.
+        per_class: Labels per class that they have.
+        split_file: Text file of the pictures that they have, a name on each line.
+        out: Folder for the results of --backbone; runs/NAME if not given.
+        compare: Print one table over all given runs from what they hold; measures nothing.
+        protocols: List the protocols with their settings and sources.
         device: auto, cpu or cuda.
-        seed: Of the split and of the linear probe.
+        seed: Of splits, and of what is trained.
         json: Print JSON instead of a table.
     """
+    if protocols:
+        from sightline import catalogue
+        from sightline.evals.protocols import listing
+
+        _print_json(listing()) if json else catalogue.show(listing())
+        return
     from sightline import api
 
-    results = api.evaluate(
-        run,
-        labeled=labeled,
-        test=test,
-        k=k,
-        temperature=temperature,
-        device=device,
-        seed=seed,
-        quiet=json,
-    )
+    if not runs and backbone is None:
+        raise UserError("Give one or more run folders, or --backbone. See: sightline evaluate -h")
+    if compare:
+        rows = api.compare(runs, quiet=json)
+        if json:
+            _print_json(rows)
+        return
+    results = {
+        str(run or backbone): api.evaluate(
+            run,
+            labeled=labeled,
+            test=test,
+            protocols=protocol,
+            k=k,
+            temperature=temperature,
+            features=features,
+            backbone=backbone,
+            image_size=image_size,
+            against=against,
+            untrained=untrained,
+            epochs=epochs,
+            iterations=iterations,
+            batch_size=batch_size,
+            share=share,
+            per_class=per_class,
+            split_file=split_file,
+            settings=settings,
+            out=out,
+            device=device,
+            seed=seed,
+            quiet=json,
+        )
+        for run in runs or (None,)
+    }
     if json:
-        _print_json(results)
+        _print_json(results if len(results) > 1 else next(iter(results.values())))
 
 
 def report(run: RunFolder, /, *, json: bool = False) -> None:
@@ -177,6 +245,47 @@ def doctor(
         _print_json(found)
 
 
+def bench(
+    recipe: Annotated[str | None, tyro.conf.arg(metavar="RECIPE")] = None,
+    /,
+    *,
+    data: str | None = None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    seconds: float = 2.0,
+    against: str | None = None,
+    json: bool = False,
+    settings: tyro.conf.Suppress[tuple[str, ...]] = (),
+) -> None:
+    """Measure how fast a recipe trains here, part by part, beside its network alone.
+
+    Settings of the recipe have flags as in pretrain: --method.bn sync, --data.keep stream.
+
+    Args:
+        recipe: One of `sightline recipes`; a small one if not given.
+        data: Pictures to measure with, as pretrain takes them; generated ones if not given.
+        device: auto, cpu or cuda.
+        batch_size: Pictures per step.
+        seconds: About how long each part is repeated.
+        against: "lightly" runs the same training with Lightly's own parts.
+        json: Print JSON instead of text.
+    """
+    from sightline import bench as benches
+
+    found = benches.run(
+        recipe,
+        data,
+        device=device,
+        batch_size=batch_size,
+        seconds=seconds,
+        against=against,
+        settings=settings,
+        quiet=json,
+    )
+    if json:
+        _print_json(found)
+
+
 def methods(*, json: bool = False) -> None:
     """List the methods.
 
@@ -209,6 +318,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "report": report,
     "doctor": doctor,
+    "bench": bench,
     "methods": methods,
     "recipes": recipes,
 }
@@ -242,22 +352,26 @@ def _run(name: str, words: list[str]) -> None:
             f'There is no command "{name}".{nearest(name, COMMANDS)} Known: {", ".join(COMMANDS)}.'
         )
     command = COMMANDS[name]
-    if name == "pretrain":
-        words, settings = split_settings(words)
+    if "settings" in inspect.signature(command).parameters:
+        words, settings = split_settings(words, command)
         command = functools.partial(command, settings=tuple(settings))
     tyro.cli(command, prog=f"sightline {name}", args=words)
 
 
-def split_settings(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words that pretrain itself takes, and those that are settings of the recipe."""
-    own = {f"--{name.replace('_', '-')}" for name in inspect.signature(pretrain).parameters}
+def split_settings(
+    words: list[str], command: Callable[..., None] = pretrain
+) -> tuple[list[str], list[str]]:
+    """The words that a command itself takes, and those that are settings beneath it."""
+    own = {f"--{name.replace('_', '-')}" for name in inspect.signature(command).parameters}
     known: list[str] = []
     settings: list[str] = []
     into = known
     for word in words:
         if word.startswith("--"):
             flag = word.split("=")[0].replace("_", "-").replace("--no-", "--")
-            into = known if flag in own or flag == "--help" else settings
+            # Evaluation takes only settings of settings: a slip of its own words is told as such.
+            mine = flag in own or flag == "--help" or (command is evaluate and "." not in flag)
+            into = known if mine else settings
         elif word == "-h":
             into = known
         into.append(word)
@@ -272,4 +386,5 @@ def _runs_beside(path: Path) -> str:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several of us
+        print(json.dumps(value, indent=2))

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from sightline.data import Pictures
+from sightline.evals.labelled import Labelled
 from sightline.views import Centre, View
 
 SPEC = Centre(size=8, resize=8, mean=(0.5,), std=(0.25,))
@@ -40,6 +41,11 @@ def bright(n=60, *, classes=3, channels=3, side=8, seed=0, labelled=True, names=
     )
 
 
+def labelled(train, **settings) -> Labelled:
+    """Labelled pictures with the small evaluation view."""
+    return Labelled(train=train, **{"spec": SPEC, **settings})
+
+
 class Means(nn.Module):
     """A backbone whose features are the channels' means, scaled and shifted."""
 
@@ -50,3 +56,20 @@ class Means(nn.Module):
 
     def forward(self, x):
         return self.norm(x).mean(dim=(2, 3))
+
+
+class Small(nn.Module):
+    """A backbone that can be trained: a convolution, a norm, a mean over places."""
+
+    def __init__(self):
+        super().__init__()
+        self.dim = 6
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        with torch.no_grad():
+            g = torch.Generator().manual_seed(0)
+            self.conv.weight.copy_(torch.randn(self.conv.weight.shape, generator=g) / 5)
+            self.conv.bias.zero_()
+
+    def forward(self, x):
+        return self.norm(self.conv(x)).relu().mean(dim=(2, 3))

@@ -6,7 +6,7 @@ from torch import nn
 
 from sightline.evals.baselines import ColourHistogram, baselines
 from sightline.evals.knn import KNN
-from tests.evals.small import SPEC, Means, bright, from_pixels
+from tests.evals.small import SPEC, Means, bright, from_pixels, labelled
 
 
 def test_histogram_counts_each_colour_once():
@@ -40,7 +40,7 @@ def test_histogram_does_not_see_where_and_pixels_do():
     x[y == 0, :, :4] += 200
     x[y == 1, :, 4:] += 200
     pictures = from_pixels(x.to(torch.uint8), y, ("above", "below"))
-    found = baselines(KNN(train=pictures, spec=SPEC, k=5), Means())
+    found = baselines(KNN(data=labelled(pictures), ks=(5,)), Means())
     assert found["pixels"] == 1.0
     assert found["colour_histogram"] < 0.8
     assert found["untrained"] < 0.8
@@ -52,7 +52,7 @@ def test_pixels_are_compared_as_a_whole_and_not_only_their_middle():
     y = torch.arange(12) % 2
     x[y == 1, :, :2] = 255
     pictures = from_pixels(x.to(torch.uint8), y, ("plain", "bordered"))
-    middle = KNN(train=pictures, spec=SPEC.__class__(size=8, resize=16), k=3)
+    middle = KNN(data=labelled(pictures, spec=SPEC.__class__(size=8, resize=16)), ks=(3,))
     assert baselines(middle, nn.Sequential(nn.Flatten()))["pixels"] == 1.0
 
 
@@ -60,6 +60,7 @@ def test_chance_is_guessing_the_most_common_class():
     pictures = bright(40, classes=4)
     pictures.labels[:20] = 3
     test = bright(40, classes=4, seed=1)
-    found = baselines(KNN(train=pictures, test=test, spec=SPEC), Means())
+    knn = KNN(data=labelled(pictures, test=test))
+    found = baselines(knn, Means())
     assert found["chance"] == pytest.approx(0.25)
-    assert found["untrained"] == KNN(train=pictures, test=test, spec=SPEC)(Means())["accuracy"]
+    assert found["untrained"] == knn(Means())["accuracy"]

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from sightline.errors import UserError
-from sightline.evals.features import Labelled, evaluating, features
+from sightline.evals.features import evaluating, features
+from sightline.evals.labelled import Labelled
 from sightline.evals.splits import Split
 from sightline.views import centre
 from tests.evals.small import SPEC, Means, bright
@@ -96,3 +97,55 @@ def test_mistakes_are_told_before_any_work():
     hidden.labels.fill_(-1)
     with pytest.raises(UserError, match="below 0"):
         Labelled(train=bright(), test=hidden, spec=SPEC)
+
+
+def test_a_network_of_another_size_gets_a_sentence():
+    other = nn.Sequential(nn.Flatten(), nn.Linear(10, 4))
+    with pytest.raises(UserError, match="cannot take pictures of 8 x 8 with 3 channels"):
+        features(other, bright(4), SPEC)
+    with pytest.raises(UserError, match="cannot take pictures of 8 x 8 with 3 channels"):
+        features(Means(channels=1), bright(4), SPEC)
+    with pytest.raises(UserError, match="one row of features for each"):
+        features(nn.Conv2d(3, 4, 1), bright(4), SPEC)
+
+
+def test_numbers_that_do_not_match_get_a_sentence():
+    train, test = bright(30), bright(30, classes=5)
+    train.class_names = test.class_names = ()
+    with pytest.raises(UserError, match="labels up to 4, but the training pictures only up to 2"):
+        Labelled(train=train, test=test, spec=SPEC)
+
+
+def test_an_empty_side_gets_a_sentence():
+    none = torch.tensor([], dtype=torch.long)
+    for split, side in (
+        (Split(none, torch.tensor([1])), "to learn from"),
+        (Split(torch.tensor([1]), none), "to be scored on"),
+    ):
+        with pytest.raises(UserError, match=f"no pictures {side}"):
+            Labelled(train=bright(6), spec=SPEC, split=split)
+
+
+def test_classes_on_one_side_only_are_noted():
+    both = Labelled(train=bright(30), test=bright(30), spec=SPEC)
+    assert both.notes == ()
+    few = both.only(torch.tensor([0, 3]))
+    assert few.notes == (
+        '2 classes ("class 1", "class 2") are scored but not learnt from, so never guessed right.',
+    )
+    seen = Labelled(train=bright(30), test=bright(2), spec=SPEC).notes
+    assert seen == ('1 class ("class 2") is learnt from but not scored.',)
+
+
+def shared_features():
+    found = features(Means(), bright(23), SPEC, batch_size=4, shared=True)
+    few = features(Means(), bright(3), SPEC, batch_size=4, shared=True)
+    return found.h, found.index, few.h
+
+
+def test_processes_share_the_work_and_are_given_the_same_bits(two_processes):
+    expected = shared_features()
+    assert len(expected[0]) == 23
+    for found in two_processes(shared_features):
+        for mine, theirs in zip(found, expected, strict=True):
+            assert torch.equal(mine, theirs)

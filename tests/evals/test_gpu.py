@@ -1,16 +1,21 @@
+import time
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from sightline.evals.baselines import baselines
+from sightline.evals.classifier import Trained
 from sightline.evals.features import features
-from sightline.evals.knn import KNN
+from sightline.evals.knn import KNN, knn_votes
 from sightline.evals.label_free import LabelFree
 from sightline.evals.linear import Linear
 from sightline.evals.pictures import write_map, write_neighbours, write_views
 from sightline.evals.splits import stratified
 from sightline.runs import Run
-from tests.evals.small import SPEC, VIEWS, Means, bright
+from tests.evals.small import SPEC, VIEWS, Means, Small, bright, labelled
+from tests.evals.test_classifier import HEAD, STRONG, WHOLE
 
 pytestmark = pytest.mark.gpu
 
@@ -27,15 +32,36 @@ def test_evaluators_say_the_same_on_either_device(backbone, resident):
     there = here.to("cuda") if resident else here
     split = stratified(here.labels)
     for evaluator in (KNN, Linear):
-        expected = evaluator(train=here, spec=SPEC, split=split)(backbone.cpu())
-        found = evaluator(train=there, spec=SPEC, split=split)(backbone.cuda())
+        expected = evaluator(data=labelled(here, split=split))(backbone.cpu())
+        found = evaluator(data=labelled(there, split=split))(backbone.cuda())
         assert found == pytest.approx(expected, abs=0.01)
     expected = LabelFree(pictures=here, views=VIEWS)(backbone.cpu())
     found = LabelFree(pictures=there, views=VIEWS)(backbone.cuda())
     assert found == pytest.approx(expected, rel=0.02, abs=0.02)
-    expected = baselines(KNN(train=here, spec=SPEC, split=split), Means())
-    found = baselines(KNN(train=there, spec=SPEC, split=split), Means().cuda())
+    expected = baselines(KNN(data=labelled(here, split=split)), Means())
+    found = baselines(KNN(data=labelled(there, split=split)), Means().cuda())
     assert found == pytest.approx(expected, abs=0.01)
+
+
+def test_classifiers_are_trained_alike_on_either_device():
+    data = labelled(bright(60), test=bright(30, seed=1))
+    for training in (HEAD, WHOLE, replace(WHOLE, epochs=2, strong=STRONG)):
+        it = Trained(data=replace(data, autocast=None), training=training)
+        assert it(Small())["accuracy"] == pytest.approx(it(Small().cuda())["accuracy"], abs=0.15)
+    assert Trained(data=data, training=WHOLE)(Small().cuda())["accuracy"] == 1.0
+
+
+def test_neighbours_of_cifar_take_less_than_a_second():
+    g = torch.Generator("cuda").manual_seed(0)
+    bank = torch.randn(50_000, 512, device="cuda", generator=g)
+    y = torch.randint(0, 10, (50_000,), device="cuda", generator=g)
+    queries = torch.randn(10_000, 512, device="cuda", generator=g)
+    knn_votes(bank, y, queries[:100], ks=(20, 200))
+    torch.cuda.synchronize()
+    since = time.perf_counter()
+    knn_votes(bank, y, queries, ks=(20, 200))
+    torch.cuda.synchronize()
+    assert time.perf_counter() - since < 1
 
 
 def test_sheets_are_written_from_features_on_the_device(backbone, tmp_path):

@@ -5,9 +5,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
 from sightline.errors import UserError
-from sightline.evals.knn import KNN, accuracy, knn_predict, neighbours
+from sightline.evals.knn import KNN, accuracy, knn_predict, knn_votes, neighbours
 from sightline.evals.splits import stratified
-from tests.evals.small import SPEC, Means, bright
+from tests.evals.small import Means, bright, labelled
 
 
 def clouds(n, *, classes=5, dim=8, noise=1.5, seed=0):
@@ -106,7 +106,7 @@ def test_k_must_fit_the_bank():
 
 def test_evaluator_is_the_function_on_the_features():
     train, test = bright(60), bright(30, seed=1)
-    evaluator = KNN(train=train, test=test, spec=SPEC, k=5)
+    evaluator = KNN(data=labelled(train, test=test), ks=(5,))
     backbone = Means()
     assert evaluator(backbone)["accuracy"] == 1.0  # brightness of channels is all there is
     blind = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
@@ -117,8 +117,8 @@ def test_evaluator_is_the_function_on_the_features():
 def test_evaluator_without_a_test_set_leaves_each_picture_out():
     # Twins of opposite classes: a picture that could vote for itself would be right.
     pixels = bright(20, classes=2)
-    evaluator = KNN(train=pixels, spec=SPEC, k=1)
-    features, none = evaluator.features(Means())
+    evaluator = KNN(data=labelled(pixels), ks=(1,))
+    features, none = evaluator.data.features(Means())
     assert none is None
     twins = features._replace(h=torch.eye(20)[torch.arange(20) // 2])
     assert evaluator.score(twins, None)["accuracy"] == 0.0
@@ -127,16 +127,47 @@ def test_evaluator_without_a_test_set_leaves_each_picture_out():
 def test_evaluator_with_a_split_scores_its_test_side():
     pictures = bright(60)
     split = stratified(pictures.labels)
-    evaluator = KNN(train=pictures, spec=SPEC, split=split, k=3)
-    train, test = evaluator.features(Means())
+    evaluator = KNN(data=labelled(pictures, split=split), ks=(3,))
+    train, test = evaluator.data.features(Means())
     assert len(train.h) == 48
     assert len(test.h) == 12
-    assert evaluator(Means()) == {"accuracy": 1.0}
+    assert evaluator(Means()) == {"accuracy": 1.0, "accuracy_k3": 1.0}
 
 
-def test_too_large_a_k_is_lowered_with_a_note():
-    evaluator = KNN(train=bright(9), spec=SPEC, k=20)
-    assert evaluator.settings()["k"] == 8
-    assert "k was 20, but only 8" in evaluator.settings()["note"]
-    assert 0 <= evaluator(Means())["accuracy"] <= 1
-    assert "note" not in KNN(train=bright(60), spec=SPEC, k=20).settings()
+def test_a_k_without_enough_voters_is_left_out_with_a_note():
+    few = KNN(data=labelled(bright(9)))
+    assert few.settings()["k"] == [8]
+    assert "20 and 200, but only 8" in few.settings()["note"]
+    assert 0 <= few(Means())["accuracy"] <= 1
+    some = KNN(data=labelled(bright(60)))
+    assert some.settings()["k"] == [20]
+    assert set(some(Means())) == {"accuracy", "accuracy_k20"}
+    assert "note" not in KNN(data=labelled(bright(60)), ks=(20,)).settings()
+
+
+def test_several_k_at_once_are_each_alone():
+    bank, y = clouds(100)
+    queries, _ = clouds(50, seed=1)
+    together = knn_votes(bank, y, queries, ks=(20, 1, 7))
+    for k, guesses in together.items():
+        assert torch.equal(guesses, knn_predict(bank, y, queries, k=k))
+
+
+def test_the_first_k_gives_the_accuracy():
+    data = labelled(bright(60, classes=6), split=stratified(bright(60, classes=6).labels))
+    found = KNN(data=data, ks=(48, 2), temperature=1e9)(Means())  # all vote, and alike
+    assert found["accuracy"] == found["accuracy_k48"] != found["accuracy_k2"]
+
+
+def test_shuffled_labels_give_chance():
+    bank, y = clouds(1000)
+    queries, query_y = clouds(2000, seed=1)
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
+    guesses = knn_predict(bank, y[order], queries, k=20)
+    assert accuracy(guesses, query_y) == pytest.approx(0.2, abs=0.05)
+
+
+@pytest.mark.parametrize("settings", [{"ks": ()}, {"ks": (0,)}, {"temperature": 0.0}])
+def test_settings_without_meaning_are_refused(settings):
+    with pytest.raises(UserError, match=r"k is|temperature is"):
+        KNN(data=labelled(bright()), **settings)

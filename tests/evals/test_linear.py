@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 from sightline.errors import UserError
 from sightline.evals.features import Features
 from sightline.evals.linear import Linear, logistic_regression, standardised
-from tests.evals.small import SPEC, Means, bright
+from tests.evals.small import Means, bright, labelled
 from tests.evals.test_knn import clouds
 
 
@@ -16,7 +16,8 @@ def as_features(h, y):
 
 def probe(classes=3, **settings):
     """An evaluator that will be given features by hand."""
-    return Linear(train=bright(classes=classes), spec=SPEC, **{"max_steps": 60, **settings})
+    data = labelled(bright(classes=classes), test=bright(classes=classes))
+    return Linear(data=data, **{"max_steps": 60, **settings})
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-7)])
@@ -104,7 +105,7 @@ def test_noise_columns_call_for_decay_and_the_test_set_has_no_say():
 
 
 def test_evaluator_on_pictures():
-    evaluator = Linear(train=bright(60), test=bright(30, seed=1), spec=SPEC)
+    evaluator = Linear(data=labelled(bright(60), test=bright(30, seed=1)))
     found = evaluator(Means())
     assert found["accuracy"] == 1.0
     assert found["weight_decay"] in evaluator.weight_decays
@@ -112,7 +113,7 @@ def test_evaluator_on_pictures():
 
 def test_a_probe_needs_other_pictures_to_be_scored_on():
     with pytest.raises(UserError, match="test set"):
-        probe()(Means())
+        Linear(data=labelled(bright()))
 
 
 def test_features_that_are_not_numbers_give_chance():

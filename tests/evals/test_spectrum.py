@@ -5,8 +5,11 @@ import torch
 
 from sightline.evals.spectrum import (
     alignment,
+    decay,
     effective_rank,
+    eigenvalues,
     feature_std,
+    lidar,
     retrieval,
     uniformity,
 )
@@ -127,3 +130,85 @@ def test_bfloat16_rises_to_float32(measure):
     value = measure(h.bfloat16())
     assert value.dtype == torch.float32
     assert value.item() == pytest.approx(measure(h).item(), abs=0.05)
+
+
+def views_of(means, spread):
+    """Two views of each picture for every direction: its mean plus and minus the spread there."""
+    d = means.shape[1]
+    away = torch.cat([spread * torch.eye(d), -spread * torch.eye(d)]).to(means)
+    return means[:, None] + away
+
+
+@pytest.mark.parametrize("rank", [1, 3, 8])
+def test_lidar_counts_the_directions_that_tell_pictures_apart(rank):
+    means = torch.cat([torch.eye(8)[:rank], -torch.eye(8)[:rank]]).double()
+    assert lidar(views_of(means, 0.3)).item() == pytest.approx(rank, rel=1e-4)
+
+
+def test_lidar_does_not_count_directions_that_only_tell_views_apart():
+    """Where the effective rank is fooled: the paper's point against it."""
+    means = torch.cat([gaussian(400, 2), torch.zeros(400, 6)], dim=1)
+    noise = torch.cat([torch.zeros(400, 10, 2), gaussian(4000, 6).view(400, 10, 6)], dim=2)
+    views = means[:, None] + noise
+    assert lidar(views).item() == pytest.approx(2, abs=0.1)
+    assert effective_rank(views[:, 0]).item() > 6
+
+
+@pytest.mark.parametrize("n", [12, 60])
+def test_lidar_is_the_generalised_eigenvalue_problem_of_scipy(n):
+    """With more pictures than directions, and with fewer."""
+    from scipy.linalg import eigh
+
+    views = gaussian(n * 5 * 20, 1).view(n, 5, 20) * torch.linspace(0.1, 2, 20).double()
+    mean = views.mean(1)
+    between = torch.cov(mean.T)
+    within = sum(torch.cov(v.T) for v in views) / n + 1e-4 * torch.eye(20)
+    values = eigh(between.numpy(), within.numpy(), eigvals_only=True).clip(min=0)
+    share = values / values.sum() + 1e-7
+    expected = math.exp(-(share * [math.log(p) for p in share]).sum())
+    assert lidar(views).item() == pytest.approx(expected, rel=2e-4)
+
+
+def test_lidar_does_not_change_when_features_are_turned():
+    views = gaussian(30 * 4 * 6, 1, seed=3).view(30, 4, 6)
+    turn = torch.linalg.qr(gaussian(6, 6, seed=4)).Q
+    assert lidar(views @ turn).item() == pytest.approx(lidar(views).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [20, 200])
+def test_eigenvalues_are_those_of_the_covariance(n):
+    h = gaussian(n, 30) + 5
+    expected = torch.linalg.eigvalsh(torch.cov(h.T, correction=0)).flip(0)
+    found = eigenvalues(h)
+    torch.testing.assert_close(found, expected[: len(found)], atol=1e-10, rtol=1e-8)
+    assert len(found) == min(n, 30)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("count", [6, 50, 400])
+def test_decay_finds_the_exponent_of_a_power_law(alpha, count):
+    values = 3 * torch.arange(1, count + 1).double() ** -alpha
+    assert decay(values).item() == pytest.approx(alpha, rel=1e-9)
+
+
+def test_decay_is_numpy_s_weighted_line():
+    import numpy as np
+
+    values = gaussian(60, 1)[:, 0].exp().sort(descending=True).values
+    rank = np.arange(3, 61)
+    slope = np.polyfit(np.log(rank), values[2:].log().numpy(), 1, w=rank**-0.5)[0]
+    assert decay(values).item() == pytest.approx(-slope, rel=1e-9)
+
+
+def test_decay_leaves_rounding_out_and_refuses_to_guess():
+    values = torch.arange(1, 31).double() ** -1.5
+    padded = torch.cat([values, torch.full((30,), 1e-17, dtype=torch.float64)])
+    assert decay(padded).item() == pytest.approx(1.5, rel=1e-9)
+    assert math.isnan(decay(values[:4]).item())
+    assert math.isnan(decay(torch.zeros(50)).item())
+
+
+def test_lidar_of_what_is_not_finite_is_not_finite():
+    views = torch.ones(3, 2, 2)
+    views[0, 0, 0] = torch.inf
+    assert math.isnan(lidar(views).item())

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sightline.evals.features import device_of
 from sightline.evals.knn import KNN
+from sightline.views import Centre
 
 SIDE = 32  # pixels; enough to recognise most things, few enough to compare quickly
 BINS = 4  # per colour when red, green and blue are counted together
@@ -33,14 +34,17 @@ class ColourHistogram(nn.Module):
 
 def baselines(knn: KNN, untrained: nn.Module) -> dict[str, float]:
     """The given kNN's accuracy on pixels, colours and untrained features, and of a fixed guess."""
-    side = min(SIDE, knn.spec.size)
-    whole = replace(knn.spec, size=side, resize=side)
-    device = knn.device or device_of(untrained)
-    pixels = replace(knn, spec=whole, device=device)
-    colours = replace(knn, spec=replace(whole, mean=(0.0,), std=(1.0,)), device=device)
+    data = knn.data
+    side = min(SIDE, data.spec.size)
+    whole = replace(data.spec, size=side, resize=side)
+    device = data.device or device_of(untrained)
+
+    def of(network: nn.Module, spec: Centre) -> float:
+        return replace(knn, data=replace(data, spec=spec, device=device))(network)["accuracy"]
+
     return {
-        "pixels": pixels(nn.Flatten())["accuracy"],
-        "colour_histogram": colours(ColourHistogram())["accuracy"],
+        "pixels": of(nn.Flatten(), whole),
+        "colour_histogram": of(ColourHistogram(), replace(whole, mean=(0.0,), std=(1.0,))),
         "untrained": knn(untrained)["accuracy"],
         "chance": chance(knn),
     }
@@ -48,5 +52,5 @@ def baselines(knn: KNN, untrained: nn.Module) -> dict[str, float]:
 
 def chance(knn: KNN) -> float:
     """Accuracy of always guessing the training set's most common class."""
-    train, test = knn.labels()
+    train, test = knn.data.labels()
     return (test == train.bincount().argmax()).double().mean().item()

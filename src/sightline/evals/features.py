@@ -1,23 +1,24 @@
-"""Features of many pictures at once, and the labelled sets that evaluators compare."""
+"""Features of many pictures at once, and the augmented batches that classifiers learn from.
 
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
+Every other file of `evals` gets its pixels and views from here.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int64
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor, nn
 
+from sightline import dist
 from sightline.data import Pictures
-from sightline.errors import UserError, nearest
-from sightline.evals.splits import Split
-from sightline.views import Centre, centre
+from sightline.data.loader import AHEAD, ahead
+from sightline.errors import UserError
+from sightline.progress import shown
+from sightline.views import Centre, View, centre, make_views
 
-SHOW_AFTER = 2.0  # seconds; a bar for less only flickers
+Item = TypeVar("Item")
 
 
 class Features(NamedTuple):
@@ -38,22 +39,36 @@ def features(
     autocast: torch.dtype | None = None,
     index: Int64[Tensor, " m"] | None = None,
     progress: str | None = None,
+    shared: bool = False,
 ) -> Features:
     """Features of the evaluation view of all pictures, or of those in `index`, without a graph.
 
     `device` is where the backbone is, unless told; `progress` is what a bar says if this takes
-    more than a moment.
+    more than a moment. With `shared` every process calls this, encodes its share of the batches
+    and is given all: the batches, and so the numbers, are those of one process.
     """
     index = torch.arange(len(pictures)) if index is None else index.cpu()
     device = torch.device(device) if device else device_of(backbone)
+    parts = index.split(batch_size)
+    world = dist.world_size() if shared else 1
+    turns = -(-len(parts) // world)
+    mine = [parts[min(t * world + dist.rank(), len(parts) - 1)] for t in range(turns)]
     rows: list[Tensor] = []
     with evaluating(backbone):
-        for part in shown(index.split(batch_size), progress):
+        for part in shown(parts if world == 1 else mine, progress):
             pixels, sizes = pictures.batch(part)
             x = centre(pixels.to(device), sizes.to(device), spec)
             rows.append(encode(backbone, x, autocast))
+    h = torch.cat(rows) if world == 1 else _in_turn(rows, batch_size, world)[: len(index)]
     y = None if pictures.labels is None else pictures.labels[index.to(pictures.labels.device)]
-    return Features(torch.cat(rows), None if y is None else y.to(device), index.to(device))
+    return Features(h, None if y is None else y.to(device), index.to(device))
+
+
+def _in_turn(rows: list[Tensor], batch_size: int, world: int) -> Float[Tensor, "m d"]:
+    """The batches of all processes in the order in which they were dealt out."""
+    whole = [torch.cat([r, r.new_zeros(batch_size - len(r), r.shape[1])]) for r in rows]
+    gathered = dist.gather(torch.cat(whole)).view(world, len(rows), batch_size, -1)
+    return gathered.transpose(0, 1).flatten(0, 2)
 
 
 @torch.no_grad()
@@ -62,9 +77,55 @@ def encode(
 ) -> Float[Tensor, "n d"]:
     """Feature rows of a batch, in at least float32, without a graph."""
     own = next(backbone.parameters(), x)
-    with torch.autocast(x.device.type, autocast, enabled=autocast is not None):
-        h = backbone(x.to(own.dtype))
+    try:
+        with torch.autocast(x.device.type, autocast, enabled=autocast is not None):
+            h = backbone(x.to(own.dtype))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError) as error:  # how networks refuse another size
+        c, height, width = x.shape[1:]
+        raise UserError(
+            f"The backbone cannot take pictures of {height} x {width} with {c} channels: {error}. "
+            "Give pictures of the size and channels that it was made for."
+        ) from error
+    if h.ndim != 2 or len(h) != len(x):
+        raise UserError(
+            f"The backbone gave {tuple(h.shape)} for {len(x)} pictures; one row of features for "
+            "each is expected. Take its classifier off and pool its maps."
+        )
     return h.to(torch.promote_types(h.dtype, torch.float32))
+
+
+class Drawn(NamedTuple):
+    """Random views of a batch, and what their draws were keyed by."""
+
+    x: Float[Tensor, "n c s s"]
+    index: Int64[Tensor, " n"]  # type: ignore[assignment]
+    at: Int64[Tensor, "n 1"]  # each row's epoch, or a number of its own for a repeated picture
+
+
+def random_views(
+    pictures: Pictures,
+    batches: Iterable[Sequence[tuple[int, Int64[Tensor, " _"]]]],
+    view: View,
+    *,
+    seed: int,
+    device: torch.device,
+) -> Iterator[Drawn]:
+    """A batch for each list of (epoch, pictures): views are functions of (seed, epoch, picture)."""
+
+    def read() -> Iterator[list[tuple[int, Tensor, Tensor, Tensor]]]:
+        for parts in batches:
+            yield [(epoch, *pictures.batch(index), index) for epoch, index in parts]
+
+    waits = pictures.device.type == "cpu" and device.type == "cuda"
+    for parts in ahead(read(), AHEAD) if waits else read():
+        rows = []
+        for epoch, pixels, sizes, index in parts:
+            moved = [t.to(device, non_blocking=True) for t in (pixels, sizes, index)]
+            x = make_views((view,), *moved, seed=seed, epoch=epoch)[0]
+            rows.append((x, moved[2], torch.full_like(moved[2], epoch)[:, None]))
+        yield Drawn(*(torch.cat(column) for column in zip(*rows, strict=True)))
 
 
 def device_of(backbone: nn.Module) -> torch.device:
@@ -77,125 +138,11 @@ def evaluating(backbone: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; afterwards every part is back in the mode it had."""
     modes = [(module, module.training) for module in backbone.modules()]
     backbone.eval()
+    # What training compiled would be compiled anew for another mode and other shapes.
+    compiled = any(module._compiled_call_impl is not None for module, _ in modes)
     try:
-        yield
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            yield
     finally:
         for module, training in modes:
             module.training = training
-
-
-def shown(steps: Iterable[Tensor], title: str | None) -> Iterator[Tensor]:
-    """The steps, with a bar on a terminal once they have taken a moment."""
-    todo = list(steps)
-    console = Console(stderr=True)
-    bar = Progress(console=console, transient=True)
-    task = bar.add_task(title or "", total=len(todo))
-    since = time.monotonic()
-    started = False
-    try:
-        for step in todo:
-            late = time.monotonic() - since > SHOW_AFTER
-            if title and late and not started and console.is_terminal:
-                bar.start()
-                started = True
-            yield step
-            bar.advance(task)
-    finally:
-        if started:
-            bar.stop()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Labelled:
-    """Labelled pictures to learn from and to be scored on; evaluators add how.
-
-    The scored pictures are those of `test`; without it those of `split.test`, learnt from
-    `split.train`, both of `train`; without either it depends on the evaluator.
-    """
-
-    train: Pictures
-    test: Pictures | None = None
-    spec: Centre
-    split: Split | None = None
-    batch_size: int = 256
-    device: torch.device | None = None  # None: where the backbone is
-    autocast: torch.dtype | None = None
-    progress: bool = False
-
-    def __post_init__(self) -> None:
-        for name, pictures in (("training", self.train), ("test", self.test)):
-            if pictures is None:
-                continue
-            if pictures.labels is None:
-                raise UserError(
-                    f"The {name} pictures have no labels, which this evaluation needs. Put each "
-                    "class into its own sub-folder, or evaluate without labels."
-                )
-            if len(pictures) and int(pictures.labels.min()) < 0:
-                raise UserError(
-                    f"Some {name} pictures have a label below 0, which often means that labels are "
-                    "withheld. Take a split whose labels are public."
-                )
-        if self.test is not None:
-            if self.split is not None:
-                raise UserError("Give test pictures or a split of the training pictures, not both.")
-            self._translation(self.test)
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes there are to choose from."""
-        assert self.train.labels is not None
-        return max(len(self.train.class_names), int(self.train.labels.max()) + 1)
-
-    def features(self, backbone: nn.Module) -> tuple[Features, Features | None]:
-        """Features of what is learnt from and of what is scored; labels mean the same in both."""
-
-        def of(pictures: Pictures, index: Tensor | None, title: str) -> Features:
-            return features(
-                backbone,
-                pictures,
-                self.spec,
-                batch_size=self.batch_size,
-                device=self.device,
-                autocast=self.autocast,
-                index=index,
-                progress=title if self.progress else None,
-            )
-
-        train_y, test_y = self.labels()
-        inside = self.split
-        train = of(self.train, inside and inside.train, "training features")
-        train = train._replace(y=train_y.to(train.h.device))
-        if self.test is None and inside is None:
-            return train, None
-        scored = self.train if self.test is None else self.test
-        test = of(scored, inside and inside.test, "test features")
-        return train, test._replace(y=test_y.to(train.h.device))
-
-    def labels(self) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " m"]]:
-        """Labels of what is learnt from and of what is scored, by the training set's numbers."""
-        assert self.train.labels is not None
-        train = self.train.labels.cpu()
-        if self.split is not None:
-            return train[self.split.train], train[self.split.test]
-        if self.test is None:
-            return train, train
-        assert self.test.labels is not None
-        return train, self._translation(self.test)[self.test.labels.cpu()]
-
-    def _translation(self, test: Pictures) -> Int64[Tensor, " c"]:
-        """The training set's number for each class of the test set.
-
-        Classes are numbered by name within a set, so a set that lacks one numbers the rest anew.
-        """
-        known = list(self.train.class_names)
-        if not known or not test.class_names:
-            assert test.labels is not None
-            return torch.arange(int(test.labels.max()) + 1 if len(test) else 0)
-        for name in test.class_names:
-            if name not in known:
-                raise UserError(
-                    f'The test pictures have a class "{name}" that the training pictures lack.'
-                    f"{nearest(name, known)} Both must use the same names."
-                )
-        return torch.tensor([known.index(name) for name in test.class_names])

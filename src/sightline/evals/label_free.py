@@ -9,8 +9,9 @@ from torch import nn
 from sightline import random
 from sightline.data import Pictures
 from sightline.errors import UserError
-from sightline.evals.features import device_of, encode, evaluating, shown
+from sightline.evals.features import device_of, encode, evaluating
 from sightline.evals.spectrum import alignment, effective_rank, retrieval, uniformity
+from sightline.progress import shown
 from sightline.views import View, make_views
 
 EPOCH = 2**31 - 1  # draws views that no epoch of training showed

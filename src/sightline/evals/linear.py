@@ -8,7 +8,7 @@ arXiv:2103.00020, appendix A.3). The winner is solved again on the whole trainin
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from sightline.errors import UserError
-from sightline.evals.features import Features, Labelled
+from sightline.evals.features import Features
 from sightline.evals.knn import accuracy
-from sightline.evals.splits import stratified
+from sightline.evals.labelled import Labelled
+from sightline.evals.splits import Split, stratified
 
 LOGITS = 1 << 26  # held at a time: 256 MiB in float32
 MEMORY = 10  # past steps from which L-BFGS guesses the curvature
@@ -128,42 +129,61 @@ def standardised(
     return F.pad((h - like.mean(dim=0)) / spread, (0, 1), value=1.0)
 
 
+class Choice(NamedTuple):
+    """Which of several classifiers a held-out set prefers."""
+
+    winner: int
+    accuracy: float
+
+
+def best(logits: Float[Tensor, "s n c"], y: Int64[Tensor, " n"]) -> Choice:
+    """The better accuracy wins; where a small held-out set cannot tell, the lower loss does."""
+    own = y.expand(len(logits), -1)
+    right = (logits.argmax(dim=2) == own).double().mean(dim=1)
+    loss = F.cross_entropy(logits.flatten(0, 1), own.flatten(), reduction="none")
+    loss = loss.view(own.shape).mean(dim=1).nan_to_num(torch.inf)
+    rank = list(zip(right.tolist(), (-loss).tolist(), strict=True))
+    winner = max(range(len(rank)), key=rank.__getitem__)
+    return Choice(winner, rank[winner][0])
+
+
+def held_out(y: Int64[Tensor, " n"], *, seed: int) -> Split | None:
+    """A tenth of what is learnt from, to choose settings by; None where no class has two."""
+    if int(y.bincount().max()) < 2:
+        return None
+    part = stratified(y, test_share=0.1, seed=seed)
+    return Split(part.train.to(y.device), part.test.to(y.device))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Linear(Labelled):
+class Linear:
     """Share of pictures that a linear classifier of the features gets right."""
 
+    data: Labelled
     weight_decays: tuple[float, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
     max_steps: int = 200
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        refuse_unscored(self.data)
+        if not self.weight_decays or min(self.weight_decays) < 0:
+            raise UserError(
+                f"weight_decays is {self.weight_decays}. Give one or more, each 0 or above."
+            )
+
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         """The evaluator's numbers for a backbone."""
-        return self.score(*self.features(backbone))
+        return self.score(*self.data.features(backbone))
 
     def score(self, train: Features, test: Features | None) -> dict[str, float]:
         """Accuracy on the test set, and the weight decay that the held-out tenth chose."""
-        if test is None:
-            raise UserError("A linear probe is scored on other pictures. Give it a test set.")
-        assert train.y is not None and test.y is not None
+        assert test is not None and train.y is not None and test.y is not None
         x, y = standardised(train.h, train.h), train.y
-        part = stratified(y, test_share=0.1, seed=self.seed)
-        fitted, held_out = part.train.to(x.device), part.test.to(x.device)
-        weights = self._solve(x[fitted], y[fitted], self.weight_decays)
-        logits = torch.einsum("nd,sdc->snc", x[held_out], weights)
-        own = y[held_out].expand(len(weights), -1)
-        right = (logits.argmax(dim=2) == own).double().mean(dim=1)
-        loss = F.cross_entropy(logits.flatten(0, 1), own.flatten(), reduction="none")
-        # The better accuracy wins; where a small held-out set cannot tell, the lower loss does.
-        rank = list(zip(right.tolist(), (-loss.view(own.shape).mean(dim=1)).tolist(), strict=True))
-        winner = max(range(len(rank)), key=rank.__getitem__)
-        decay = self.weight_decays[winner]
-        final = self._solve(x, y, (decay,), weights[winner : winner + 1])[0]
+        decay, start, seen = self._chosen(x, y)
+        final = self._solve(x, y, (decay,), start)[0]
         guesses = (standardised(test.h, train.h) @ final).argmax(dim=1)
-        return {
-            "accuracy": accuracy(guesses, test.y),
-            "held_out_accuracy": rank[winner][0],
-            "weight_decay": decay,
-        }
+        found = {"accuracy": accuracy(guesses, test.y), "weight_decay": decay}
+        return found if seen is None else found | {"held_out_accuracy": seen}
 
     def settings(self) -> dict[str, Any]:
         """What decided the number, for the result file."""
@@ -176,6 +196,17 @@ class Linear(Labelled):
             "seed": self.seed,
         }
 
+    def _chosen(self, x: Tensor, y: Tensor) -> tuple[float, Tensor | None, float | None]:
+        """The decay, weights to start from, and what the held-out tenth said of it."""
+        part = held_out(y, seed=self.seed)
+        if part is None or len(self.weight_decays) == 1:
+            return self.weight_decays[len(self.weight_decays) // 2], None, None
+        weights = self._solve(x[part.train], y[part.train], self.weight_decays)
+        logits = torch.einsum("nd,sdc->snc", x[part.test], weights)
+        choice = best(logits, y[part.test])
+        decay = self.weight_decays[choice.winner]
+        return decay, weights[choice.winner : choice.winner + 1], choice.accuracy
+
     def _solve(
         self, x: Tensor, y: Tensor, decays: tuple[float, ...], start: Tensor | None = None
     ) -> Tensor:
@@ -183,7 +214,13 @@ class Linear(Labelled):
             x,
             y,
             weight_decays=decays,
-            num_classes=self.num_classes,
+            num_classes=self.data.num_classes,
             max_steps=self.max_steps,
             start=start,
         )
+
+
+def refuse_unscored(data: Labelled) -> None:
+    """Refuse labelled pictures that leave nothing apart to be scored on."""
+    if not data.apart:
+        raise UserError("A classifier is scored on other pictures. Give it a test set or a split.")

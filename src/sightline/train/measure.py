@@ -1,32 +1,35 @@
 """Measure an encoder beside the untrained one, and write down what was found."""
 
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from sightline import random
+from sightline import dist, random
 from sightline.data import Pictures
 from sightline.evals.baselines import baselines
-from sightline.evals.features import features
+from sightline.evals.features import Features, features
 from sightline.evals.knn import KNN
 from sightline.evals.label_free import LabelFree
+from sightline.evals.labelled import Labelled
 from sightline.evals.linear import Linear
 from sightline.evals.pictures import write_map, write_neighbours, write_views
+from sightline.evals.protocols import Asked, Evaluator, protocol
 from sightline.evals.splits import Split, saved_split, stratified
+from sightline.evals.sweep import Swept
 from sightline.recipe import Recipe
 from sightline.runs import Run
-from sightline.views import Centre, for_channels
+from sightline.train.candidates import UNTRAINED, Candidate, evaluation_view
 
 ONLINE = 5000  # pictures looked at during training: more would cost more than the steps between
+Made = TypeVar("Made")
+Seen = dict[str, tuple[Features, Features | None]]
 SHOWN = 5000  # pictures among which the report looks for neighbours
-
-
-def evaluation_view(recipe: Recipe) -> Centre:
-    """The whole picture for small views; the middle 7/8 for large ones, as is usual."""
-    size = recipe.views[0].size
-    resize = size if size < 96 else size * 8 // 7
-    return for_channels(Centre(size=size, resize=resize), recipe.data.channels)
 
 
 def online_knn(recipe: Recipe, pictures: Pictures) -> KNN | None:
@@ -35,51 +38,130 @@ def online_knn(recipe: Recipe, pictures: Pictures) -> KNN | None:
         return None
     some = _some(pictures, ONLINE, recipe.seed)
     split = stratified(pictures.labels.cpu()[some], seed=recipe.seed)
-    return KNN(
+    data = Labelled(
         train=pictures,
         spec=evaluation_view(recipe),
         split=Split(some[split.train], some[split.test]),
     )
+    return KNN(data=data, ks=(20,))
 
 
 def with_labels(
     run: Run,
-    recipe: Recipe,
-    trained: nn.Module,
-    untrained: nn.Module,
+    candidates: Sequence[Candidate],
     train: Pictures,
     test: Pictures | None,
     *,
-    k: int = 20,
-    temperature: float = 0.07,
-    seed: int = 0,
+    names: Sequence[str] = ("knn", "linear"),
+    asked: Asked | None = None,
+    source: str = "backbone",
 ) -> dict[str, dict[str, Any]]:
-    """kNN and linear accuracy, trained and untrained, and what needs no network at all."""
-    split = saved_split(run.path / "splits", train, seed=seed) if test is None else None
-    data: dict[str, Any] = dict(train=train, test=test, split=split, progress=True)
-    data["spec"] = evaluation_view(recipe)
-    knn = KNN(k=k, temperature=temperature, **data)
-    linear = Linear(seed=seed, **data)
-    after, before = knn.features(trained), knn.features(untrained)
-    about = {
-        "train": len(split.train if split else train),
-        "test": len(split.test if split else test or ()),
-        "features": "backbone",
-        "split": "80/20, stratified, in splits/" if split else "as given",
-        "notes": list(split.notes) if split else [],
+    """Each protocol of labelled pictures, as `scored` does, and what needs no network at all."""
+    asked = asked or Asked()
+    asked = replace(asked, splits=asked.splits or run.path / "splits")
+    split = None
+    if test is None:
+        split = _alike(partial(saved_split, run.path / "splits", train, seed=asked.seed))
+    sets = {
+        c.word: Labelled(
+            train=train,
+            test=test,
+            split=split,
+            spec=c.spec,
+            progress=True,
+            shared=dist.world_size() > 1,
+        )
+        for c in candidates
     }
+    seen: Seen = {}
     found: dict[str, dict[str, Any]] = {}
-    for name, evaluator in (("knn", knn), ("linear", linear)):
-        scores = evaluator.score(*after)
-        found[name] = {
-            **scores,
-            "untrained_accuracy": evaluator.score(*before)["accuracy"],
-            "settings": evaluator.settings() | about | {"seed": seed},
-        }
-    found["baselines"] = baselines(knn, untrained)
-    for name, result in found.items():
-        run.write_result(name, result)
+    for name in names:
+        file = name if source == "backbone" else f"{name}.{source}"
+
+        def make(candidate: Candidate, name: str = name) -> Evaluator:
+            return _alike(partial(protocol, name, sets[candidate.word], asked))
+
+        about = {"features": source, "seed": asked.seed}
+        found[file] = scored(run, file, candidates, make, about=about, seen=seen)
+    if "knn" in names and len(candidates) > 1 and candidates[1].word == UNTRAINED:
+        one = KNN(data=sets[UNTRAINED], ks=asked.ks, temperature=asked.temperature)
+        found["baselines"] = baselines(one, candidates[1].network)
+        write(run, "baselines", found["baselines"])
     return found
+
+
+def scored(
+    run: Run,
+    name: str,
+    candidates: Sequence[Candidate],
+    make: Callable[[Candidate], Evaluator],
+    *,
+    about: dict[str, Any],
+    seen: Seen | None = None,
+) -> dict[str, Any]:
+    """One protocol's numbers for the first candidate, those of the others beside, and a file.
+
+    The file is written once the first has its numbers, and again with each other's.
+    """
+    found: dict[str, Any] = {}
+    for candidate in candidates:
+        evaluator = make(candidate)
+        numbers = _numbers(evaluator, candidate, {} if seen is None else seen)
+        if candidate is candidates[0]:
+            found = {**numbers, "settings": evaluator.settings() | _about(evaluator) | about}
+        elif candidate.word == UNTRAINED:
+            found |= {f"untrained_{key}": value for key, value in numbers.items()}
+        else:
+            found.setdefault("beside", {})[candidate.word] = numbers
+        write(run, name, found)
+    return found
+
+
+def _alike(make: Callable[[], Made]) -> Made:
+    """What every process makes from files that the first one writes."""
+    made = make() if dist.rank() == 0 else None
+    dist.barrier()
+    return make() if made is None else made
+
+
+def _numbers(evaluator: Evaluator, candidate: Candidate, seen: Seen) -> dict[str, float]:
+    """The evaluator's numbers; features of the same pictures are computed once for all."""
+    if not isinstance(evaluator, KNN | Linear | Swept) or evaluator.data.few is not None:
+        return evaluator(candidate.network)
+    if candidate.word not in seen:
+        seen[candidate.word] = evaluator.data.features(candidate.network)
+    return evaluator.score(*seen[candidate.word])
+
+
+def _about(evaluator: Evaluator) -> dict[str, Any]:
+    """What was learnt from and scored."""
+    data = getattr(evaluator, "data", None)
+    if not isinstance(data, Labelled):
+        return {}
+    learnt, scored = data.labels()
+    return {
+        "train": len(learnt),
+        "test": len(scored),
+        "split": "80/20, stratified, in splits/" if data.split else "as given",
+        "view": f"{data.spec.size} px of {data.spec.resize}",
+        "notes": list(data.notes),
+    }
+
+
+def write(run: Run, name: str, result: dict[str, Any]) -> None:
+    """Keep a result, by the first process; what is not a number is null."""
+    if dist.rank() == 0:
+        run.write_result(name, _finite(result))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def without_labels(

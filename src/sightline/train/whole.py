@@ -1,13 +1,14 @@
 """A run from beginning to end: pictures, training, measurements, verdict, report."""
 
 import platform
+from dataclasses import replace
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from sightline import dist, report
-from sightline.data import Pictures, load, open_source
+from sightline.data import Pictures, Source, open_pictures, open_source, planned
 from sightline.data.loader import check_batches
 from sightline.errors import UserError
 from sightline.evals.baselines import baselines
@@ -36,7 +37,10 @@ def begin(
     """A new run; an automatic recipe that does not fit in memory is retried with one that does."""
     dist.start(device.type)
     try:
-        pictures = pictures_of(recipe, device, console)
+        source = source_of(recipe)
+        recipe, settled = with_plan(recipe, source, device)
+        reasons = reasons | settled
+        pictures = pictures_of(recipe, device, console, source)
         try:
             _run(recipe, reasons, run, pictures, device, console)
         except torch.OutOfMemoryError:
@@ -68,8 +72,8 @@ def go_on(recipe: Recipe, run: Run, device: torch.device, console: Console) -> N
         dist.stop()
 
 
-def pictures_of(recipe: Recipe, device: torch.device, console: Console | None = None) -> Pictures:
-    """The decoded pictures of a recipe, on the device if they fit."""
+def source_of(recipe: Recipe) -> Source:
+    """The encoded pictures of a recipe."""
     data = recipe.data
     source = open_source(data.path, labels=data.labels, classes=data.classes)
     if recipe.method.needs_labels and source.labels is None:
@@ -78,26 +82,60 @@ def pictures_of(recipe: Recipe, device: torch.device, console: Console | None = 
             "--labels if its sub-folders are classes, or choose a method of `sightline methods` "
             "that learns without."
         )
-    pictures = load(source, store_size=data.store_size, channels=data.channels)
+    return source
+
+
+def with_plan(recipe: Recipe, source: Source, device: torch.device) -> tuple[Recipe, Reasons]:
+    """The recipe with how its pictures are kept and decoded settled, and why it is so."""
+    data = recipe.data
+    made = planned(
+        source,
+        keep=data.keep,
+        decoder=data.decoder,
+        store_size=data.store_size,
+        channels=data.channels,
+        device=device,
+    )
+    return replace(recipe, data=replace(data, keep=made.keep, decoder=made.decoder)), made.reasons
+
+
+def pictures_of(
+    recipe: Recipe,
+    device: torch.device,
+    console: Console | None = None,
+    source: Source | None = None,
+) -> Pictures:
+    """The pictures of a recipe; kept ones are on the device if they fit."""
+    source = source_of(recipe) if source is None else source
+    if device.type != "cuda" and recipe.data.decoder == "nvjpeg":  # a run from another machine
+        recipe = replace(recipe, data=replace(recipe.data, decoder="cpu"))
+    recipe, _ = with_plan(recipe, source, device)
+    data = recipe.data
+    pictures = open_pictures(
+        source,
+        keep=data.keep,
+        decoder=data.decoder,
+        store_size=data.store_size,
+        channels=data.channels,
+        device=device,
+    )
     if console and pictures.notes:
         console.print("\n".join(pictures.notes), highlight=False, markup=False)
-    if console and pictures.skipped:
-        shown = ", ".join(f"{name} ({why})" for name, why in pictures.skipped[:5])
-        more = ", ..." if len(pictures.skipped) > 5 else ""
-        console.print(
-            f"Left out {len(pictures.skipped)} unreadable pictures: {shown}{more}",
-            highlight=False,
-            markup=False,
-        )
-    return resident(pictures, device)
+    if console:
+        _tell_skipped(pictures, console)
+    return pictures
 
 
-def resident(pictures: Pictures, device: torch.device) -> Pictures:
-    """The pictures in the device's memory, if they take no more than a third of what is free."""
-    if device.type != "cuda":
-        return pictures
-    free, _ = torch.cuda.mem_get_info(device)
-    return pictures.to(device) if pictures.bytes < free / 3 else pictures
+def _tell_skipped(pictures: Pictures, console: Console) -> None:
+    if not pictures.skipped:
+        return
+    shown = ", ".join(f"{name} ({why})" for name, why in pictures.skipped[:5])
+    more = ", ..." if len(pictures.skipped) > 5 else ""
+    console.print(
+        f"Left out {len(pictures.skipped)} unreadable pictures: {shown}{more}",
+        highlight=False,
+        markup=False,
+    )
 
 
 def choices(recipe: Recipe, reasons: Reasons) -> Table:
@@ -111,6 +149,8 @@ def choices(recipe: Recipe, reasons: Reasons) -> Table:
         "backbone": stem.name,
         "views": f"{len(recipe.views)} of {view.size} px",
         "data.store_size": recipe.data.store_size,
+        "data.keep": recipe.data.keep,
+        "data.decoder": recipe.data.decoder,
         "batch_size": recipe.batch_size,
         "epochs": recipe.epochs,
         "optim": f"{recipe.optim.name}, rate {recipe.optim.lr:g}",
@@ -168,6 +208,8 @@ def _finish(
         measure.draw_views(run, recipe, pictures)
     knn = measure.online_knn(recipe, pictures)
     state = pretrain(recipe, run, pictures, device, knn=knn, console=console)
+    if not pictures.kept:  # only now is it known
+        _tell_skipped(pictures, console)
     if dist.rank() == 0:
         _measured(recipe, run, pictures, device, state)
         verdict = conclude(run, recipe)

@@ -1,0 +1,283 @@
+"""Every evaluation by name: `family` or `family.variant`, whose it is, and how it is made.
+
+Each family keeps its settings in a dict of its own; here they are put together. A protocol is
+called with a backbone and gives numbers; `settings()` says what decided them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import tyro
+from torch import nn
+
+from sightline import dist
+from sightline.data import Pictures
+from sightline.errors import UserError, nearest
+from sightline.evals import few_labels, fine_tune, probe, svm, transfer
+from sightline.evals.analysis import Analysis
+from sightline.evals.classifier import Trained
+from sightline.evals.detection import Detection, Objects, Setting
+from sightline.evals.detection import settings as boxes
+from sightline.evals.few_labels import Amount, saved_few
+from sightline.evals.knn import KNN
+from sightline.evals.labelled import Labelled
+from sightline.evals.linear import Linear
+from sightline.evals.multilabel import MultiLabelled
+from sightline.evals.svm import SVM
+from sightline.evals.sweep import Swept
+from sightline.evals.training import Training
+from sightline.views import View
+
+Setting_ = TypeVar("Setting_", Training, Setting)
+
+
+Opens = Literal["labelled", "boxes", "pictures"]
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """What every protocol is: called with a backbone it gives numbers."""
+
+    def __call__(self, backbone: nn.Module, /) -> dict[str, float]:
+        """The numbers for a backbone."""
+
+    def settings(self) -> dict[str, Any]:
+        """What decided the numbers, for the result file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a user may say of any protocol; what a protocol does not have is left aside."""
+
+    ks: tuple[int, ...] = (20, 200)
+    temperature: float = 0.07
+    epochs: int | None = None
+    iterations: int | None = None  # of protocols that count these
+    batch_size: int | None = None
+    amount: Amount | None = None  # of labels, in place of that in the name
+    seed: int = 0
+    splits: Path | None = None  # where the choice of few labels is kept
+    flags: tuple[str, ...] = ()  # settings as on the command line: ("--head.lr", "0.1")
+
+
+class Named(NamedTuple):
+    """A protocol before it has data.
+
+    `make` takes (data, asked), where data are Labelled; a pair of Objects for "boxes"; for
+    "pictures" a pair of Pictures and the views that are drawn of them.
+    """
+
+    source: str
+    make: Callable[[Any, Asked], Evaluator]
+    setting: Any = None
+    opens: Opens = "labelled"
+
+    @property
+    def flags(self) -> bool:
+        """Whether it has settings that flags change."""
+        return isinstance(self.setting, Training | Setting)
+
+
+def knn(data: Labelled, asked: Asked) -> KNN:
+    """Nearest neighbours on the evaluation view."""
+    return KNN(data=data, ks=asked.ks, temperature=asked.temperature)
+
+
+def knn_alone(data: Labelled, asked: Asked) -> KNN:
+    """Each picture that may be learnt from by all the others; test pictures are left aside."""
+    return knn(replace(data, test=None, split=None, few=data.learnt), asked)
+
+
+def solved(data: Labelled, asked: Asked) -> Linear:
+    """The solved linear probe."""
+    return Linear(data=data, seed=asked.seed)
+
+
+def swept(data: Labelled, asked: Asked) -> Swept:
+    """The linear probe by SGD, all rates and decays at once."""
+    given = {"epochs": asked.epochs, "batch_size": asked.batch_size}
+    settings: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    return Swept(data=data, seed=asked.seed, **settings)
+
+
+def trained(training: Training, data: Labelled, asked: Asked) -> Trained:
+    """A classifier trained on augmented pictures."""
+    return Trained(data=data, training=changed(training, asked), seed=asked.seed)
+
+
+def few(
+    amount: Amount, make: Callable[[Labelled, Asked], Evaluator], data: Labelled, asked: Asked
+) -> Evaluator:
+    """The same with few labels, drawn once and kept."""
+    amount = asked.amount or amount
+    folder = asked.splits or Path("splits")
+    chosen = saved_few(folder, data.train, amount, among=data.learnt, seed=asked.seed)
+    return make(data.only(chosen), asked)
+
+
+def machines(name: str, data: Labelled | MultiLabelled, asked: Asked) -> SVM:
+    """A linear SVM for each class."""
+    if isinstance(data, MultiLabelled):
+        return SVM(data=data, seed=asked.seed, progress=data.progress)
+    return svm.published(name, data, seed=asked.seed)
+
+
+def detection(setting: Setting, data: tuple[Objects, Objects], asked: Asked) -> Detection:
+    """A detector trained from the backbone."""
+    if asked.iterations is not None:
+        setting = boxes.shortened(setting, asked.iterations)
+    if asked.batch_size is not None:
+        setting = replace(setting, batch_size=asked.batch_size)
+    setting = _flagged(setting, asked.flags)
+    train, test = data
+    return Detection(train=train, test=test, setting=setting, seed=asked.seed, progress=True)
+
+
+def analysis(data: tuple[Pictures, Sequence[View]], asked: Asked) -> Analysis:
+    """What the features look like, without labels."""
+    pictures, views = data
+    shared = dist.world_size() > 1
+    return Analysis(pictures=pictures, views=views, seed=asked.seed, progress=True, shared=shared)
+
+
+# Of evaluators' fields, those that are no settings of the protocol.
+UNTOLD = {"data", "pictures", "views", "seed", "batch_size", "autocast", "progress", "shared"}
+DETECTORS = {
+    "msbreg": "MSBReg (arXiv:2207.03552), supplement",
+    "simo": "SiMo, with EqCo (arXiv:2010.01929), appendix B.5",
+    "fast_moco": "Fast-MoCo (arXiv:2207.08220), supplement",
+    "small": "ours, for some hundred pictures",
+    "": "MoCo (arXiv:1911.05722): facebookresearch/moco, detection/",
+}
+
+
+def _detected(name: str) -> str:
+    return next(source for word, source in DETECTORS.items() if word in name)
+
+
+OURS = "ours: L-BFGS on standardised features; a held-out tenth chooses the decay"
+
+PROTOCOLS: dict[str, Named] = {
+    "knn": Named("InstDisc (arXiv:1805.01978), section 3.4", knn, KNN),
+    "knn.leave_one_out": Named(
+        "InstDisc (arXiv:1805.01978); among the training pictures alone", knn_alone, KNN
+    ),
+    "linear": Named(OURS, solved, Linear),
+    "linear.sgd": Named(
+        "ours: SGD on standardised features; a held-out tenth chooses rate and decay", swept, Swept
+    ),
+    **{
+        f"linear.{name}": Named(training.source, partial(trained, training), training)
+        for name, training in (probe.PUBLISHED | transfer.PUBLISHED).items()
+    },
+    **{
+        f"few_labels.{name}": Named(OURS, partial(few, amount, solved), amount)
+        for name, amount in few_labels.SOLVED.items()
+    },
+    **{
+        f"few_labels.{name}": Named(
+            training.source, partial(few, amount, partial(trained, training)), training
+        )
+        for name, (amount, training) in few_labels.PUBLISHED.items()
+    },
+    **{
+        f"fine_tune.{name}": Named(training.source, partial(trained, training), training)
+        for name, training in fine_tune.PUBLISHED.items()
+    },
+    **{
+        name: Named(source, partial(machines, name), SVM)
+        for name, (source, _) in svm.PUBLISHED.items()
+    },
+    **{
+        f"detection.{name}": Named(_detected(name), partial(detection, setting), setting, "boxes")
+        for name, setting in boxes.PUBLISHED.items()
+    },
+    "analysis": Named(
+        "RankMe (arXiv:2210.02885), LiDAR (arXiv:2312.04000), EqCo, JCL: see docs/analysis.md",
+        analysis,
+        Analysis,
+        "pictures",
+    ),
+}
+
+
+def named(name: str) -> Named:
+    """The protocol of this name; a near miss is offered."""
+    if name not in PROTOCOLS:
+        families = ", ".join(dict.fromkeys(n.split(".")[0] for n in PROTOCOLS))
+        raise UserError(
+            f'There is no protocol "{name}".{nearest(name, PROTOCOLS)} Families: {families}; '
+            "`sightline evaluate --protocols` lists all."
+        )
+    return PROTOCOLS[name]
+
+
+def protocol(name: str, data: Any, asked: Asked) -> Evaluator:
+    """The evaluator of this name on these data, which are of the kind that it opens."""
+    return named(name).make(data, asked)
+
+
+def changed(training: Training, asked: Asked) -> Training:
+    """The training with what the user asked for in place of what was published."""
+    if asked.epochs is not None:
+        training = training.lasting(asked.epochs)
+    if asked.batch_size is not None:
+        training = replace(training, batch_size=asked.batch_size)
+    return _flagged(training, asked.flags)
+
+
+def _flagged(setting: Setting_, flags: Sequence[str]) -> Setting_:
+    """Settings changed by flags as on the command line; a setting beneath none is --set.NAME."""
+    if not flags:
+        return setting
+    return tyro.cli(
+        type(setting),
+        prog="sightline evaluate RUN",
+        default=setting,
+        args=[flag.replace("--set.", "--", 1) for flag in flags],
+        config=(tyro.conf.AvoidSubcommands,),
+    )
+
+
+def listing() -> list[dict[str, str]]:
+    """A row for each protocol: its name, its settings in short, and its source."""
+    return [
+        {"name": name, "settings": in_short(found.setting), "source": found.source}
+        for name, found in PROTOCOLS.items()
+    ]
+
+
+def in_short(setting: Any) -> str:
+    """The settings that a reader compares, in one line."""
+    if isinstance(setting, Amount):
+        return f"{setting.words} of the labels"
+    if isinstance(setting, Training):
+        return _of_training(setting)
+    if isinstance(setting, Setting):
+        kind = ("Mask" if setting.masks else "Faster") + f" R-CNN, {setting.neck.upper()}"
+        return f"{kind}, {setting.iterations} iterations, batch {setting.batch_size}"
+    if is_dataclass(setting):
+        shown = [f for f in fields(setting) if f.name not in UNTOLD]
+        return ", ".join(f"{f.name.replace('_', ' ')} {f.default}" for f in shown)
+    return ""
+
+
+def _of_training(training: Training) -> str:
+    def rate(optim: Any) -> str:
+        scale = {"linear": " x batch/256", "sqrt": " x sqrt(batch)", "none": ""}[optim.scale]
+        return f"{optim.lr:g}{scale}"
+
+    head = training.head
+    kind = head.name + (f" ({head.flavour})" if head.name == "lars" else "")
+    rates = ", ".join(f"{r:g}" for r in training.rates)
+    under = "frozen" if training.backbone is None else f"at {rate(training.backbone)}"
+    steps = [f"{m / training.epochs:.0%}" for m in head.schedule.milestones]
+    schedule = f"x{head.schedule.gamma:g} at {', '.join(steps)}" if steps else head.schedule.kind
+    return (
+        f"{training.epochs} epochs, batch {training.batch_size}, {kind}, head at "
+        f"{f'one of {rates}' if rates else rate(head)}, backbone {under}, {schedule}, "
+        f"decay {head.weight_decay:g}"
+    )

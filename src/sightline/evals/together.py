@@ -1,0 +1,19 @@
+"""Work on many pictures, dealt out to the processes and put together again."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from sightline import dist
+
+
+def share(index: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
+    """This process's stretch of the pictures; the last picture fills up, so that all are equal."""
+    each = -(-len(index) // dist.world_size())
+    row = torch.arange(each) + dist.rank() * each
+    return index[row.clamp(max=len(index) - 1)]
+
+
+def together(rows: Float[Tensor, "m *rest"], count: int) -> Float[Tensor, "n *rest"]:
+    """The rows of all processes in the order of the pictures, on every process."""
+    return dist.gather(rows)[:count]

@@ -1,0 +1,121 @@
+"""Networks to be measured: a run's encoder, the same untrained, or any other that a word names."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from jaxtyping import Float
+from rich.console import Console
+from torch import Tensor, nn
+
+from sightline import dist
+from sightline.errors import UserError, nearest
+from sightline.nn import Backbone, Encoder
+from sightline.nn.encoder import fresh
+from sightline.recipe import Recipe, from_dict
+from sightline.runs import Run, read_json
+from sightline.train import checkpoint
+from sightline.train.run import build
+from sightline.views import Centre, for_channels
+
+IMAGE_SIZE = 224  # of encoders that do not say what they were made for
+UNTRAINED = "untrained"
+Source = Literal["backbone", "projector"]
+
+
+class Candidate(NamedTuple):
+    """A network to be measured, and the view that its pictures are shown in."""
+
+    word: str  # what the table calls it
+    network: nn.Module
+    spec: Centre
+    student: Encoder | None = None  # of a run: backbone and projector
+
+
+class Projected(nn.Module):
+    """A student's backbone and projector as one network of features."""
+
+    def __init__(self, student: Encoder) -> None:
+        super().__init__()
+        self.student = student
+
+    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
+        """The embedding of each picture."""
+        return self.student(x)[1]
+
+
+def saved_recipe(run: Run, *, allow: str | None = None) -> Recipe:
+    """The recipe of a run folder."""
+    return from_dict(read_json(run.recipe_path) or {}, allow=allow)
+
+
+def trained_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
+    """The student with the weights of the last checkpoint."""
+    saved = checkpoint.load(run, device)
+    if saved is None:
+        raise UserError(
+            f"{run.path} has no checkpoint yet: the run has not finished its first epoch. "
+            f"Go on with: sightline resume {run.path}"
+        )
+    student, prefix = build(recipe, device).student, "student."
+    weights = {k: v for k, v in saved["method"].items() if k.startswith(prefix)}
+    student.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()})
+    return student
+
+
+def trained_backbone(run: Run, recipe: Recipe, device: torch.device) -> Backbone:
+    """The student's backbone with the weights of the last checkpoint."""
+    return trained_student(run, recipe, device).backbone
+
+
+def evaluation_view(recipe: Recipe) -> Centre:
+    """The evaluation view of a run's first view."""
+    size = recipe.views[0].size
+    return for_channels(Centre(size=size, resize=resize_for(size)), recipe.data.channels)
+
+
+def resize_for(size: int) -> int:
+    """The whole picture for small views; the middle 7/8 for large ones, as is usual."""
+    return size if size < 96 else size * 8 // 7
+
+
+def candidate(
+    word: str, device: torch.device, source: str = "backbone", image_size: int | None = None
+) -> Candidate:
+    """A run's encoder or any other's, with the view that it expects."""
+    if source not in get_args(Source):
+        raise UserError(
+            f'features is "{source}"; give backbone or projector.'
+            f"{nearest(source, get_args(Source))}"
+        )
+    run = Run(Path(word))
+    if run.recipe_path.exists():
+        recipe = saved_recipe(run)
+        student = trained_student(run, recipe, device)
+        return Candidate(word, _part(student, source), evaluation_view(recipe), student)
+    if source != "backbone":
+        raise UserError(f"{word} has no projector: --features projector needs a run folder.")
+    from sightline.backbones.importer import open_backbone  # imports timm: a second
+
+    backbone, about = open_backbone(word, image_size=image_size, device=device)
+    console = Console(stderr=True, quiet=dist.rank() != 0)
+    console.print(about.sentence(), highlight=False, markup=False)
+    size = image_size or about.image_size or IMAGE_SIZE
+    spec = Centre(size=size, resize=resize_for(size))
+    if about.mean and about.std:
+        spec = replace(spec, mean=about.mean, std=about.std)
+    return Candidate(word, backbone, spec)
+
+
+def untrained(first: Candidate, device: torch.device, source: str = "backbone") -> Candidate:
+    """The same network without training: a run's own first weights, or weights drawn anew."""
+    if first.student is None:
+        torch.manual_seed(0)
+        return first._replace(word=UNTRAINED, network=fresh(first.network))
+    student = build(saved_recipe(Run(Path(first.word))), device).student
+    return Candidate(UNTRAINED, _part(student, source), first.spec, student)
+
+
+def _part(student: Encoder, source: str) -> nn.Module:
+    return student.backbone if source == "backbone" else Projected(student)

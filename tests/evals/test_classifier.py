@@ -1,0 +1,216 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from sightline.errors import UserError
+from sightline.evals.classifier import Trained
+from sightline.evals.features import random_views
+from sightline.evals.strong import DropPath
+from sightline.evals.training import COSINE, Strong, Training, falling, sgd
+from sightline.optim import Optim
+from tests.evals.small import SPEC, Means, Small, bright, from_pixels, labelled
+
+HEAD = Training(source="here", epochs=10, batch_size=20, head=sgd(1.0, COSINE))
+WHOLE = replace(HEAD, backbone=sgd(0.1, COSINE), head=sgd(0.1, COSINE))
+STRONG = Strong(
+    rand_augment=9.0,
+    smoothing=0.1,
+    mixup=0.8,
+    cutmix=1.0,
+    erase=0.5,
+    drop_path=0.3,
+    ema=0.9,
+    repeats=2,
+    layer_decay=0.7,
+)
+
+
+def trained(training=HEAD, n=60, classes=3, **settings):
+    data = labelled(bright(n, classes=classes), test=bright(30, classes=classes, seed=1))
+    return Trained(data=data, training=training, **settings)
+
+
+def test_all_regularisation_together_still_learns():
+    found = trained(replace(WHOLE, epochs=25, strong=STRONG))(Small())
+    assert found["accuracy"] >= 0.9
+    assert found["ema_accuracy"] >= 0.9
+
+
+def weights(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("training", [HEAD, WHOLE], ids=["frozen", "whole"])
+def test_what_can_be_told_apart_is(training):
+    assert trained(training)(Small()) == {"accuracy": 1.0}
+
+
+@pytest.mark.parametrize("training", [HEAD, WHOLE], ids=["frozen", "whole"])
+def test_labels_that_say_nothing_give_chance(training):
+    g = torch.Generator().manual_seed(0)
+
+    def noise(n):
+        pixels = torch.randint(0, 256, (n, 3, 8, 8), generator=g, dtype=torch.uint8)
+        return from_pixels(pixels, torch.randint(0, 3, (n,), generator=g))
+
+    it = Trained(data=labelled(noise(60), test=noise(600)), training=replace(training, epochs=5))
+    assert it(Small())["accuracy"] == pytest.approx(1 / 3, abs=0.08)
+
+
+@pytest.mark.parametrize("strong", [Strong(), STRONG], ids=["plain", "strong"])
+@pytest.mark.parametrize("training", [HEAD, WHOLE], ids=["frozen", "whole"])
+def test_the_backbone_that_was_given_never_changes(training, strong):
+    backbone = Small().train()
+    before = weights(backbone)
+    trained(replace(training, epochs=1, strong=strong))(backbone)
+    assert backbone.training
+    assert not any(isinstance(m, DropPath) for m in backbone.modules())
+    for name, value in backbone.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(p.requires_grad for p in backbone.parameters())
+
+
+def test_a_frozen_backbone_is_in_evaluation_mode():
+    class Tells(Means):
+        def forward(self, x):
+            modes.append(self.norm.training)
+            return super().forward(x)
+
+    modes = []
+    trained(replace(HEAD, epochs=1))(Tells())
+    assert modes and not any(modes)
+
+
+def test_frozen_training_is_torchs_loop():
+    """The head alone, step for step, on the same views."""
+    it = trained(replace(HEAD, epochs=2, head=sgd(0.5, falling(1), weight_decay=1e-3)))
+    model, _ = it.fit(Means(), it.data, (0.5,))
+    backbone, head = Means().eval(), nn.Linear(3, 3)
+    with torch.no_grad():
+        head.weight.copy_(it.fit(Means(), it.data, (1e-12,))[0].heads[0].weight)
+        head.bias.zero_()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.5, momentum=0.9, weight_decay=1e-3)
+    rows = [it._rows(it.data, step) for step in range(6)]
+    drawn = random_views(
+        it.data.train, rows, it.training.view(SPEC), seed=0, device=torch.device("cpu")
+    )
+    for step, (x, index, _) in enumerate(drawn):
+        optimizer.param_groups[0]["lr"] = 0.5 if step < 3 else 0.05
+        loss = nn.functional.cross_entropy(head(backbone(x).detach()), it.data.train.labels[index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.testing.assert_close(model.heads[0].weight, head.weight, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(model.heads[0].bias, head.bias, rtol=1e-5, atol=1e-6)
+
+
+def test_an_epoch_shows_every_picture_once():
+    it = trained(replace(HEAD, epochs=2))
+    for epoch in (0, 1):
+        (parts,) = zip(*(it._rows(it.data, 3 * epoch + step) for step in range(3)), strict=True)
+        assert {number for number, _ in parts} == {epoch}
+        assert torch.cat([index for _, index in parts]).sort().values.tolist() == list(range(60))
+
+
+def test_a_repeated_picture_stands_in_one_batch_with_views_of_its_own():
+    it = trained(replace(HEAD, strong=Strong(repeats=2)))
+    first, second = it._rows(it.data, 0)
+    assert (first[0], second[0]) == (0, 1)
+    assert first[1].tolist() == second[1].tolist()
+    assert len(first[1]) == 10
+    seen = torch.cat([part for step in range(3) for _, part in it._rows(it.data, step)])
+    assert len(seen.unique()) == 30  # half the pictures in an epoch of the same length
+
+
+def test_heads_of_several_rates_are_each_alone():
+    it = trained(replace(HEAD, epochs=2))
+    together, _ = it.fit(Small(), it.data, (0.01, 1.0))
+    for number, rate in enumerate((0.01, 1.0)):
+        alone, _ = it.fit(Small(), it.data, (rate,))
+        torch.testing.assert_close(together.heads[number].weight, alone.heads[0].weight)
+
+
+@pytest.mark.parametrize("training", [HEAD, replace(WHOLE, epochs=5)], ids=["frozen", "whole"])
+def test_a_held_out_tenth_chooses_the_rate(training):
+    found = trained(replace(training, rates=(1e-9, 0.5)))(Small())
+    assert found["rate"] == 0.5
+    assert found["accuracy"] == 1.0
+    assert "held_out_accuracy" in found
+
+
+def test_separate_rates_move_head_and_backbone_apart():
+    still = replace(WHOLE, epochs=1, backbone=sgd(1e-30, COSINE))
+    it = trained(still)
+    model, _ = it.fit(Small(), it.data, (0.1,))
+    first = Small()
+    torch.testing.assert_close(model.backbone.conv.weight, first.conv.weight, rtol=0, atol=1e-12)
+    assert not torch.equal(model.backbone.norm.running_mean, first.norm.running_mean)
+    moving, _ = trained(WHOLE).fit(Small(), it.data, (0.1,))
+    assert (moving.backbone.conv.weight - first.conv.weight).abs().max() > 1e-4
+
+
+def test_layer_decay_slows_what_is_near_the_pixels():
+    plain = replace(WHOLE, epochs=1)
+    decayed = replace(plain, strong=Strong(layer_decay=0.1))
+    moved = []
+    for training in (plain, decayed):
+        it = trained(training)
+        model, _ = it.fit(Small(), it.data, (0.1,))
+        moved.append((model.backbone.conv.weight - Small().conv.weight).norm().item())
+    assert moved[1] < 0.3 * moved[0]
+
+
+def test_the_moving_average_is_scored_beside():
+    found = trained(replace(WHOLE, strong=Strong(ema=1.0)))(Small())
+    assert found["accuracy"] == 1.0
+    assert found["ema_accuracy"] < 0.9  # it never moved from the first weights
+
+
+def test_top5_where_there_are_more_classes():
+    found = trained(replace(HEAD, epochs=1), classes=6)(Small())
+    assert found["accuracy"] <= found["top5"] <= 1
+
+
+def test_a_batch_is_no_larger_than_the_pictures_and_says_so():
+    it = trained(replace(HEAD, batch_size=4096))
+    assert it.settings()["batch_size"] == 60
+    assert "4096" in it.settings()["note"]
+    assert it(Small())["accuracy"] >= 0.9
+    assert "note" not in trained().settings()
+
+
+def test_too_few_pictures_get_a_sentence():
+    one = trained().data.only(torch.tensor([3]))
+    with pytest.raises(UserError, match="too few for a batch"):
+        Trained(data=one, training=HEAD)
+    with pytest.raises(UserError, match="test set"):
+        Trained(data=labelled(bright()), training=HEAD)
+
+
+def state(training):
+    """What a few steps on this process's share lead to."""
+    torch.manual_seed(0)
+    it = trained(training)
+    it = replace(it, data=replace(it.data, shared=True))
+    model, average = it.fit(Small().double(), it.data, (training.head.lr,))
+    return weights(model), None if average is None else weights(average), it(Small().double())
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        replace(HEAD, epochs=2),
+        replace(WHOLE, epochs=2),
+        replace(WHOLE, epochs=2, strong=STRONG),
+        replace(HEAD, epochs=2, head=Optim(name="lars", flavour="larc", lr=0.1)),
+    ],
+    ids=["frozen", "whole", "strong", "larc"],
+)
+def test_two_processes_equal_one(two_processes, training):
+    expected = state(training)
+    for found in two_processes(state, training):
+        torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found[1], expected[1], rtol=1e-5, atol=1e-6)
+        assert found[2] == expected[2]

@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sightline.errors import UserError
+from sightline.evals.few_labels import PUBLISHED, Amount, balanced, by_name, saved_few
+from tests.evals.small import bright
+
+
+@pytest.mark.parametrize(("amount", "each"), [({"share": 0.1}, 10), ({"per_class": 3}, 3)])
+def test_every_class_gives_as_many(amount, each):
+    labels = torch.arange(300) % 3
+    few = balanced(labels, Amount(**amount))
+    assert labels[few].bincount().tolist() == [each] * 3
+    assert few.tolist() == sorted(set(few.tolist()))
+
+
+def test_a_share_is_of_all_pictures_and_balanced_where_they_are_not():
+    labels = torch.tensor([0] * 150 + [1] * 50)
+    few = balanced(labels, Amount(share=0.1))
+    assert labels[few].bincount().tolist() == [10, 10]
+
+
+def test_a_class_with_fewer_gives_all_it_has():
+    labels = torch.tensor([0] * 20 + [1] * 2)
+    assert labels[balanced(labels, Amount(per_class=5))].bincount().tolist() == [5, 2]
+
+
+def test_the_seed_decides():
+    labels = torch.arange(200) % 2
+    draws = [balanced(labels, Amount(share=0.1), seed=s).tolist() for s in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_a_choice_is_made_once_and_holds_its_names(tmp_path):
+    pictures = bright(60)
+    few = saved_few(tmp_path, pictures, Amount(per_class=2))
+    (file,) = tmp_path.iterdir()
+    kept = json.loads(file.read_text())
+    assert kept["pictures"] == few.tolist()
+    assert kept["names"] == [pictures.names[i] for i in few.tolist()]
+    kept["pictures"] = [0, 1, 2]
+    file.write_text(json.dumps(kept))
+    assert saved_few(tmp_path, pictures, Amount(per_class=2)).tolist() == [0, 1, 2]
+    saved_few(tmp_path, pictures, Amount(per_class=3))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_few_are_taken_among_those_that_may_be_learnt_from(tmp_path):
+    among = torch.arange(0, 60, 2)
+    few = saved_few(tmp_path, bright(60), Amount(per_class=4), among=among)
+    assert set(few.tolist()) <= set(among.tolist())
+    assert len(few) == 12
+
+
+def test_a_list_names_pictures_by_path_or_by_file(tmp_path):
+    names = ["cats/a.jpg", "cats/b.jpg", "dogs/c.jpg", "dogs/d.jpg"]
+    file = tmp_path / "1percent.txt"
+    file.write_text("d.jpg\ncats/a.jpg\n\n")
+    assert by_name(names, file).tolist() == [0, 3]
+
+
+def test_a_name_that_is_not_there_is_told_with_the_nearest(tmp_path):
+    file = tmp_path / "list.txt"
+    file.write_text("n01440764_10026.JPEG\nn01440764_10027.JPEG\n")
+    with pytest.raises(UserError, match=r'lack "n01440764_10026.JPEG" and 1 more.*Did you mean'):
+        by_name(["n01440764/n01440764_10025.JPEG"], file)
+    file.write_text("\n")
+    with pytest.raises(UserError, match="names 0 pictures"):
+        by_name(["a.jpg"], file)
+    with pytest.raises(UserError, match="cannot be read"):
+        by_name(["a.jpg"], tmp_path / "missing.txt")
+
+
+def test_a_list_of_scored_pictures_alone_is_refused(tmp_path):
+    file = tmp_path / "list.txt"
+    file.write_text("p1.png\n")
+    with pytest.raises(UserError, match="kept to be scored on"):
+        saved_few(tmp_path, bright(6), Amount(file=file), among=torch.tensor([0, 2]))
+
+
+def test_amounts_without_meaning_are_refused():
+    for wrong in ({}, {"share": 0.1, "per_class": 2}, {"share": 0.0}, {"per_class": 0}):
+        with pytest.raises(UserError):
+            Amount(**wrong)
+    with pytest.raises(UserError, match="less than one for each of 3 classes"):
+        balanced(torch.arange(30) % 3, Amount(share=0.01))
+    assert Amount(file=Path("x/1percent.txt")).words == "1percent.txt"
+
+
+def test_published_settings_fall_at_60_and_80_percent():
+    for name in ("fast_moco_1", "fast_moco_10", "swav_1", "swav_10", "msbreg_1", "msbreg_10"):
+        _, training = PUBLISHED[name]
+        schedule, epochs = training.head.schedule, training.epochs
+        rates = [
+            schedule.lr(e, epochs, 1.0) for e in (0.0, 0.59 * epochs, 0.6 * epochs, 0.8 * epochs)
+        ]
+        assert rates == pytest.approx([1, 1, 0.2, 0.04]), name
+
+
+def test_one_percent_of_fast_moco_and_msbreg_is_frozen():
+    assert {n for n, (_, t) in PUBLISHED.items() if t.backbone is None} == {
+        "fast_moco_1",
+        "msbreg_1",
+    }

@@ -1,0 +1,139 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sightline.errors import UserError
+from sightline.evals import fine_tune, probe
+from sightline.evals.classifier import Trained
+from sightline.evals.few_labels import Amount
+from sightline.evals.protocols import PROTOCOLS, Asked, changed, listing, named, protocol
+from sightline.evals.training import Strong, Training
+from sightline.optim.groups import scaled_lr
+from tests.evals.small import Small, bright, labelled
+
+DATA = labelled(bright(60), test=bright(30, seed=1))
+
+
+@pytest.mark.parametrize("name", [n for n, p in PROTOCOLS.items() if p.opens == "labelled"])
+def test_every_protocol_builds_and_gives_numbers_and_settings(name, tmp_path):
+    amount = Amount(per_class=6) if name.startswith("few_labels") else None
+    asked = Asked(epochs=1, batch_size=16, splits=tmp_path, amount=amount)
+    made = protocol(name, DATA, asked)
+    if isinstance(made, Trained):  # two steps
+        made = replace(
+            made, data=made.data.only(made.data.learnt[torch.arange(32) % len(made.data.learnt)])
+        )
+        assert made.training.epochs == 1
+    found = made(Small())
+    assert 0 <= found["map" if name.startswith("svm") else "accuracy"] <= 1
+    assert all(isinstance(value, float) for value in found.values())
+    assert "seed" in made.settings() or name.startswith("knn")
+
+
+def test_a_near_miss_is_offered():
+    with pytest.raises(UserError, match=r'Did you mean "linear\.mocov3_vit"'):
+        named("linear.mocov3_vits")
+    with pytest.raises(UserError, match="Families: knn, linear, few_labels, fine_tune"):
+        named("zzz")
+
+
+def test_every_protocol_names_its_source():
+    for row in listing():
+        assert "arXiv:" in row["source"] or row["source"].startswith("ours"), row["name"]
+        assert row["settings"], row["name"]
+
+
+# Peak rate of the head at the published batch: METHODS of the papers, in absolute numbers.
+PEAKS = {
+    "moco": 30,
+    "jcl": 30,
+    "jcl_imagenet100": 10,
+    "simo": 30,
+    "mocov3_resnet": 0.4,
+    "mocov3_vit": 12,
+    "simsiam": 1.6,
+    "fast_moco_90": 0.8,
+    "fast_moco_10": 1.6,
+    "byol": 0.8,
+    "msbreg": 0.8,
+    "simclr": 1.6,
+    "swav": 0.3,
+    "barlow_twins": 0.3,
+    "vicreg": 0.02,
+}
+
+
+def peak(training: Training) -> float:
+    return scaled_lr(training.head.lr, training.head.scale, training.batch_size)
+
+
+def test_published_linear_rates():
+    assert {n: peak(t) for n, t in probe.PUBLISHED.items()} == pytest.approx(PEAKS)
+    assert all(t.backbone is None for t in probe.PUBLISHED.values())
+
+
+def test_published_fine_tuning_rates_and_their_ends():
+    found = {name: peak(t) for name, t in fine_tune.PUBLISHED.items()}
+    transfer = dict.fromkeys(("cifar10", "cifar100", "flowers102", "pets"), 6e-4)
+    assert found == pytest.approx({"mocov3_vit": 1e-3} | transfer)
+    for training in fine_tune.PUBLISHED.values():
+        schedule, epochs = training.head.schedule, training.epochs
+        assert schedule.lr(float(epochs), epochs, peak(training)) == pytest.approx(1e-5)
+        assert schedule.lr(0.0, epochs, peak(training)) == pytest.approx(1e-6)
+
+
+def test_the_transfer_sets_differ_as_published():
+    strong = {n: t.strong for n, t in fine_tune.PUBLISHED.items()}
+    decay = {n: t.head.weight_decay for n, t in fine_tune.PUBLISHED.items()}
+    assert decay == {
+        "mocov3_vit": 0.05,
+        "cifar10": 0.1,
+        "cifar100": 0.1,
+        "flowers102": 0.3,
+        "pets": 0.1,
+    }
+    mixing = {n: (s.mixup, s.cutmix, s.erase, s.drop_path, s.repeats) for n, s in strong.items()}
+    assert mixing == {
+        "mocov3_vit": (0.8, 1.0, 0.25, 0.1, 3),
+        "cifar10": (0.8, 1.0, 0.0, 0.1, 1),
+        "cifar100": (0.5, 1.0, 0.0, 0.1, 1),
+        "flowers102": (0.0, 0.0, 0.25, 0.1, 1),
+        "pets": (0.8, 0.0, 0.0, 0.0, 1),
+    }
+
+
+def test_other_epochs_keep_the_shares_of_warm_up_and_steps():
+    short = probe.PUBLISHED["moco"].lasting(10)
+    assert short.head.schedule.milestones == pytest.approx((6, 8))
+    tuned = fine_tune.PUBLISHED["cifar10"].lasting(50)
+    assert tuned.head.schedule.warmup_epochs == tuned.backbone.schedule.warmup_epochs == 1.5
+
+
+def test_flags_change_what_is_nested():
+    words = "--head.lr 3 --strong.layer-decay 0.5 --set.rates 0.1 1"
+    asked = Asked(epochs=10, batch_size=8, flags=tuple(words.split()))
+    made = changed(fine_tune.PUBLISHED["pets"], asked)
+    assert (made.epochs, made.batch_size, made.head.lr) == (10, 8, 3.0)
+    assert made.strong.layer_decay == 0.5
+    assert made.rates == (0.1, 1.0)
+    assert made.strong.smoothing == 0.1
+
+
+def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):
+    four, alone = (Asked(splits=tmp_path, amount=Amount(per_class=n)) for n in (4, 1))
+    made = protocol("few_labels.linear_10", DATA, four)
+    assert len(made.data.learnt) == 12
+    assert made(Small())["accuracy"] == 1.0
+    found = protocol("few_labels.linear_1", DATA, alone)(Small())
+    assert found["accuracy"] > 0.9
+    assert "held_out_accuracy" not in found  # no class can spare a picture to choose by
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"smoothing": 1.0}, {"mixup": -1.0}, {"ema": 0.0}, {"repeats": 0}, {"rand_augment": 11.0}],
+)
+def test_settings_without_meaning_are_refused(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        Strong(**wrong)

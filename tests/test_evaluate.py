@@ -1,0 +1,239 @@
+"""The evaluate command: what a person types and what comes back."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from sightline import api
+from sightline.backbones import BackboneConfig
+from sightline.cli import main
+from sightline.runs import Run
+from sightline.train import measure
+from sightline.train.candidates import Candidate
+from sightline.train.compare import compare, in_words, shown
+from tests.evals.small import SPEC, Means, bright
+from tests.folders import QUICK, pictures
+from tests.test_cli import fails
+
+CPU = ("--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return pictures(tmp_path_factory.mktemp("data") / "photos", count=40)
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "mine"
+    main(["pretrain", str(photos), *QUICK, "--epochs", "1", "--out", str(out)])
+    return Run(out)
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy that a test may write to."""
+    shutil.copytree(finished.path, tmp_path / "mine")
+    return Run(tmp_path / "mine")
+
+
+def evaluated(capsys, *words):
+    main(["evaluate", *map(str, words), *CPU, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_result_holds_numbers_settings_seed_and_source(run, photos, capsys):
+    found = evaluated(capsys, run.path, "--labeled", photos, "--k", "1", "3", "--seed", "4")
+    assert set(found) == {"knn", "linear", "baselines"}
+    assert found["knn"] == run.result("knn")
+    assert {"accuracy", "accuracy_k1", "accuracy_k3", "untrained_accuracy"} <= set(found["knn"])
+    for name in ("knn", "linear"):
+        settings = run.result(name)["settings"]
+        assert settings["seed"] == 4
+        assert settings["features"] == "backbone"
+        assert (settings["train"], settings["test"]) == (32, 8)
+    assert found["knn"]["settings"]["k"] == [1, 3]
+
+
+def test_protocols_that_train_take_epochs_and_settings(run, photos, capsys):
+    found = evaluated(
+        capsys,
+        run.path,
+        *("--labeled", photos, "--protocol", "linear.moco", "fine_tune.pets"),
+        *("--epochs", "1", "--batch-size", "16", "--head.lr", "0.5", "--no-untrained"),
+    )
+    assert set(found) == {"linear.moco", "fine_tune.pets"}
+    for result in found.values():
+        assert result["settings"]["epochs"] == 1
+        assert result["settings"]["batch_size"] == 16
+        assert result["settings"]["head"]["lr"] == 0.5
+        assert "untrained_accuracy" not in result
+    assert run.result("fine_tune.pets")["ema_accuracy"] <= 1
+
+
+def test_few_labels_are_drawn_once_and_kept(run, photos, capsys):
+    words = (run.path, "--labeled", photos, "--protocol", "few_labels.linear_1", "--per-class", 3)
+    first = evaluated(capsys, *words)
+    (file,) = (run.path / "splits").glob("few-*.json")
+    assert len(json.loads(file.read_text())["names"]) == 6
+    assert first["few_labels.linear_1"]["settings"]["train"] == 6
+    assert evaluated(capsys, *words) == first
+
+
+def test_a_file_of_names_says_which_labels(run, photos, tmp_path, capsys):
+    names = sorted(p.name for p in photos.rglob("*.jpg"))
+    (tmp_path / "list.txt").write_text("\n".join(names))
+    words = ("--labeled", photos, "--protocol", "few_labels.linear_1", "--no-untrained")
+    found = evaluated(capsys, run.path, *words, "--split-file", tmp_path / "list.txt")
+    assert found["few_labels.linear_1"]["settings"]["train"] == 32  # less those that are scored
+    (tmp_path / "list.txt").write_text("nobody.jpg")
+    said = fails(capsys, "evaluate", run.path, *words, *CPU, "--split-file", tmp_path / "list.txt")
+    assert "nobody.jpg" in said
+
+
+def test_features_of_the_projector_have_a_file_of_their_own(run, photos, capsys):
+    before = run.result("knn")
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--features", "projector")
+    found = evaluated(capsys, run.path, *words)
+    assert found["knn.projector"]["settings"]["features"] == "projector"
+    assert run.result("knn.projector") == found["knn.projector"]
+    assert run.result("knn") == before
+
+
+def test_another_run_stands_beside(run, finished, photos, capsys):
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--against", finished.path)
+    found = evaluated(capsys, run.path, *words)["knn"]
+    assert found["beside"][str(finished.path)]["accuracy"] == found["accuracy"]  # its own copy
+
+
+def test_analysis_needs_no_labels(run, capsys):
+    found = evaluated(capsys, run.path, "--protocol", "analysis")["analysis"]
+    assert found["effective_rank"] >= 1
+    assert "untrained_effective_rank" in found
+    assert run.result("analysis")["settings"]["seed"] == 0
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A file of weights, as an exporter would write it."""
+    torch.manual_seed(0)
+    network = BackboneConfig(name="resnet18", stem="imagenet").build()
+    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
+
+
+def test_any_encoder_is_measured_without_a_run(weights, photos, tmp_path, capsys):
+    out = tmp_path / "theirs"
+    words = ("--backbone", weights, "--labeled", photos, "--k", "3", "--image-size", "32")
+    found = evaluated(capsys, *words, "--out", out)
+    assert Run(out).result("knn") == found["knn"]
+    assert found["knn"]["settings"]["view"] == "32 px of 32"
+    assert "untrained_accuracy" in found["knn"]
+    assert not (out / "recipe.json").exists()
+
+
+def test_one_table_over_all_runs_with_empty_cells(run, finished, photos, tmp_path, capsys):
+    evaluated(capsys, run.path, "--labeled", photos, "--protocol", "linear", "--no-untrained")
+    other = tmp_path / "other"
+    Run(other).write_result("knn", {"accuracy": 0.5, "accuracy_k20": 0.5, "settings": {"test": 9}})
+    kept = sorted(p for p in tmp_path.rglob("*"))
+    rows = api.compare([run.path, other], quiet=True)
+    assert [row["run"] for row in rows] == ["mine", "other"]
+    assert rows[0]["linear"] == run.result("linear")["accuracy"]
+    assert rows[1]["linear"] is None and rows[1]["knn k20"] == 0.5
+    main(["evaluate", str(run.path), str(other), "--compare"])
+    table = capsys.readouterr().out
+    assert "linear" in table and "50.0%" in table
+    assert sorted(p for p in tmp_path.rglob("*")) == kept
+
+
+def test_what_was_not_measured_alike_is_told(tmp_path):
+    for name, test in (("a", 100), ("b", 200)):
+        Run(tmp_path / name).write_result("linear", {"accuracy": 0.9, "settings": {"test": test}})
+    _, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
+    assert notes == ["linear: test differs between runs (100, 200)."]
+
+
+def test_a_table_turns_to_where_it_is_narrower():
+    many = [{"run": str(i), "knn": 0.5} for i in range(5)]
+    assert shown(many)[0] == {"run": "0", "knn": "50.0%"}
+    two = [{"run": "a", "knn": 0.5, "rank": 12.5}, {"run": "b", "knn": None, "rank": 3.0}]
+    assert shown(two) == [
+        {"measure": "knn", "a": "50.0%", "b": ""},
+        {"measure": "rank", "a": "12.5", "b": "3"},
+    ]
+    assert in_words(0.031, "alignment") == "0.031"
+
+
+def test_protocols_are_listed_with_source_and_settings(capsys):
+    main(["evaluate", "--protocols", "--json"])
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {"knn", "linear.mocov3_vit", "few_labels.swav_10", "fine_tune.cifar10"} <= set(rows)
+    assert "arXiv:2104.02057" in rows["linear.mocov3_vit"]["source"]
+    assert "head at 3 x batch/256" in rows["linear.mocov3_vit"]["settings"]
+    main(["evaluate", "--protocols"])
+    assert "linear.moco" in capsys.readouterr().out
+
+
+MISTAKES = {
+    "nothing to measure": ([], "one or more run folders"),
+    "unknown protocol": (["RUN", "--protocol", "linaer.moco"], 'Did you mean "linear.moco"'),
+    "labels lacking": (["RUN", "--protocol", "linear.moco"], "linear.moco needs --labeled"),
+    "test without train": (["RUN", "--test", "x"], "--test needs --labeled"),
+    "unknown features": (["RUN", "--labeled", "PHOTOS", "--features", "projektor"], "projector"),
+    "a setting of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--head.lr", "1"],
+        "protocols that train",
+    ),
+    "unknown setting": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "linear.moco", "--head.rate", "1"],
+        "head.rate",
+    ),
+    "misspelt word": (["RUN", "--labled", "PHOTOS"], "--labeled"),
+    "two amounts": (
+        ["RUN", "--labeled", "PHOTOS", "--share", "0.1", "--per-class", "2"],
+        "how many labels once",
+    ),
+    "unknown backbone": (["--backbone", "no/such/file.pth", "--labeled", "PHOTOS"], "file"),
+    "projector of a file": (
+        ["--backbone", "WEIGHTS", "--labeled", "PHOTOS", "--features", "projector"],
+        "needs a run folder",
+    ),
+    "too few for a share": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "few_labels.linear_1"],
+        "less than one for each of 2 classes",
+    ),
+    "nothing to compare": (["PHOTOS", "--compare"], "has no results"),
+    "no neighbours": (["RUN", "--labeled", "PHOTOS", "--k", "0"], "k is (0,)"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_gets_a_sentence(case, finished, photos, weights, capsys):
+    words, expected = MISTAKES[case]
+    there = {"RUN": finished.path, "PHOTOS": photos, "WEIGHTS": weights}
+    said = fails(capsys, "evaluate", *(there.get(w, w) for w in words), *CPU)
+    assert expected in said
+
+
+def test_a_class_that_training_lacks_is_named(run, photos, tmp_path, capsys):
+    other = pictures(tmp_path / "other", count=6, classes=("cats", "emus"))
+    said = fails(capsys, "evaluate", run.path, "--labeled", photos, "--test", other, *CPU)
+    assert '"emus"' in said
+
+
+def measured(folder):
+    """Results of some protocols, each process having its share of the work."""
+    candidates = [Candidate(word, Means(), SPEC) for word in ("this", "untrained")]
+    names = ("knn", "linear", "few_labels.linear_10")
+    found = measure.with_labels(Run(folder), candidates, bright(120), None, names=names)
+    return found
+
+
+def test_two_processes_write_what_one_does(two_processes, tmp_path):
+    expected = measured(tmp_path / "one")
+    assert two_processes(measured, tmp_path / "two") == [expected, expected]
+    assert Run(tmp_path / "two").results_all() == expected
