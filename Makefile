@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 THREADS ?= 1
 
-.PHONY: install demo test check learn lint gpu clean
+.PHONY: install demo docs test check learn lint gpu clean
 
 install: .venv/.installed
 
@@ -29,6 +29,9 @@ test: lint
 
 check: install
 	$(BIN)/python -m pytest -m "slow and not gpu"
+
+docs: install
+	$(BIN)/python docs/build.py site
 
 learn: install
 	$(BIN)/python -m pytest -m learning

@@ -1,0 +1,322 @@
+"""The documentation as plain pages: `python docs/build.py [FOLDER]`, or `make docs` for site/.
+
+Every page is a Markdown file of the repository. A page of a method holds a marker
+
+    <!-- forward: sightline.methods.moco.MoCo -->
+
+and under it a table with notes. The marker becomes that class's `forward`, or the function of that
+name, as the source has it now, and each note stands beside the line that holds its first column.
+A note without a line, or a step without a note, stops the build.
+"""
+
+import ast
+import html
+import re
+import shutil
+import sys
+import textwrap
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer, get_lexer_by_name
+from pygments.util import ClassNotFound
+
+from sightline.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+MARKER = re.compile(r"<!-- forward: (?P<name>[\w.]+) -->\n(?P<notes>(?:\|.*\n)*)")
+NOTE = re.compile(r"^\| `(?P<part>.+?)` \| (?P<words>.+) \|$", re.MULTILINE)
+BARE = HtmlFormatter(nowrap=True)
+# Other folders of docs/ come after these, in the order of their names.
+FIRST = ("evaluation", "performance", "results", "adding-a-method")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """One Markdown file and where it goes."""
+
+    source: Path  # relative to the repository
+    title: str
+    text: str
+
+    @property
+    def target(self) -> Path:
+        """Its place in the site: the same path, with another ending."""
+        if self.source == Path("README.md"):
+            return Path("index.html")
+        return self.source.with_suffix(".html")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Some lines of source that belong together, and what they compute."""
+
+    first: int  # counted from 1
+    last: int
+    words: str = ""
+
+
+def build(out: Path, root: Path = ROOT) -> list[Path]:
+    """Write the whole site and say which pages it has."""
+    pages = [*collect(root), methods_page(root)]
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / "docs" / "style.css", out / "style.css")
+    for page in pages:
+        target = out / page.target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(framed(page, pages, root), encoding="utf-8")
+    return [page.target for page in pages]
+
+
+def collect(root: Path) -> list[Page]:
+    """The repository's own pages, and those below docs/, in the order of the navigation."""
+    found = [Path(f"{name}.md") for name in ("README", "CONTRIBUTING", "CHANGELOG")]
+    found += sorted(path.relative_to(root) for path in (root / "docs").rglob("*.md"))
+    pages = []
+    for source in found:
+        text = (root / source).read_text(encoding="utf-8")
+        title = re.search(r"^# (.+)$", text, re.MULTILINE)
+        if title is None:
+            raise UserError(f"{source} has no title. Begin it with a line `# Title`.")
+        pages.append(Page(source=source, title=title[1], text=text))
+    return pages
+
+
+def methods_page(root: Path) -> Page:
+    """The page that lists the methods; it has no file of its own."""
+    methods = [page for page in collect(root) if page.source.parent == Path("docs/methods")]
+    rows = [f"- [{page.title}]({page.source.name})" for page in methods]
+    text = "# Methods\n\n" + "\n".join(rows) + "\n"
+    return Page(source=Path("docs/methods/index.md"), title="Methods", text=text)
+
+
+def framed(page: Page, pages: list[Page], root: Path) -> str:
+    """A page with its head and the navigation."""
+    up = "../" * (len(page.target.parts) - 1)
+    parts = {
+        "title": html.escape(page.title),
+        "up": up,
+        "navigation": navigation(page, pages, up),
+        "body": body(page, root),
+    }
+    template = (ROOT / "docs" / "template.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
+
+
+def navigation(here: Page, pages: list[Page], up: str) -> str:
+    """Links to all pages, in groups; the page itself is marked."""
+
+    def order(page: Page) -> tuple[int, str]:
+        name = page.source.stem
+        return (FIRST.index(name) if name in FIRST else len(FIRST), name)
+
+    folders = sorted({page.source.parent for page in pages if page.source.parts[0] == "docs"})
+    groups = [("", [page for page in pages if page.target == Path("index.html")])]
+    for folder in folders:
+        members = [page for page in pages if page.source.parent == folder]
+        title = "Guides" if folder == Path("docs") else folder.name.capitalize()
+        groups.append((title, sorted(members, key=order)))
+    own = [page for page in pages if page.source.parent == Path(".") and page not in groups[0][1]]
+    groups.append(("Project", own))
+    out = []
+    for title, members in groups:
+        out.append(f"<h2>{title}</h2>" if title else "")
+        links = []
+        for page in members:
+            if page.source.name == "index.md":
+                continue  # its group is right there
+            mark = ' aria-current="page"' if page.target == here.target else ""
+            short = page.title.partition(":")[0]
+            link = f'<a href="{up}{page.target.as_posix()}"{mark}>{html.escape(short)}</a>'
+            links.append(f"<li>{link}</li>")
+        out.append(f"<ul>{''.join(links)}</ul>")
+    return "".join(out)
+
+
+def body(page: Page, root: Path) -> str:
+    """The page's text as HTML, with each marker replaced by the source it names."""
+    forwards: dict[str, str] = {}
+
+    def keep(match: re.Match[str]) -> str:
+        comment = f"<!-- forward {len(forwards)} -->"
+        forwards[comment] = forward(match["name"], match["notes"], page.source, root)
+        return comment + "\n\n"
+
+    text = MARKER.sub(keep, page.text)
+    if "<!-- forward:" in text:
+        raise UserError(
+            f"{page.source} has a forward marker that cannot be read. Write it on a line of its "
+            "own as `<!-- forward: sightline.methods.NAME.Class -->`."
+        )
+    made = converter().render(text)
+    for comment, table in forwards.items():
+        made = made.replace(comment, table)
+    return made
+
+
+@cache
+def converter() -> MarkdownIt:
+    """Markdown with tables; headings get anchors, tables scroll, links follow the pages."""
+    md = MarkdownIt("commonmark", {"highlight": coloured}).enable("table")
+    md.core.ruler.push("anchors", lambda state: anchor(state.tokens))
+    md.core.ruler.push("links", lambda state: relink(state.tokens))
+    md.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
+    md.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    return md
+
+
+def anchor(tokens: list[Token]) -> None:
+    """Give every heading an id made from its words."""
+    for opened, inline in pairwise(tokens):
+        if opened.type == "heading_open":
+            opened.attrSet("id", re.sub(r"[^a-z0-9]+", "-", inline.content.lower()).strip("-"))
+
+
+def relink(tokens: list[Token]) -> None:
+    """Links to Markdown files and to folders of them become links to their pages."""
+    for token in tokens:
+        relink(token.children or [])
+        link = str(token.attrGet("href") or "") if token.type == "link_open" else ""
+        if not link or re.match(r"[a-z]+:|#", link):
+            continue
+        path, mark, place = link.partition("#")
+        if path.endswith(".md"):
+            path = path.removesuffix(".md") + ".html"
+        elif not Path(path).suffix:
+            path = path.rstrip("/") + "/index.html"
+        token.attrSet("href", path + mark + place)
+
+
+def coloured(code: str, language: str, _: object) -> str:
+    """Code with spans for the parts of its language; plain where there is none."""
+    try:
+        lexer = get_lexer_by_name(language) if language else None
+    except ClassNotFound:
+        lexer = None
+    return highlight(code, lexer, BARE) if lexer else html.escape(code)
+
+
+def forward(name: str, notes: str, page: Path, root: Path) -> str:
+    """Two columns: a class's `forward`, and beside each step the note for it."""
+    module, _, kind = name.rpartition(".")
+    path = root / "src" / Path(*module.split(".")).with_suffix(".py")
+    if not path.exists():
+        raise UserError(f"{page} asks for the forward of {name}, but there is no {module}.")
+    source = path.read_text(encoding="utf-8")
+    function = find(source, kind)
+    if function is None:
+        raise UserError(f"{page} asks for the forward of {name}, but {module} has none.")
+    words = {normal(note["part"]): note["words"] for note in NOTE.finditer(notes)}
+    lines = noted(source, function, words, page)
+
+    body_lines = source.splitlines()[function.lineno - 1 : function.end_lineno]
+    shown = highlight(textwrap.dedent("\n".join(body_lines)), PythonLexer(), BARE).splitlines()
+    rows = []
+    for line in lines:
+        code = shown[line.first - function.lineno : line.last - function.lineno + 1]
+        # A block for each line: one that is too long goes on under its own beginning.
+        blocks = "".join(f'<span class="line">{one or " "}</span>' for one in code)
+        note = converter().renderInline(line.words)
+        rows.append(f"<tr><td><pre>{blocks}</pre></td><td>{note}</td></tr>")
+    head = "<thead><tr><th>code</th><th>equation</th></tr></thead>"
+    where = f"<p><code>src/{'/'.join(module.split('.'))}.py</code></p>"
+    return f'{where}<div class="wide forward"><table>{head}{"".join(rows)}</table></div>'
+
+
+def find(source: str, name: str) -> ast.FunctionDef | None:
+    """The function of this name in a source, or the method `forward` of the class of this name."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef) and item.name == "forward":
+                    return item
+    return None
+
+
+def noted(source: str, function: ast.FunctionDef, words: dict[str, str], page: Path) -> list[Line]:
+    """The lines of a function from top to bottom, the steps of it with their notes."""
+    lines, left = source.splitlines(), dict.fromkeys(words)
+    found: list[Line] = []
+    for statement in statements(function):
+        text = normal("\n".join(lines[statement.lineno - 1 : statement.end_lineno]))
+        fitting = [part for part in words if part in text]
+        if len(fitting) > 1:
+            raise UserError(f"{page} has {len(fitting)} notes for the line `{text}`. Keep one.")
+        if not fitting and computes(statement):
+            raise UserError(
+                f"{page} has no note for the step `{text}` of {function.name}. Add a row to the "
+                "table under the marker: | `part of the line` | what it computes |"
+            )
+        for part in fitting:
+            left.pop(part, None)
+        note = words[fitting[0]] if fitting else ""
+        assert statement.end_lineno is not None, "parsed from text"
+        found.append(Line(first=statement.lineno, last=statement.end_lineno, words=note))
+    if left:
+        raise UserError(
+            f"{page} has a note for `{next(iter(left))}`, but no line of {function.name} holds "
+            "that. Bring the first column up to date with the source."
+        )
+    return filled(found, function)
+
+
+def filled(found: list[Line], function: ast.FunctionDef) -> list[Line]:
+    """The same lines with those between them: headers, comments, the docstring."""
+    out, at = [], function.lineno
+    for line in found:
+        out += [Line(first=n, last=n) for n in range(at, line.first)]
+        out.append(line)
+        at = line.last + 1
+    return out
+
+
+def statements(function: ast.FunctionDef) -> list[ast.stmt]:
+    """What a function does, line by line; blocks are their contents."""
+    plain = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
+    plain = [node for node in plain if not hasattr(node, "body") and not _is_docstring(node)]
+    return sorted(plain, key=lambda node: node.lineno)
+
+
+def computes(statement: ast.stmt) -> bool:
+    """Whether it calls or calculates; to give something a name, or to hand it back, is no step."""
+    if isinstance(statement, ast.Assert):
+        return False
+    for node in ast.walk(statement):
+        if isinstance(node, ast.BinOp):
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func) not in ("Step", "getattr"):
+            return True
+    return False
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def normal(text: str) -> str:
+    """With single spaces, so that a call over several lines can be quoted on one."""
+    return " ".join(text.split())
+
+
+def main() -> int:
+    """Build into the folder that is named, or into site/."""
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "site"
+    try:
+        pages = build(out)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{len(pages)} pages in {out}; open {out / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
