@@ -3,10 +3,10 @@
 from dataclasses import replace
 from functools import partial
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.barlow_twins import BarlowTwinsConfig
-from sightline.optim import OPTIMS, Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.optim import OPTIMS, Schedule
+from sightline.recipe import Recipe
+from sightline.recipes.base import RESNET50_ZERO, cifar10, imagenet
 from sightline.recipes.grid import cell
 from sightline.views import barlow_twins, byol, without_blur
 
@@ -19,15 +19,8 @@ def imagenet_r50_1000ep() -> Recipe:
     Reference: 73.2 % linear top-1 (Barlow Twins, arXiv:2103.03230, table 1); 73.5 % of the
     released checkpoint (facebookresearch/barlowtwins, README).
     """
-    return Recipe(
-        method=BarlowTwinsConfig(),
-        views=barlow_twins(224),
-        optim=LARS,
-        backbone=BackboneConfig(name="resnet50", zero_init_residual=True),
-        epochs=1000,
-        batch_size=2048,
-        precision="bf16",
-        compile=True,
+    return imagenet(
+        BarlowTwinsConfig(), barlow_twins(224), LARS, RESNET50_ZERO, epochs=1000, batch_size=2048
     )
 
 
@@ -36,17 +29,10 @@ def cifar10_r18_200ep() -> Recipe:
 
     Reference: 81.9 % kNN (k = 200) (lightly, CIFAR-10 benchmark, batch 512).
     """
-    return Recipe(
-        method=BarlowTwinsConfig(dim=2048, hidden_dim=2048, redundancy=0.005),
-        views=without_blur(byol(32)),
-        optim=Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule()),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+    return cifar10(
+        BarlowTwinsConfig(dim=2048, hidden_dim=2048, redundancy=0.005),
+        without_blur(byol(32)),
         epochs=200,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
     )
 
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from functools import partial
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.fast_moco import FastMoCoConfig
 from sightline.nn.patches import Patches, Stage
 from sightline.optim import Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.recipe import Recipe
+from sightline.recipes.base import RESNET50_ZERO, cifar10, imagenet, imagenette
 from sightline.recipes.grid import cell
 from sightline.views import moco_v2, without_blur
 
@@ -25,15 +25,13 @@ def imagenet_r50_100ep() -> Recipe:
 
     Reference: 73.5 % linear top-1 (orashi/Fast-MoCo, README; arXiv:2207.08220, table 4).
     """
-    return Recipe(
-        method=FastMoCoConfig(),
-        views=moco_v2(224, interpolation="bicubic"),
-        optim=SGD,
-        backbone=BackboneConfig(name="resnet50", zero_init_residual=True),
+    return imagenet(
+        FastMoCoConfig(),
+        moco_v2(224, interpolation="bicubic"),
+        SGD,
+        RESNET50_ZERO,
         epochs=100,
         batch_size=512,
-        precision="bf16",
-        compile=True,
     )
 
 
@@ -87,17 +85,12 @@ def cifar10_r18_200ep() -> Recipe:
 
     Reference: none published.
     """
-    return Recipe(
-        method=FastMoCoConfig(temperature=0.2),
-        views=without_blur(moco_v2(32, interpolation="bicubic")),
-        optim=replace(SGD, weight_decay=5e-4),
-        backbone=BackboneConfig(name="resnet18", image_size=32, zero_init_residual=True),
-        data=Data(store_size=32),
+    return cifar10(
+        FastMoCoConfig(temperature=0.2),
+        without_blur(moco_v2(32, interpolation="bicubic")),
+        replace(SGD, weight_decay=5e-4),
         epochs=200,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
+        zero_init_residual=True,
     )
 
 
@@ -107,14 +100,8 @@ def imagenette_r18_200ep() -> Recipe:
     Reference: none published; MoCo reaches 87.4 % kNN in 800 epochs (lightly, Imagenette
     benchmark).
     """
-    return replace(
-        cifar10_r18_200ep(),
-        views=moco_v2(128, interpolation="bicubic"),
-        optim=SGD,
-        backbone=BackboneConfig(name="resnet18", image_size=128, zero_init_residual=True),
-        data=Data(store_size=160),
-        batch_size=256,
-        log_every=20,
+    return imagenette(
+        cifar10_r18_200ep(), moco_v2(128, interpolation="bicubic"), optim=SGD, log_every=20
     )
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.instdisc import InstDiscConfig
 from sightline.optim import Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.recipe import Recipe
+from sightline.recipes.base import RESNET18, cifar10, imagenet
 from sightline.views import moco_v1
 
 STEPS = Schedule(kind="step", milestones=(120.0, 160.0), per_epoch=True)
@@ -17,15 +17,8 @@ def imagenet_r50_200ep() -> Recipe:
     Reference: 46.8 % kNN (zhirongw/lemniscate.pytorch, README); 54.0 % linear top-1 (EqCo,
     arXiv:2010.01929, table 2).
     """
-    return Recipe(
-        method=InstDiscConfig(),
-        views=moco_v1(224)[:1],
-        optim=Optim(schedule=STEPS),
-        backbone=BackboneConfig(name="resnet50"),
-        epochs=200,
-        batch_size=256,
-        precision="bf16",
-        compile=True,
+    return imagenet(
+        InstDiscConfig(), moco_v1(224)[:1], Optim(schedule=STEPS), epochs=200, batch_size=256
     )
 
 
@@ -51,7 +44,7 @@ def imagenet_r18_200ep() -> Recipe:
 
     Reference: 41.0 % kNN (zhirongw/lemniscate.pytorch, README).
     """
-    return replace(imagenet_r50_200ep(), backbone=BackboneConfig(name="resnet18"))
+    return replace(imagenet_r50_200ep(), backbone=RESNET18)
 
 
 def cifar10_r18_200ep() -> Recipe:
@@ -60,15 +53,11 @@ def cifar10_r18_200ep() -> Recipe:
     Reference: 80.8 % kNN (InstDisc, arXiv:1805.01978, table 1).
     """
     (view,) = moco_v1(32)[:1]
-    return Recipe(
-        method=InstDiscConfig(loss="softmax", temperature=0.1),
-        views=(replace(view, flip=0.0, order=("jitter", "grey", "flip")),),
-        optim=Optim(lr=0.03, scale="none", weight_decay=5e-4, schedule=STEPS),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+    return cifar10(
+        InstDiscConfig(loss="softmax", temperature=0.1),
+        (replace(view, flip=0.0, order=("jitter", "grey", "flip")),),
+        Optim(lr=0.03, scale="none", weight_decay=5e-4, schedule=STEPS),
         epochs=200,
         batch_size=128,
-        precision="bf16",
         log_every=100,
-        save_every=5,
     )

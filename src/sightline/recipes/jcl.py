@@ -4,14 +4,13 @@ ImageNet-100 is ImageNet with `--classes` and the list that CLASSES names; it co
 and is that of JCL's supplement, section 4 (the list of CMC).
 """
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.jcl import JCLConfig
-from sightline.optim import Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.optim import Optim
+from sightline.recipe import Recipe
+from sightline.recipes.base import cifar10, imagenet, imagenet100, imagenette
 from sightline.recipes.grid import cell
 from sightline.views import moco_v2, without_blur
 
@@ -19,27 +18,14 @@ CLASSES = Path(__file__).with_name("imagenet100.txt")
 
 
 def _imagenet(method: JCLConfig) -> Recipe:
-    return Recipe(
-        method=method,
-        views=moco_v2(224, num_views=method.num_views),
-        optim=Optim(),
-        backbone=BackboneConfig(name="resnet50"),
-        epochs=200,
-        batch_size=256,
-        precision="bf16",
-        compile=True,
+    return imagenet(
+        method, moco_v2(224, num_views=method.num_views), Optim(), epochs=200, batch_size=256
     )
 
 
 def _imagenet100(method: JCLConfig) -> Recipe:
     """Batch 128, rate 0.1 (supplement, section 4); the queue's length is not stated there."""
-    return replace(
-        _imagenet(method),
-        optim=Optim(lr=0.1, scale="none"),
-        backbone=BackboneConfig(name="resnet18"),
-        epochs=100,
-        batch_size=128,
-    )
+    return imagenet100(_imagenet(method))
 
 
 def imagenet_r50_200ep() -> Recipe:
@@ -79,19 +65,12 @@ def cifar10_r18_200ep() -> Recipe:
 
     Reference: none published; MoCo v2 reaches 84.7 % kNN (lightly, CIFAR-10 benchmark).
     """
-    return Recipe(
-        method=JCLConfig(
+    return cifar10(
+        JCLConfig(
             num_keys=4, strength=2.0, queue_size=4096, temperature=0.1, momentum=0.99, bn_group=64
         ),
-        views=without_blur(moco_v2(32, num_views=5)),
-        optim=Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule()),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+        without_blur(moco_v2(32, num_views=5)),
         epochs=200,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
     )
 
 
@@ -100,13 +79,10 @@ def imagenette_r18_200ep() -> Recipe:
 
     Reference: none published; MoCo v2 reaches 87.4 % kNN after 800 (lightly, Imagenette benchmark).
     """
-    return replace(
+    return imagenette(
         cifar10_r18_200ep(),
+        moco_v2(128, num_views=5),
         method=JCLConfig(num_keys=4, strength=2.0, queue_size=4096, temperature=0.1, momentum=0.99),
-        views=moco_v2(128, num_views=5),
-        backbone=BackboneConfig(name="resnet18", image_size=128),
-        data=Data(store_size=160),
-        batch_size=256,
     )
 
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from functools import partial
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.moco import MoCoConfig
 from sightline.optim import Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.recipe import Recipe
+from sightline.recipes.base import cifar10, imagenet, imagenet100, imagenette
 from sightline.recipes.grid import cell
 from sightline.views import moco_v1, moco_v2, without_blur
 
@@ -16,15 +16,12 @@ def imagenet_v1_200ep() -> Recipe:
 
     Reference: 60.6 % linear top-1 (facebookresearch/moco, README).
     """
-    return Recipe(
-        method=MoCoConfig(mlp=False, temperature=0.07),
-        views=moco_v1(224),
-        optim=Optim(schedule=Schedule(kind="step", milestones=(120.0, 160.0), per_epoch=True)),
-        backbone=BackboneConfig(name="resnet50"),
+    return imagenet(
+        MoCoConfig(mlp=False, temperature=0.07),
+        moco_v1(224),
+        Optim(schedule=Schedule(kind="step", milestones=(120.0, 160.0), per_epoch=True)),
         epochs=200,
         batch_size=256,
-        precision="bf16",
-        compile=True,
     )
 
 
@@ -49,17 +46,10 @@ def cifar10_r18_200ep() -> Recipe:
 
     Reference: 84.7 % kNN (k = 200), symmetric loss (lightly, CIFAR-10 benchmark, batch 512).
     """
-    return Recipe(
-        method=MoCoConfig(queue_size=4096, temperature=0.1, momentum=0.99, bn_group=64),
-        views=without_blur(moco_v2(32)),
-        optim=Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule()),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+    return cifar10(
+        MoCoConfig(queue_size=4096, temperature=0.1, momentum=0.99, bn_group=64),
+        without_blur(moco_v2(32)),
         epochs=200,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
     )
 
 
@@ -68,13 +58,7 @@ def imagenet100_r18_100ep() -> Recipe:
 
     Reference: none printed; the settings are those of JCL's supplement (sections 4 and 5).
     """
-    return replace(
-        imagenet_v2_200ep(),
-        optim=Optim(lr=0.1, scale="none"),
-        backbone=BackboneConfig(name="resnet18"),
-        epochs=100,
-        batch_size=128,
-    )
+    return imagenet100(imagenet_v2_200ep())
 
 
 def imagenette_r18_200ep() -> Recipe:
@@ -82,13 +66,10 @@ def imagenette_r18_200ep() -> Recipe:
 
     Reference: 87.4 % kNN after 800, symmetric loss (lightly, Imagenette benchmark).
     """
-    return replace(
+    return imagenette(
         cifar10_r18_200ep(),
+        moco_v2(128),
         method=MoCoConfig(queue_size=4096, temperature=0.1, momentum=0.99),
-        views=moco_v2(128),
-        backbone=BackboneConfig(name="resnet18", image_size=128),
-        data=Data(store_size=160),
-        batch_size=256,
     )
 
 

@@ -6,7 +6,8 @@ from functools import partial
 from sightline.backbones import BackboneConfig
 from sightline.methods.mocov3 import MoCoV3Config
 from sightline.optim import OPTIMS, Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.recipe import Recipe
+from sightline.recipes.base import CIFAR_SGD_WARM, cifar10, imagenet, imagenette
 from sightline.recipes.grid import cell
 from sightline.views import moco_v3, without_blur
 
@@ -16,15 +17,12 @@ def imagenet_r50_100ep() -> Recipe:
 
     Reference: 68.9 % linear top-1 (facebookresearch/moco-v3, CONFIG.md).
     """
-    return Recipe(
-        method=MoCoV3Config(),
-        views=moco_v3(224, min_scale=0.2),
-        optim=replace(OPTIMS["lars"], lr=0.6),
-        backbone=BackboneConfig(name="resnet50"),
+    return imagenet(
+        MoCoV3Config(),
+        moco_v3(224, min_scale=0.2),
+        replace(OPTIMS["lars"], lr=0.6),
         epochs=100,
         batch_size=4096,
-        precision="bf16",
-        compile=True,
     )
 
 
@@ -67,15 +65,13 @@ def _imagenet_vit(
     head_norm: bool = True,
 ) -> Recipe:
     """A ViT on ImageNet; the rows and ablations below change its arguments."""
-    return Recipe(
-        method=MoCoV3Config(head="vit", temperature=0.2, head_norm=head_norm),
-        views=moco_v3(224, min_scale=0.08),
-        optim=optim,
-        backbone=BackboneConfig(name=backbone, freeze_patch=freeze_patch),
+    return imagenet(
+        MoCoV3Config(head="vit", temperature=0.2, head_norm=head_norm),
+        moco_v3(224, min_scale=0.08),
+        optim,
+        BackboneConfig(name=backbone, freeze_patch=freeze_patch),
         epochs=epochs,
         batch_size=batch_size,
-        precision="bf16",
-        compile=True,
     )
 
 
@@ -160,18 +156,13 @@ def cifar10_r18_100ep() -> Recipe:
     """ResNet-18 on CIFAR-10, 100 epochs.
 
     Reference: none published at 100 epochs; solo-learn reports 93.1 % linear after 1000.
+    Ours: 84.5 % kNN (k = 200), 87.1 % linear (commit ce2c7f5, docs/results.md).
     """
-    return Recipe(
-        method=MoCoV3Config(temperature=0.2, hidden_dim=2048),
-        views=without_blur(moco_v3(32, min_scale=0.2)),
-        optim=Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule(warmup_epochs=5.0)),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+    return cifar10(
+        MoCoV3Config(temperature=0.2, hidden_dim=2048),
+        without_blur(moco_v3(32, min_scale=0.2)),
+        CIFAR_SGD_WARM,
         epochs=100,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
     )
 
 
@@ -196,14 +187,7 @@ def imagenette_r18_200ep() -> Recipe:
 
     Reference: none for MoCo v3; MoCo v2 reaches 87.4 % kNN after 800 (lightly, Imagenette).
     """
-    return replace(
-        cifar10_r18_100ep(),
-        views=moco_v3(128, min_scale=0.2),
-        backbone=BackboneConfig(name="resnet18", image_size=128),
-        data=Data(store_size=160),
-        epochs=200,
-        batch_size=256,
-    )
+    return imagenette(cifar10_r18_100ep(), moco_v3(128, min_scale=0.2))
 
 
 def imagenette_vit_s16_200ep() -> Recipe:

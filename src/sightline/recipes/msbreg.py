@@ -4,10 +4,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.msbreg import MSBRegConfig
-from sightline.optim import OPTIMS, Optim, Schedule
+from sightline.optim import OPTIMS, Optim
 from sightline.recipe import Data, Recipe
+from sightline.recipes.base import CIFAR_SGD_WARM, RESNET18, RESNET50, cifar10, imagenet, imagenette
 from sightline.recipes.grid import cell
 from sightline.views import msbreg, without_blur
 
@@ -45,31 +45,27 @@ def _lars(base: float, num_views: int) -> Optim:
 
 def _imagenet100(method: MSBRegConfig, *, epochs: int = 320) -> Recipe:
     """ResNet-18 on ImageNet-100; its class list is given by --classes."""
-    return Recipe(
-        method=method,
-        views=msbreg(224, num_views=method.num_views),
-        optim=_lars(0.4, method.num_views),
-        backbone=BackboneConfig(name="resnet18"),
+    return imagenet(
+        method,
+        msbreg(224, num_views=method.num_views),
+        _lars(0.4, method.num_views),
+        RESNET18,
         epochs=epochs,
         batch_size=512,
-        precision="bf16",
-        compile=True,
     )
 
 
 def _stl10(method: MSBRegConfig, *, norm: Norm, batch_size: int) -> Recipe:
     """ResNet-18 on STL-10, unlabelled and training pictures."""
-    return Recipe(
-        method=replace(method, norm=norm),
-        views=msbreg(96, num_views=method.num_views),
-        optim=_lars(0.5, method.num_views),
-        backbone=BackboneConfig(name="resnet18", image_size=96),
-        data=Data(store_size=96),
+    large = imagenet(
+        replace(method, norm=norm),
+        msbreg(96, num_views=method.num_views),
+        _lars(0.5, method.num_views),
+        replace(RESNET18, image_size=96),
         epochs=320,
         batch_size=batch_size,
-        precision="bf16",
-        compile=True,
     )
+    return replace(large, data=Data(store_size=96))
 
 
 def imagenet_r50_300ep() -> Recipe:
@@ -81,7 +77,7 @@ def imagenet_r50_300ep() -> Recipe:
     return replace(
         _imagenet100(MSBRegConfig(dim=256, hidden_dim=4096), epochs=300),
         optim=_lars(0.15, 4),
-        backbone=BackboneConfig(name="resnet50"),
+        backbone=RESNET50,
     )
 
 
@@ -115,17 +111,8 @@ def cifar10_r18_100ep() -> Recipe:
 
     Reference: none published; BYOL reaches 86.8 % kNN (k = 200) after 200 epochs (lightly).
     """
-    return Recipe(
-        method=MSBRegConfig(),
-        views=without_blur(msbreg(32, num_views=4)),
-        optim=Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule(warmup_epochs=5.0)),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
-        epochs=100,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
+    return cifar10(
+        MSBRegConfig(), without_blur(msbreg(32, num_views=4)), CIFAR_SGD_WARM, epochs=100
     )
 
 
@@ -134,14 +121,7 @@ def imagenette_r18_200ep() -> Recipe:
 
     Reference: none published; BYOL reaches 88.7 % kNN after 800 (lightly, Imagenette benchmark).
     """
-    return replace(
-        cifar10_r18_100ep(),
-        views=msbreg(128, num_views=4),
-        backbone=BackboneConfig(name="resnet18", image_size=128),
-        data=Data(store_size=160),
-        epochs=200,
-        batch_size=256,
-    )
+    return imagenette(cifar10_r18_100ep(), msbreg(128, num_views=4))
 
 
 # BYOL is two views without the added losses.

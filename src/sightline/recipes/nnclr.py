@@ -3,27 +3,18 @@
 from dataclasses import replace
 from functools import partial
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.nnclr import NNCLRConfig
 from sightline.nn.patches import Patches
-from sightline.optim import OPTIMS, Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.optim import OPTIMS
+from sightline.recipe import Recipe
 from sightline.recipes import fast_moco
+from sightline.recipes.base import cifar10, imagenet
 from sightline.recipes.grid import cell
 from sightline.views import byol, simclr, without_blur
 
 
 def _imagenet(epochs: int) -> Recipe:
-    return Recipe(
-        method=NNCLRConfig(),
-        views=byol(224),
-        optim=OPTIMS["lars"],
-        backbone=BackboneConfig(name="resnet50"),
-        epochs=epochs,
-        batch_size=4096,
-        precision="bf16",
-        compile=True,
-    )
+    return imagenet(NNCLRConfig(), byol(224), OPTIMS["lars"], epochs=epochs, batch_size=4096)
 
 
 def imagenet_r50_patches_100ep() -> Recipe:
@@ -42,17 +33,10 @@ def cifar10_r18_200ep() -> Recipe:
 
     Reference: 81.5 % kNN (k = 200) (lightly, CIFAR-10 benchmark, batch 512).
     """
-    return Recipe(
-        method=NNCLRConfig(temperature=0.5, queue_size=8192),
-        views=without_blur(simclr(32, strength=0.5)),
-        optim=Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule()),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+    return cifar10(
+        NNCLRConfig(temperature=0.5, queue_size=8192),
+        without_blur(simclr(32, strength=0.5)),
         epochs=200,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
     )
 
 

@@ -7,6 +7,7 @@ from sightline.backbones import BackboneConfig
 from sightline.methods.simclr import SimCLRConfig
 from sightline.optim import OPTIMS, Optim, Schedule
 from sightline.recipe import Data, Recipe
+from sightline.recipes.base import cifar10, imagenet
 from sightline.recipes.grid import cell
 from sightline.views import moco_v2, simclr, without_blur
 
@@ -16,15 +17,12 @@ def imagenet_r50_100ep() -> Recipe:
 
     Reference: 64.5 % linear top-1 (google-research/simclr, README).
     """
-    return Recipe(
-        method=SimCLRConfig(),
-        views=simclr(224),
-        optim=replace(OPTIMS["lars"], flavour="simclr"),
-        backbone=BackboneConfig(name="resnet50"),
+    return imagenet(
+        SimCLRConfig(),
+        simclr(224),
+        replace(OPTIMS["lars"], flavour="simclr"),
         epochs=100,
         batch_size=4096,
-        precision="bf16",
-        compile=True,
     )
 
 
@@ -49,17 +47,10 @@ def cifar10_r18_200ep() -> Recipe:
 
     Reference: 84.8 % kNN (k = 200) (lightly, CIFAR-10 benchmark, batch 512).
     """
-    return Recipe(
-        method=SimCLRConfig(temperature=0.5, hidden_dim=512),
-        views=without_blur(simclr(32, strength=0.5)),
-        optim=Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule()),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+    return cifar10(
+        SimCLRConfig(temperature=0.5, hidden_dim=512),
+        without_blur(simclr(32, strength=0.5)),
         epochs=200,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
     )
 
 

@@ -1,12 +1,12 @@
 """SiMo recipes; tables and figures are those of the EqCo paper (arXiv:2010.01929)."""
 
-from dataclasses import replace
 from functools import partial
 
 from sightline.backbones import BackboneConfig
 from sightline.methods.simo import SiMoConfig
 from sightline.optim import Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.recipe import Recipe
+from sightline.recipes.base import cifar10, imagenet, imagenette
 from sightline.recipes.grid import cell
 from sightline.views import simo, without_blur
 
@@ -16,15 +16,13 @@ PAPER = "EqCo, arXiv:2010.01929"
 def _imagenet(method: SiMoConfig, *, epochs: int = 200, backbone: str = "resnet50") -> Recipe:
     """Ten warm-up epochs from a thousandth of the rate, over a cosine that starts with the run."""
     schedule = Schedule(warmup_epochs=10, warmup_start=0.001, shifted=False)
-    return Recipe(
-        method=method,
-        views=simo(224),
-        optim=Optim(schedule=schedule),
-        backbone=BackboneConfig(name=backbone, zero_init_residual=True),
+    return imagenet(
+        method,
+        simo(224),
+        Optim(schedule=schedule),
+        BackboneConfig(name=backbone, zero_init_residual=True),
         epochs=epochs,
         batch_size=256,
-        precision="bf16",
-        compile=True,
     )
 
 
@@ -73,17 +71,12 @@ def cifar10_r18_200ep() -> Recipe:
 
     Reference: none published; MoCo v2 reaches 84.7 % kNN (lightly, CIFAR-10 benchmark).
     """
-    return Recipe(
-        method=SiMoConfig(num_negatives=16, alpha=4096.0, temperature=0.1, momentum=0.99),
-        views=without_blur(simo(32)),
-        optim=Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule(warmup_epochs=10, shifted=False)),
-        backbone=BackboneConfig(name="resnet18", image_size=32, zero_init_residual=True),
-        data=Data(store_size=32),
+    return cifar10(
+        SiMoConfig(num_negatives=16, alpha=4096.0, temperature=0.1, momentum=0.99),
+        without_blur(simo(32)),
+        Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule(warmup_epochs=10, shifted=False)),
         epochs=200,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
+        zero_init_residual=True,
     )
 
 
@@ -92,13 +85,7 @@ def imagenette_r18_200ep() -> Recipe:
 
     Reference: none published; MoCo v2 reaches 87.4 % kNN after 800 (lightly, Imagenette benchmark).
     """
-    return replace(
-        cifar10_r18_200ep(),
-        views=simo(128),
-        backbone=BackboneConfig(name="resnet18", image_size=128, zero_init_residual=True),
-        data=Data(store_size=160),
-        batch_size=256,
-    )
+    return imagenette(cifar10_r18_200ep(), simo(128))
 
 
 # Name, K, alpha, epochs, backbone, linear top-1 and its table.

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.simsiam import SimSiamConfig
 from sightline.nn.patches import Patches
 from sightline.optim import Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.recipe import Recipe
 from sightline.recipes import fast_moco
+from sightline.recipes.base import RESNET50_ZERO, cifar10, imagenet
 from sightline.views import moco_v2, without_blur
 
 
@@ -16,15 +16,13 @@ def imagenet_r50_100ep() -> Recipe:
 
     Reference: 68.1 % linear top-1 (facebookresearch/simsiam, README).
     """
-    return Recipe(
-        method=SimSiamConfig(),
-        views=moco_v2(224),
-        optim=Optim(lr=0.05, predictor_lr="constant"),
-        backbone=BackboneConfig(name="resnet50", zero_init_residual=True),
+    return imagenet(
+        SimSiamConfig(),
+        moco_v2(224),
+        Optim(lr=0.05, predictor_lr="constant"),
+        RESNET50_ZERO,
         epochs=100,
         batch_size=512,
-        precision="bf16",
-        compile=True,
     )
 
 
@@ -58,17 +56,12 @@ def cifar10_r18_800ep() -> Recipe:
 
     Reference: 91.8 % linear top-1 (SimSiam, arXiv:2011.10566, appendix D).
     """
-    return Recipe(
-        method=SimSiamConfig(num_layers=2),
-        views=without_blur(moco_v2(32)),
-        optim=Optim(
+    return cifar10(
+        SimSiamConfig(num_layers=2),
+        without_blur(moco_v2(32)),
+        Optim(
             lr=0.03, weight_decay=5e-4, predictor_lr="constant", schedule=Schedule(per_epoch=True)
         ),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
         epochs=800,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
         save_every=10,
     )

@@ -1,9 +1,9 @@
 """Recipes of the supervised baseline."""
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.supervised import SupervisedConfig
 from sightline.optim import Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.recipe import Recipe
+from sightline.recipes.base import cifar10, imagenet
 from sightline.views import View
 
 
@@ -17,15 +17,12 @@ def imagenet_r50_90ep() -> Recipe:
     Reference: 76.1 % top-1 (torchvision, ResNet50_Weights.IMAGENET1K_V1).
     """
     schedule = Schedule(kind="step", milestones=(30, 60), per_epoch=True)
-    return Recipe(
-        method=SupervisedConfig(),
-        views=_crop_and_flip(224, 0.08),
-        optim=Optim(lr=0.1, weight_decay=1e-4, schedule=schedule),
-        backbone=BackboneConfig(name="resnet50"),
+    return imagenet(
+        SupervisedConfig(),
+        _crop_and_flip(224, 0.08),
+        Optim(lr=0.1, weight_decay=1e-4, schedule=schedule),
         epochs=90,
         batch_size=256,
-        precision="bf16",
-        compile=True,
     )
 
 
@@ -34,15 +31,9 @@ def cifar10_r18_100ep() -> Recipe:
 
     Reference: 93.0 % top-1 after 200 epochs, with padded crops (kuangliu/pytorch-cifar, README).
     """
-    return Recipe(
-        method=SupervisedConfig(),
-        views=_crop_and_flip(32, 0.2),
-        optim=Optim(lr=0.05, weight_decay=5e-4, schedule=Schedule(warmup_epochs=5.0)),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+    return cifar10(
+        SupervisedConfig(),
+        _crop_and_flip(32, 0.2),
+        Optim(lr=0.05, weight_decay=5e-4, schedule=Schedule(warmup_epochs=5.0)),
         epochs=100,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
     )

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from functools import partial
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.swav import SwAVConfig
 from sightline.optim import Optim, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.recipe import Recipe
+from sightline.recipes.base import cifar10, imagenet
 from sightline.recipes.grid import cell
 from sightline.views import simclr, swav
 
@@ -22,16 +22,7 @@ LARC = Optim(
 
 
 def _imagenet(epochs: int) -> Recipe:
-    return Recipe(
-        method=SwAVConfig(),
-        views=swav(224),
-        optim=LARC,
-        backbone=BackboneConfig(name="resnet50"),
-        epochs=epochs,
-        batch_size=4096,
-        precision="bf16",
-        compile=True,
-    )
+    return imagenet(SwAVConfig(), swav(224), LARC, epochs=epochs, batch_size=4096)
 
 
 def _small_batch(epochs: int) -> Recipe:
@@ -57,17 +48,11 @@ def cifar10_r18_200ep() -> Recipe:
     Reference: 84.2 % kNN (k = 200) (lightly, CIFAR-10 benchmark, batch 512).
     """
     view = replace(simclr(32, strength=0.5)[0], scale=(0.14, 1.0), blur=0.0)
-    return Recipe(
-        method=SwAVConfig(hidden_dim=512, num_prototypes=512, num_small=0, freeze_steps=0),
-        views=(view, view),
-        optim=Optim(name="adamw", lr=1e-3, scale="none", weight_decay=1e-6, schedule=Schedule()),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+    return cifar10(
+        SwAVConfig(hidden_dim=512, num_prototypes=512, num_small=0, freeze_steps=0),
+        (view, view),
+        Optim(name="adamw", lr=1e-3, scale="none", weight_decay=1e-6, schedule=Schedule()),
         epochs=200,
-        batch_size=512,
-        precision="bf16",
-        log_every=50,
-        save_every=5,
     )
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from sightline.backbones import BackboneConfig
 from sightline.methods.vicreg import VICRegConfig
 from sightline.optim import OPTIMS, Schedule
-from sightline.recipe import Data, Recipe
+from sightline.recipe import Recipe
+from sightline.recipes.base import RESNET50_ZERO, cifar10, imagenet
 from sightline.views import barlow_twins, byol
 
 LARS = replace(OPTIMS["lars"], lr=0.2, schedule=Schedule(warmup_epochs=10, end=0.001))
@@ -16,15 +16,8 @@ def imagenet_r50_1000ep() -> Recipe:
 
     Reference: 73.2 % linear top-1 (VICReg, arXiv:2105.04906, table 1).
     """
-    return Recipe(
-        method=VICRegConfig(),
-        views=barlow_twins(224),
-        optim=LARS,
-        backbone=BackboneConfig(name="resnet50", zero_init_residual=True),
-        epochs=1000,
-        batch_size=2048,
-        precision="bf16",
-        compile=True,
+    return imagenet(
+        VICRegConfig(), barlow_twins(224), LARS, RESNET50_ZERO, epochs=1000, batch_size=2048
     )
 
 
@@ -42,15 +35,11 @@ def cifar10_r18_1000ep() -> Recipe:
     Reference: 92.1 % linear top-1, online (solo-learn, README; its LARS also clips the ratio).
     """
     view = replace(byol(32, min_scale=0.2)[0], blur=0.0, solarise=0.1)
-    return Recipe(
-        method=VICRegConfig(dim=2048, hidden_dim=2048),
-        views=(view, view),
-        optim=replace(OPTIMS["lars"], lr=0.3, weight_decay=1e-4, trust=0.02),
-        backbone=BackboneConfig(name="resnet18", image_size=32),
-        data=Data(store_size=32),
+    return cifar10(
+        VICRegConfig(dim=2048, hidden_dim=2048),
+        (view, view),
+        replace(OPTIMS["lars"], lr=0.3, weight_decay=1e-4, trust=0.02),
         epochs=1000,
         batch_size=256,
-        precision="bf16",
-        log_every=50,
         save_every=10,
     )
