@@ -64,7 +64,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_sentence(monkeypatch):
 
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch):
-    monkeypatch.setattr(auto.shutil, "which", lambda name: None)
+    monkeypatch.setattr(auto.random, "has_triton", lambda: False)
     made, reasons = fit_device(recipe("mocov3.imagenet_r50_100ep"), CPU)
     assert not made.compile and "compile" in reasons["compile"]
 

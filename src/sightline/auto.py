@@ -1,15 +1,12 @@
 """The automatic recipe: settings from the pictures and the device, each with its reason."""
 
-import importlib.util
-import os
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from sightline import dist
+from sightline import dist, random
 from sightline.backbones import BackboneConfig, stem_for
 from sightline.errors import UserError
 from sightline.methods import MethodConfig
@@ -68,7 +65,7 @@ def fit_device(recipe: Recipe, device: torch.device) -> tuple[Recipe, Reasons]:
     compiled = recipe.compile
     if compiled and device.type == "cpu":
         compiled, reasons["compile"] = False, "nothing is compiled on the CPU"
-    elif compiled and not _has_compiler():
+    elif compiled and not random.has_triton():
         compiled, reasons["compile"] = False, "no C compiler was found, so nothing is compiled"
     return replace(recipe, precision=precision, compile=compiled), reasons
 
@@ -224,18 +221,13 @@ def _compile(
 ) -> tuple[bool, str]:
     if device.type != "cuda":
         return False, "nothing is compiled on the CPU"
-    if not _has_compiler():
+    if not random.has_triton():
         return False, "no C compiler was found, so nothing is compiled"
     rate = 15_000 * (32 / size) ** 1.3 / (2 if backbone == "resnet50" else 1)
     minutes = steps * batch_size / rate / 60
     if minutes < 10:
         return False, f"the run takes about {minutes:.0f} min, too short to compile for"
     return True, f"the run takes about {minutes:.0f} min, long enough to compile for"
-
-
-def _has_compiler() -> bool:
-    compilers = (os.environ.get("CC", ""), "cc", "gcc", "clang")
-    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 def _largest_divisor(number: int, most: int) -> int:

@@ -1,12 +1,17 @@
 """Numbers that depend on what they are for, not on when or where they are drawn.
 
 Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") written in int64
-tensor operations, so that CPU and GPU give the same bits. A number is a pure function of
-(key, picture index, column, `at`): batch splits, workers, processes and restarts cannot change it.
+tensor operations, and on CUDA devices in one kernel that gives the same bits. A number is a pure
+function of (key, picture index, column, `at`): batch splits, workers, processes and restarts cannot
+change it.
 """
 
 import hashlib
+import importlib.util
 import math
+import os
+import shutil
+from functools import cache
 
 import torch
 from jaxtyping import Float64, Int64
@@ -32,12 +37,13 @@ def philox(key: Key, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Te
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        # The signed product wraps modulo 2**64, so its upper half is exact after the mask.
-        p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        # With 2**32 taken from the multiplier, and so one factor from the upper half, no signed
+        # product overflows: compiled C++ may take an overflow for impossible and drop a mask.
+        p0, p1 = c0 * (MULTIPLIERS[0] - 2**32), c2 * (MULTIPLIERS[1] - 2**32)
         c0, c1, c2, c3 = (
-            ((p1 >> 32) & MASK) ^ c1 ^ k0,
+            ((p1 >> 32) + c2) ^ c1 ^ k0,
             p1 & MASK,
-            ((p0 >> 32) & MASK) ^ c3 ^ k1,
+            ((p0 >> 32) + c0) ^ c3 ^ k1,
             p0 & MASK,
         )
         k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
@@ -48,6 +54,10 @@ def bits(
     key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
 ) -> Int64[Tensor, "n count"]:
     """`count` words in [0, 2**32) for each index; `at` is a step, an epoch or zero."""
+    if _in_one_launch(index):
+        from sightline.random_kernel import launch  # needs Triton, which CPU builds lack
+
+        return launch(key, index, count, at, torch.int64)
     blocks = -(-count // 4)
     column = torch.arange(blocks, device=index.device).expand(len(index), blocks)
     row = index[:, None].expand_as(column)
@@ -60,6 +70,10 @@ def uniform(
     key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
 ) -> Float64[Tensor, "n count"]:
     """`count` numbers in [0, 1) for each index."""
+    if _in_one_launch(index):
+        from sightline.random_kernel import launch
+
+        return launch(key, index, count, at, torch.float64)
     return bits(key, index, count, at).double() * 2.0**-32
 
 
@@ -93,6 +107,18 @@ def shuffled(key: Key, n: int, position: Int64[Tensor, " m"], at: int = 0) -> In
     while len(outside := (x >= n).nonzero()[:, 0]):
         x[outside] = _feistel(x[outside], rounds, half)
     return x
+
+
+def _in_one_launch(index: Tensor) -> bool:
+    """Whether Triton's kernel draws; torch's compiler makes one of the operations by itself."""
+    return index.device.type == "cuda" and not torch.compiler.is_compiling() and has_triton()
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed and finds the C compiler with which it builds its launches."""
+    compilers = (os.environ.get("CC", ""), "gcc", "clang")
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 def _feistel(x: Tensor, rounds: list[int], half: int) -> Tensor:

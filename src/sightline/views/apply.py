@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from sightline.ragged import Ragged
-from sightline.random import Key
+from sightline.random import Key, has_triton
 from sightline.views import colour, spatial
 from sightline.views.crop import centre_crop, crop
 from sightline.views.draw import Draws, draw, view_keys
@@ -39,8 +39,8 @@ def views_of(
     keys = view_keys(seed, len(views))
     known: list[int] = []
     made: dict[int, Tensor] = {}
-    if pictures.flat.device.type == "cuda":
-        from sightline.views.fused import can_fuse, fused_views  # needs Triton, as CUDA builds have
+    if pictures.flat.device.type == "cuda" and has_triton():
+        from sightline.views.fused import can_fuse, fused_views  # needs Triton, which CPUs lack
 
         known = [i for i, view in enumerate(views) if can_fuse(view)]
         for i in known:

@@ -11,6 +11,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from sightline.random_kernel import philox, unit
 from sightline.views.draw import COLUMNS, TRIES
 
 # Where a picture's parameters lie in its row of float64 numbers.
@@ -130,9 +131,7 @@ def _seed(words, view: tl.constexpr):
 @triton.jit
 @no_type_check
 def _uniform(seed, row, moment, column: tl.constexpr):
-    low, high = (row & 0xFFFFFFFF).to(tl.uint32), ((row >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    block = tl.zeros_like(low) + column // 4
-    a, b, c, d = tl.philox(seed, low, high, block, (moment & 0xFFFFFFFF).to(tl.uint32))
+    a, b, c, d = philox(seed, row, tl.zeros_like(row) + column // 4, moment)
     if column % 4 == 0:
         word = a
     elif column % 4 == 1:
@@ -141,7 +140,7 @@ def _uniform(seed, row, moment, column: tl.constexpr):
         word = c
     else:
         word = d
-    return word.to(tl.float64) * 2.3283064365386963e-10  # 2 ** -32
+    return unit(word)
 
 
 @triton.jit
