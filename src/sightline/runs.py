@@ -1,6 +1,7 @@
 """The run folder: what its files are called, and how they are read and written."""
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,3 +95,14 @@ class Run:
     def write_picture_json(self, name: str, value: dict[str, Any]) -> None:
         """Say what lies where in a sheet of pictures."""
         write_json(self.pictures / f"{name}.json", value)
+
+
+def plain(value: Any) -> Any:
+    """The same as JSON can hold it: None for numbers that are not finite, paths as words."""
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,6 +1,5 @@
 """What features look like, from several random views of some pictures; no labels are needed."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from sightline.evals.spectrum import (
 from sightline.evals.together import share, together
 from sightline.nn import Encoder
 from sightline.progress import shown
-from sightline.runs import Run
+from sightline.runs import Run, plain
 from sightline.views import View, make_views
 
 EPOCH = 2**31 - 2  # draws views that no epoch of training showed; each view has its own, downwards
@@ -93,8 +92,8 @@ class Analysis:
         """Keep the numbers in results/analysis.json and the figures in pictures/analysis.json."""
         found = self.measure(network)
         if dist.rank() == 0:
-            run.write_result("analysis", _plain({**found.numbers, "settings": self.settings()}))
-            run.write_picture_json("analysis", _plain(found.figures))
+            run.write_result("analysis", plain({**found.numbers, "settings": self.settings()}))
+            run.write_picture_json("analysis", plain(found.figures))
         return found.numbers
 
     def settings(self) -> dict[str, Any]:
@@ -238,12 +237,3 @@ def _summary(gradients: list[dict[str, Any]]) -> dict[str, float]:
         "gradient_norm_std": last["std"],
         "gradient_norm_bound": last["bound"],
     }
-
-
-def _plain(value: Any) -> Any:
-    """The same with None for numbers that are not finite, which JSON cannot hold."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

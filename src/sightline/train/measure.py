@@ -1,10 +1,8 @@
 """Measure an encoder beside the untrained one, and write down what was found."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +21,7 @@ from sightline.evals.protocols import Asked, Evaluator, protocol
 from sightline.evals.splits import Split, saved_split, stratified
 from sightline.evals.sweep import Swept
 from sightline.recipe import Recipe
-from sightline.runs import Run
+from sightline.runs import Run, plain
 from sightline.train.candidates import UNTRAINED, Candidate, evaluation_view
 
 ONLINE = 5000  # pictures looked at during training: more would cost more than the steps between
@@ -151,17 +149,7 @@ def _about(evaluator: Evaluator) -> dict[str, Any]:
 def write(run: Run, name: str, result: dict[str, Any]) -> None:
     """Keep a result, by the first process; what is not a number is null."""
     if dist.rank() == 0:
-        run.write_result(name, _finite(result))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, Path):
-        return str(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        run.write_result(name, plain(result))
 
 
 def without_labels(

@@ -2,6 +2,7 @@
 
 import platform
 from dataclasses import replace
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -12,7 +13,7 @@ from sightline.data import Pictures, Source, open_pictures, open_source, planned
 from sightline.data.loader import check_batches
 from sightline.errors import UserError
 from sightline.evals.baselines import baselines
-from sightline.recipe import Recipe, method_name, to_dict
+from sightline.recipe import Data, Recipe, method_name, to_dict
 from sightline.runs import Run, write_json
 from sightline.train import measure
 from sightline.train.loop import State
@@ -88,15 +89,12 @@ def source_of(recipe: Recipe) -> Source:
 def with_plan(recipe: Recipe, source: Source, device: torch.device) -> tuple[Recipe, Reasons]:
     """The recipe with how its pictures are kept and decoded settled, and why it is so."""
     data = recipe.data
-    made = planned(
-        source,
-        keep=data.keep,
-        decoder=data.decoder,
-        store_size=data.store_size,
-        channels=data.channels,
-        device=device,
-    )
+    made = planned(source, **_how(data), device=device)
     return replace(recipe, data=replace(data, keep=made.keep, decoder=made.decoder)), made.reasons
+
+
+def _how(data: Data) -> dict[str, Any]:
+    return {name: getattr(data, name) for name in ("keep", "decoder", "store_size", "channels")}
 
 
 def pictures_of(
@@ -110,15 +108,7 @@ def pictures_of(
     if device.type != "cuda" and recipe.data.decoder == "nvjpeg":  # a run from another machine
         recipe = replace(recipe, data=replace(recipe.data, decoder="cpu"))
     recipe, _ = with_plan(recipe, source, device)
-    data = recipe.data
-    pictures = open_pictures(
-        source,
-        keep=data.keep,
-        decoder=data.decoder,
-        store_size=data.store_size,
-        channels=data.channels,
-        device=device,
-    )
+    pictures = open_pictures(source, **_how(recipe.data), device=device)
     if console and pictures.notes:
         console.print("\n".join(pictures.notes), highlight=False, markup=False)
     if console:
