@@ -1,0 +1,61 @@
+"""The teacher is a moving average of the student, and of its parameters alone."""
+
+import copy
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from sightline.nn import Teacher
+
+MOMENTUM = st.floats(0, 1)
+
+
+def pair(seed):
+    """A student, and a teacher that started from other weights."""
+    torch.manual_seed(seed)
+    student = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double()
+    teacher = Teacher(copy.deepcopy(student))
+    for p in teacher.parameters():
+        p.data.normal_()
+    return student, teacher
+
+
+@given(st.integers(0, 99), MOMENTUM, st.integers(1, 6))
+def test_after_n_moves_the_start_weighs_momentum_to_the_n(seed, momentum, moves):
+    student, teacher = pair(seed)
+    start = [p.clone() for p in teacher.parameters()]
+    for _ in range(moves):
+        teacher.follow(student, momentum)
+    weight = momentum**moves
+    for p, first, goal in zip(teacher.parameters(), start, student.parameters(), strict=True):
+        torch.testing.assert_close(p, weight * first + (1 - weight) * goal.detach())
+
+
+@given(st.integers(0, 99), MOMENTUM)
+def test_a_number_and_a_scalar_of_the_device_move_it_alike(seed, momentum):
+    student, one = pair(seed)
+    other = copy.deepcopy(one)
+    one.follow(student, momentum)
+    other.follow(student, torch.tensor(momentum, dtype=torch.float64))
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-15, atol=1e-15)
+
+
+@given(st.integers(0, 99))
+def test_momentum_one_keeps_every_bit_and_zero_copies_every_bit(seed):
+    student, teacher = pair(seed)
+    start = [p.clone() for p in teacher.parameters()]
+    teacher.follow(student, 1.0)
+    assert all(map(torch.equal, teacher.parameters(), start))
+    teacher.follow(student, 0.0)
+    assert all(map(torch.equal, teacher.parameters(), student.parameters()))
+
+
+def test_statistics_and_gradients_stay_its_own():
+    student, teacher = pair(0)
+    student[1].running_mean.fill_(7.0)
+    teacher.follow(student, 0.5)
+    assert not bool((teacher.net[1].running_mean == 7.0).any())
+    assert not any(p.requires_grad for p in teacher.parameters())
