@@ -71,24 +71,24 @@ def bench(
     recipe, _ = with_plan(recipe, source, device)
     n, found = recipe.batch_size, dict[str, float]()
 
-    def part(label: str, ms: float) -> None:
-        found[label] = ms
-        console.print(
-            f"{label:<28} {ms:9.2f} ms {1000 * n / ms:12,.0f} pictures/s", highlight=False
-        )
-
-    part("decode", _decode(source, recipe))
     pictures = pictures_of(recipe, device, None, source)
     bed = _Bed(recipe, pictures, device)
-    part("augment", timed(bed.augment, device, seconds=seconds))
     kinds = bed.passes()
     each = alone(recipe, kinds, device, seconds)
+    limit = sum(each[kind] * times for kind, times in kinds.items())
+
+    def part(label: str, ms: float) -> None:
+        found[label] = ms
+        line = f"{label:<29}{ms:10.2f} ms{1000 * n / ms:11,.0f} pictures/s{limit / ms:8.0%} of limit"
+        console.print(line, highlight=False, soft_wrap=True)
+
     for trained, label in ((False, "forward"), (True, "forward and backward")):
         own = [each[kind] * times for kind, times in kinds.items() if kind.trained == trained]
         if own:
             part(f"network, {label}", sum(own))
-    limit = sum(each[kind] * times for kind, times in kinds.items())
     part("network alone (the limit)", limit)
+    part("decode", _decode(source, recipe))
+    part("augment", timed(bed.augment, device, seconds=seconds))
     part("heads and loss", timed(bed.heads(), device, seconds=seconds))
     part("optimiser and teacher", timed(bed.move, device, seconds=seconds))
     del bed
