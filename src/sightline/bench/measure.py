@@ -79,8 +79,8 @@ def bench(
 
     def part(label: str, ms: float) -> None:
         found[label] = ms
-        line = f"{label:<29}{ms:10.2f} ms{1000 * n / ms:11,.0f} pictures/s{limit / ms:8.0%} of limit"
-        console.print(line, highlight=False, soft_wrap=True)
+        rate = f"{1000 * n / ms:11,.0f} pictures/s{limit / ms:8.0%} of limit"
+        console.print(f"{label:<29}{ms:10.2f} ms{rate}", highlight=False, soft_wrap=True)
 
     for trained, label in ((False, "forward"), (True, "forward and backward")):
         own = [each[kind] * times for kind, times in kinds.items() if kind.trained == trained]
