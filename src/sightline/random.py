@@ -25,11 +25,15 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
-@torch.compiler.assume_constant_result
 def key(seed: int, *words: int | str) -> Key:
     """Two 32-bit words made from a seed and what the numbers are for."""
     digest = hashlib.blake2b(repr((int(seed), *words)).encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+# What torch.compiler.assume_constant_result does, without the seconds that importing a compiler
+# would add to every command: words are hashed while tracing.
+key._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def philox(key: Key, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,12 @@ def test_a_recipe_states_its_reference(name):
 def test_the_wheel_and_the_constraints_agree_on_torch():
     text = (ROOT / "constraints.txt").read_text().splitlines()
     assert "torch==2.11.0" in text and "torchvision==0.26.0" in text
+
+
+def test_commands_start_without_a_compiler():
+    """Importing one, or what imports it, would add seconds to every command."""
+    heavy = ("torch._dynamo", "torchvision", "sklearn", "timm", "triton")
+    names = f"[name for name in {heavy} if name in sys.modules]"
+    text = f"import sys, sightline.api, sightline.bench; print({names})"
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -68,11 +68,6 @@ def in_chunks(run: Run, norms: list[BatchNorm], size: int, x: Tensor, *rest: Any
     """What `run` gives for the whole batch, in the memory of `size` rows."""
     if len(x) <= size:  # also what `run` asks of itself, as ResNet's forward does of its stages
         return run(x, *rest)
-    return _cut(run, norms, size, x, *rest)
-
-
-@torch.compiler.disable  # a graph of all chunks would hold the network once for each
-def _cut(run: Run, norms: list[BatchNorm], size: int, x: Tensor, *rest: Any) -> Tensor:
     norms = [norm for norm in norms if norm.training]
     for norm in norms:
         if norm.group is None or len(x) % norm.group:

@@ -13,8 +13,7 @@ from sightline import random
 from sightline.backbones import BackboneConfig
 from sightline.backbones.resnet import Basic, Bottleneck, ResNet
 from sightline.errors import UserError
-from sightline.evals.detection import Detector
-from sightline.evals.detection.models import strides
+from sightline.evals.detection.models import Detector, strides
 from sightline.evals.detection.parts import Full, Pool, Sampler, first
 from sightline.nn.norm import BatchNorm
 from tests.evals.detection.toy import TINY

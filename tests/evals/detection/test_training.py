@@ -10,7 +10,7 @@ import torch
 from sightline import dist
 from sightline.backbones import BackboneConfig
 from sightline.errors import DivergedError, UserError
-from sightline.evals.detection import PUBLISHED, Detection, Detector, Setting, compare, shortened
+from sightline.evals.detection import PUBLISHED, Detection, Setting, compare, shortened
 from sightline.evals.detection.batches import (
     Pictures,
     batches,
@@ -19,6 +19,7 @@ from sightline.evals.detection.batches import (
     padded_size,
     training_plan,
 )
+from sightline.evals.detection.models import Detector
 from sightline.evals.detection.objects import none_found
 from sightline.evals.detection.train import (
     average_gradients,

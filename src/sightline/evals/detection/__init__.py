@@ -3,7 +3,6 @@
 from sightline.evals.detection.data import open_objects
 from sightline.evals.detection.detectron2 import to_detectron2
 from sightline.evals.detection.evaluate import Detection, compare
-from sightline.evals.detection.models import Detector
 from sightline.evals.detection.objects import Objects, joined, subset
 from sightline.evals.detection.score import average_precision
 from sightline.evals.detection.settings import PUBLISHED, Setting, shortened
@@ -11,7 +10,6 @@ from sightline.evals.detection.settings import PUBLISHED, Setting, shortened
 __all__ = [
     "PUBLISHED",
     "Detection",
-    "Detector",
     "Objects",
     "Setting",
     "average_precision",

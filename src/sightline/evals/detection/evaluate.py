@@ -12,7 +12,6 @@ from torch import nn
 from sightline import dist
 from sightline.errors import UserError
 from sightline.evals.detection.batches import Pictures, batches, scoring_plans
-from sightline.evals.detection.models import Detector, checked
 from sightline.evals.detection.objects import Objects, pycocotools, to_learn_from, with_classes
 from sightline.evals.detection.score import Found, Kind, as_found, average_precision
 from sightline.evals.detection.settings import PUBLISHED, Setting
@@ -50,7 +49,7 @@ class Detection:
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         """The evaluator's numbers for a backbone; the mean, if there are several trials."""
         pycocotools("cocoeval")  # missing, it should be missed before an hour of training
-        checked(backbone, self.setting)
+        _checked(backbone, self.setting)
         trials = [self._trial(backbone, self.seed + t) for t in range(self.setting.trials)]
         means = {name: float(np.mean([t[name] for t in trials])) for name in trials[0]}
         if len(trials) > 1:
@@ -79,6 +78,8 @@ class Detection:
         autocast = self.autocast if device.type == "cuda" else None
         train = to_learn_from(self.train)
         test = with_classes(self.test, self.train.class_names, self.train.name)
+        from sightline.evals.detection.models import Detector
+
         detector = Detector(backbone, len(train.class_names), setting, seed=seed).to(device)
         detector = detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         loss = fit(
@@ -113,7 +114,7 @@ class Detection:
 
     @torch.no_grad()
     def detect(
-        self, detector: Detector, pictures: Pictures, autocast: torch.dtype | None = None
+        self, detector: Any, pictures: Pictures, autocast: torch.dtype | None = None
     ) -> list[Found]:
         """What the detector finds in every picture, the same on every process."""
         detector.eval()
@@ -144,5 +145,12 @@ def compare(
     if not backbones:
         raise UserError("There is no backbone to compare. Give at least one.")
     for backbone in backbones.values():
-        checked(backbone, evaluation.setting)
+        _checked(backbone, evaluation.setting)
     return [{"backbone": name} | evaluation(backbone) for name, backbone in backbones.items()]
+
+
+def _checked(backbone: nn.Module, setting: Setting) -> None:
+    # torchvision's detection brings torch's compiler with it: seconds that no other command pays.
+    from sightline.evals.detection.models import checked
+
+    checked(backbone, setting)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from sightline import dist
 from sightline.errors import DivergedError, UserError
 from sightline.evals.detection.batches import Batch, Pictures, batches, training_plan
-from sightline.evals.detection.models import Detector
 from sightline.evals.detection.settings import Setting
 from sightline.nn.norm import BatchNorm
 from sightline.progress import shown
@@ -19,7 +18,7 @@ from sightline.progress import shown
 LOOK_EVERY = 50  # iterations between two looks at the loss, which make the host wait
 
 
-def optimizer_of(detector: Detector, setting: Setting) -> torch.optim.SGD:
+def optimizer_of(detector: Any, setting: Setting) -> torch.optim.SGD:
     """SGD with a group for each rate and decay."""
     norms = {id(p) for m in detector.modules() if isinstance(m, BatchNorm) for p in m.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -36,7 +35,7 @@ def optimizer_of(detector: Detector, setting: Setting) -> torch.optim.SGD:
 
 
 def fit(
-    detector: Detector,
+    detector: Any,
     pictures: Pictures,
     setting: Setting,
     *,
@@ -80,7 +79,7 @@ def fit(
     return last
 
 
-def loss_of(detector: Detector, batch: Batch, autocast: torch.dtype | None) -> Tensor:
+def loss_of(detector: Any, batch: Batch, autocast: torch.dtype | None) -> Tensor:
     """The sum of a batch's losses."""
     x = batch.pixels.contiguous(memory_format=torch.channels_last)
     with torch.autocast(x.device.type, autocast, enabled=autocast is not None):
@@ -102,7 +101,7 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
 
 @torch.no_grad()
 def measure_norms(
-    detector: Detector, feed: Iterator[Batch], autocast: torch.dtype | None = None
+    detector: Any, feed: Iterator[Batch], autocast: torch.dtype | None = None
 ) -> None:
     """Take the norms' statistics anew, as plain means over some batches (detectron2's PreciseBN).
 
