@@ -5,43 +5,45 @@ is read back, so that a step can be recorded as a CUDA graph. As in torch's fuse
 tensor `found_inf` set on the optimiser leaves the step out where it is 1.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
-class Adaptive(torch.optim.Optimizer):
-    """A subclass fills in `update`; every default can be set for each parameter group."""
+class Part(NamedTuple):
+    """The tensors of a parameter group that have a gradient; a `lost` step (1) moves nothing."""
 
-    def __init__(self, params: Iterable[Any], **defaults: Any) -> None:
-        # Told that it is fused, torch puts counts of steps on the device when it loads a state.
-        super().__init__(params, defaults | {"fused": True})
+    group: dict[str, Any]
+    params: list[Tensor]
+    grads: list[Tensor]
+    lost: Tensor | None
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of all groups; nothing waits for the device."""
-        lost = getattr(self, "found_inf", None)
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self.update(group, params, [p.grad for p in params], lost)
 
-    def update(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], lost: Tensor | None
-    ) -> None:
-        """Move the tensors of one group, unless the step is lost."""
-        raise NotImplementedError
+def settings(**defaults: Any) -> dict[str, Any]:
+    """An optimiser's defaults; each can be set for each parameter group."""
+    # Told that it is fused, torch puts counts of steps on the device when it loads a state.
+    return defaults | {"fused": True}
 
-    def kept(self, name: str, params: list[Tensor]) -> list[Tensor]:
-        """A tensor of the optimiser's own for each parameter, zero at first; "step" is a scalar."""
-        for p in params:
-            if name not in self.state[p]:
-                scalar = torch.zeros((), dtype=torch.float32, device=p.device)
-                self.state[p][name] = scalar if name == "step" else torch.zeros_like(p)
-        return [self.state[p][name] for p in params]
+
+def parts(optimizer: torch.optim.Optimizer) -> Iterator[Part]:
+    """What one step has to move, group by group."""
+    lost = getattr(optimizer, "found_inf", None)
+    for group in optimizer.param_groups:
+        params = [p for p in group["params"] if p.grad is not None]
+        if params:
+            yield Part(group, params, [p.grad for p in params], lost)
+
+
+def kept(optimizer: torch.optim.Optimizer, name: str, params: list[Tensor]) -> list[Tensor]:
+    """A tensor of the optimiser's own for each parameter, zero at first; "step" is a scalar."""
+    for p in params:
+        if name not in optimizer.state[p]:
+            scalar = torch.zeros((), dtype=torch.float32, device=p.device)
+            optimizer.state[p][name] = scalar if name == "step" else torch.zeros_like(p)
+    return [optimizer.state[p][name] for p in params]
 
 
 def ratio_or_one(ratio: Float[Tensor, " n"], *lengths: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

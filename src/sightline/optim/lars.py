@@ -17,12 +17,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sightline.optim.adaptive import Adaptive, decayed, descend, lengths, ratio_or_one
+from sightline.optim.adaptive import decayed, descend, kept, lengths, parts, ratio_or_one, settings
 
 Flavour = Literal["mocov3", "simclr", "larc", "fastmoco"]
 
 
-class LARS(Adaptive):
+class LARS(torch.optim.Optimizer):
     """SGD whose steps are scaled, tensor by tensor, to the length of the weights."""
 
     def __init__(
@@ -36,8 +36,7 @@ class LARS(Adaptive):
         flavour: Flavour = "mocov3",
         adapt: bool = True,
     ) -> None:
-        super().__init__(
-            params,
+        defaults = settings(
             lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
@@ -45,27 +44,28 @@ class LARS(Adaptive):
             flavour=flavour,
             adapt=adapt,
         )
+        super().__init__(params, defaults)
 
-    def update(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], lost: Tensor | None
-    ) -> None:
-        """One step of the group's flavour."""
-        flavour, lr = group["flavour"], group["lr"]
-        steps = decayed(params, grads, group["weight_decay"])
-        ratios = trust_ratios(group, params, grads, steps) if group["adapt"] else None
-        kept = {
-            "buffers": self.kept("momentum_buffer", params),
-            "momentum": group["momentum"],
-        }
-        if ratios is not None and flavour == "fastmoco":
-            descend(params, steps, 0.0, lost, **kept)  # moves the buffers alone
-            descend(params, list(torch._foreach_mul(kept["buffers"], ratios)), lr, lost)
-            return
-        if ratios is not None:
-            torch._foreach_mul_(steps, ratios)
-        if flavour == "simclr":
-            torch._foreach_mul_(steps, lr)
-        descend(params, steps, 1.0 if flavour == "simclr" else lr, lost, **kept)
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of all groups, each in its flavour; nothing waits for the device."""
+        for group, params, grads, lost in parts(self):
+            flavour, lr = group["flavour"], group["lr"]
+            steps = decayed(params, grads, group["weight_decay"])
+            ratios = trust_ratios(group, params, grads, steps) if group["adapt"] else None
+            memory = {
+                "buffers": kept(self, "momentum_buffer", params),
+                "momentum": group["momentum"],
+            }
+            if ratios is not None and flavour == "fastmoco":
+                descend(params, steps, 0.0, lost, **memory)  # moves the buffers alone
+                descend(params, list(torch._foreach_mul(memory["buffers"], ratios)), lr, lost)
+                continue
+            if ratios is not None:
+                torch._foreach_mul_(steps, ratios)
+            if flavour == "simclr":
+                torch._foreach_mul_(steps, lr)
+            descend(params, steps, 1.0 if flavour == "simclr" else lr, lost, **memory)
 
 
 def trust_ratios(
