@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from sightline.data.decode import decode
-from sightline.data.nvjpeg import decode_batch, jpeg
+from sightline.data.jpeg import jpeg
+from sightline.data.nvjpeg import decode_batch
 from tests.data.made import encoded, pixels, png
 
 

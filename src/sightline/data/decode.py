@@ -1,4 +1,4 @@
-"""From the bytes of a picture file to uint8 pixels: one decoder, Pillow, for every format."""
+"""From the bytes of a picture file to uint8 pixels: Pillow for every format, libjpeg for most."""
 
 import functools
 import importlib.util
@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import UInt8
 from PIL import Image, ImageFile, UnidentifiedImageError
+
+from sightline.data.jpeg import jpeg, pixels_of
 
 VERSION = 2  # of what comes out: a change makes cached pixels stale
 LONGEST = 4  # long side in store sizes: one panorama would otherwise pad its whole batch
@@ -77,6 +79,9 @@ def decode(
     """
     if isinstance(data, np.ndarray):
         return _fitted(data, store_size, channels)
+    found = _plain(data, store_size) if channels == 3 else None
+    if found is not None:
+        return found
     with _opened(data) as image:
         try:
             # A JPEG can be decoded at 1/2, 1/4 or 1/8; twice the size leaves room to filter.
@@ -87,6 +92,22 @@ def decode(
             return _upright(_shrunk(plain, store_size), orientation)
         except Exception as error:  # Pillow's plugins raise what they like on broken files
             raise UnreadableError(_reason(error)) from error
+
+
+def _plain(data: bytes, store_size: int) -> np.ndarray | None:
+    """A JPEG of colours that is decoded at its full size; Pillow reads all others."""
+    told = jpeg(data)
+    if told is None or told.components != 3:
+        return None
+    small = stored_size((told.width, told.height), store_size)
+    if min(told.width // small[0], told.height // small[1]) >= 4:  # at half the size or less
+        return None
+    x = pixels_of(data)
+    return (
+        None
+        if x is None
+        else _upright(_shrunk(x.permute(1, 2, 0).numpy(), store_size), told.orientation)
+    )
 
 
 def _opened(data: bytes) -> ImageFile.ImageFile:

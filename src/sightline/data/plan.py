@@ -13,7 +13,8 @@ from sightline import dist, random
 from sightline.data.cache import default_folder, free_disk, free_memory, is_stored
 from sightline.data.decode import UnreadableError, decode, header, stored_size
 from sightline.data.fill import channels_of, key_of, load
-from sightline.data.nvjpeg import decode_batch, jpeg
+from sightline.data.jpeg import jpeg
+from sightline.data.nvjpeg import decode_batch
 from sightline.data.pictures import Pictures
 from sightline.data.source import Source
 from sightline.data.stream import Streamed
