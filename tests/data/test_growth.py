@@ -101,6 +101,15 @@ def test_waiting_for_data_is_told_with_advice_once():
     assert "waiting for data 4%" in text and "waiting for data 2%" not in text
 
 
+def test_the_first_step_is_told_and_what_is_left_is_judged_without_it():
+    out = io.StringIO()
+    with Bar(Console(file=out, width=1000), 3, 0, shown=True) as bar:
+        bar.begun -= 1000  # compiling
+        bar.begin(12.34)
+        bar.say(record(1, 0.0) | {"knn": 0.5})
+    assert "First step after 12.3 s." in out.getvalue() and "  0 s left" in out.getvalue()
+
+
 def test_a_bar_comes_late_and_only_on_a_terminal(monkeypatch):
     out = io.StringIO()
     for terminal in (False, True):

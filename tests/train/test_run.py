@@ -12,7 +12,7 @@ from sightline.train import checkpoint, whole
 from tests.folders import pictures
 from tests.methods.small import SMALL
 
-TIMES = ("time", "images_per_second", "data_wait")
+TIMES = ("time", "first_step", "images_per_second", "data_wait")
 SLIM = (
     "--backbone.name",
     "resnet8_narrow",

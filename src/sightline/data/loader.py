@@ -3,7 +3,6 @@
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from sightline.data.order import Order
 from sightline.data.pictures import Pictures
+from sightline.data.waits import Waits
 from sightline.errors import UserError
 from sightline.ragged import Ragged
 
@@ -34,7 +34,7 @@ class Raw(NamedTuple):
 class Loader:
     """This process's part of each global batch; the order is the same for any world size.
 
-    `waited` grows by the seconds in which a batch was asked for and not ready.
+    `waited` grows by the seconds in which the device had no batch to work on.
     """
 
     def __init__(
@@ -55,13 +55,18 @@ class Loader:
             count=len(pictures), batch_size=batch_size, seed=seed, shards=pictures.shards
         )
         self.labels = None if pictures.labels is None else pictures.labels.cpu()
-        self.waited = 0.0
+        self.waits = Waits(self.device)
         self.computed: dict[tuple[int, int], Tensor] = {}
 
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches of an epoch; other pictures are left over in each."""
         return len(self.pictures) // self.batch_size
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which the device had no batch to work on."""
+        return self.waits.seconds
 
     @property
     def resident(self) -> bool:
@@ -88,21 +93,23 @@ class Loader:
             yield from self._at_hand(start_step)
         with contextlib.closing(ahead(self._fetched(start_step), AHEAD)) as made:
             while True:
-                asked = time.perf_counter()
-                raw, copied = next(made)
-                self.waited += time.perf_counter() - asked
-                if copied is not None:
-                    _take_over(raw, copied)
+                with self.waits.one():
+                    raw, copied = next(made)
+                    if copied is not None:
+                        _take_over(raw, copied)
                 yield raw
 
     def _at_hand(self, step: int) -> Iterator[Raw]:
         pictures = self.pictures
         while True:
-            epoch, index = self.indices(step)
-            starts, sizes = pictures.where(index)
-            # The set's own largest: shapes stay the same from batch to batch.
-            here = Ragged(pictures.flat, starts, sizes, pictures.channels, pictures.largest)
-            yield _moved(Raw(here, self._labels(index), index, epoch), self.device)
+            # Choosing pictures in memory is no waiting; but the host must not run off from a GPU.
+            with self.waits.one() if self.device.type == "cuda" else contextlib.nullcontext():
+                epoch, index = self.indices(step)
+                starts, sizes = pictures.where(index)
+                # The set's own largest: shapes stay the same from batch to batch.
+                here = Ragged(pictures.flat, starts, sizes, pictures.channels, pictures.largest)
+                raw = _moved(Raw(here, self._labels(index), index, epoch), self.device)
+            yield raw
             step += 1
 
     def _fetched(self, step: int) -> Iterator[tuple[Raw, Any]]:

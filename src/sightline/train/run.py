@@ -70,15 +70,18 @@ def pretrain(
     )
     per_epoch = loader.steps_per_epoch
     total = recipe.epochs * per_epoch
+    watch = Watch(recipe, per_epoch)
     state = start(recipe, run, pictures, device)
     first = dist.rank() == 0
     if first:
         console.print(rows(table(state.optimizer), title="parameter groups"))
         run.keep_records(state.step)
-    watch = Watch(recipe, per_epoch)
+    watch.restart()
     with Bar(console, total, state.step, shown=first) as bar:
         batches = feed(loader, recipe, state.step)
         for batch, step in train(state, batches, recipe, steps_per_epoch=per_epoch, device=device):
+            if watch.first_step is None:
+                bar.begin(watch.first(step))
             watch.see(batch)
             last = state.step == total
             ended = state.step // per_epoch if state.step % per_epoch == 0 else 0  # epochs

@@ -45,6 +45,12 @@ class Bar:
         if self.draws:
             self.progress.stop()
 
+    def begin(self, seconds: float) -> None:
+        """The first step is done; what is left is judged by those that follow."""
+        self.begun, self.skipped = time.monotonic(), self.done + 1
+        if self.draws or self.prints:
+            self.console.print(f"First step after {seconds:.1f} s.", highlight=False)
+
     def advance(self) -> None:
         """One more step is done."""
         self.done += 1
@@ -63,7 +69,7 @@ class Bar:
         last = record["step"] == self.total
         if self.prints and (last or "knn" in record or now - self.said > PLAIN_EVERY):
             done = record["step"] - self.skipped
-            left = (now - self.begun) / done * (self.total - record["step"])
+            left = (now - self.begun) / max(1, done) * (self.total - record["step"])
             self.console.print(
                 f"step {record['step']}/{self.total}  {words}  {in_time(left)} left",
                 highlight=False,

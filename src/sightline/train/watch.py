@@ -32,11 +32,18 @@ class Watch:
     def __init__(self, recipe: Recipe, steps_per_epoch: int) -> None:
         self.recipe, self.steps_per_epoch = recipe, steps_per_epoch
         self.begun = time.perf_counter()
+        self.first_step: float | None = None  # seconds until it was done
         self.restart()
 
     def restart(self) -> None:
         """Count anew, so that measuring and saving are not taken for training."""
         self.since, self.waited, self.pictures = time.perf_counter(), 0.0, 0
+
+    def first(self, step: Step) -> float:
+        """Seconds until the first step was done, compiling included; the host waits for it."""
+        float(step.loss)
+        self.first_step = round(time.perf_counter() - self.begun, 2)
+        return self.first_step
 
     def see(self, batch: Batch) -> None:
         """One step was done."""
@@ -61,6 +68,7 @@ class Watch:
             "embedding_std": float(feature_std(z)),
             "embedding_rank": float(effective_rank(z)),
             "chance_loss": self.recipe.method.chance_loss(self.recipe.batch_size),
+            "first_step": self.first_step,
             "time": round(time.perf_counter() - self.begun, 2),
         }
         record |= {name: float(dist.mean(value)) for name, value in step.logs.items()}
