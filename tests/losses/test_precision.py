@@ -5,6 +5,7 @@ import torch
 
 from sightline.losses import (
     barlow_twins,
+    compiled_losses,
     info_nce,
     jcl,
     negative_cosine,
@@ -13,6 +14,7 @@ from sightline.losses import (
     regression,
     vicreg,
 )
+from sightline.losses.precision import full_precision
 
 LOSSES = {
     "info_nce": lambda a, b, c: info_nce(a, b, temperature=0.07),
@@ -46,3 +48,22 @@ def test_autocast_changes_no_bit(rows, name):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = LOSSES[name](*rows)
     assert torch.equal(inside, LOSSES[name](*rows))
+
+
+def test_losses_are_compiled_where_that_is_asked_for(monkeypatch, rows):
+    made = []
+
+    def compiled(function, **how):
+        made.append(how)
+        return lambda *args, **more: -function(*args, **more)
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    loss = full_precision(lambda x, *, weight: weight * x.sum())
+    plain = loss(rows, weight=2.0)
+    assert plain == 2 * rows.sum() and not made
+    with compiled_losses():
+        assert loss(rows, weight=2.0) == -plain == loss(rows, weight=2.0)
+        with compiled_losses(False):
+            assert loss(rows, weight=2.0) == plain
+    assert loss(rows, weight=2.0) == plain
+    assert made == [{"dynamic": False, "fullgraph": True}]

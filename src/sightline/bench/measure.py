@@ -16,7 +16,8 @@ from sightline.bench.network import Pass, alone, passes
 from sightline.data import Source
 from sightline.data.loader import Loader
 from sightline.data.pictures import Pictures
-from sightline.data.threads import decoded_in_order
+from sightline.data.threads import decoded_in_order, num_workers
+from sightline.losses import compiled_losses
 from sightline.methods import DataFacts, Moment
 from sightline.optim import build as build_optimizer
 from sightline.recipe import Recipe
@@ -24,10 +25,10 @@ from sightline.train.compiled import compile_networks
 from sightline.train.guard import Guard, take
 from sightline.train.loop import State, feed
 from sightline.train.run import build
-from sightline.train.step import DTYPES, TRIAL, WARM, Stepper, make, settle
+from sightline.train.step import DTYPES, TRIAL, WARM, Stepper, compiles, make, settle
 from sightline.train.whole import pictures_of, source_of, with_plan
 
-DECODED = 512  # pictures decoded to find the rate
+DECODED = 128  # pictures that each thread decodes to find the rate
 SETTLED = WARM + 4 + 2 * TRIAL  # steps after which the way of stepping is chosen
 
 
@@ -170,11 +171,11 @@ class _Bed:
         teacher: Any = getattr(method, "teacher", None)
         if teacher is not None:
             teacher.net.backbone = copy.deepcopy(method.student.backbone)
-        if self.recipe.compile:
+        if compiles(self.recipe, self.device):
             compile_networks(method)
 
         def work() -> None:
-            with self._autocast():
+            with self._autocast(), compiled_losses(compiles(self.recipe, self.device)):
                 step = method(self.views, self.at)
             method.zero_grad(set_to_none=True)
             step.loss.backward()
@@ -206,7 +207,7 @@ class _Cheap(nn.Module):
 
 def _decode(source: Source, recipe: Recipe) -> float:
     """Milliseconds to decode one batch with every processor."""
-    data, count = recipe.data, min(DECODED, len(source))
+    data, count = recipe.data, min(DECODED * num_workers(), len(source))
     began = time.perf_counter()
     for _ in decoded_in_order(
         source, range(count), store_size=data.store_size, channels=data.channels
@@ -239,8 +240,6 @@ def _end_to_end(
     while time.perf_counter() - began < 3 * seconds or count < 3:
         take_step(next(batches))
         count += 1
-        if count % 20 == 0:  # the host runs ahead of the device, but not without end
-            _wait(device)
     _wait(device)
     ms = 1000 * (time.perf_counter() - began) / count
     waited = 1000 * (loader.waited - waited) / count

@@ -1,7 +1,9 @@
-"""The precision that every loss computes in, and unit vectors in it."""
+"""The precision that every loss computes in, unit vectors in it, and whether it is compiled."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import ParamSpec, cast
 
 import torch
@@ -10,6 +12,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 P = ParamSpec("P")
+_compiled = ContextVar("compiled", default=False)
+
+
+@contextlib.contextmanager
+def compiled_losses(wanted: bool = True) -> Iterator[None]:
+    """Losses within are compiled, each by itself: a few kernels where there were dozens."""
+    before = _compiled.set(wanted)
+    try:
+        yield
+    finally:
+        _compiled.reset(before)
 
 
 def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
@@ -19,12 +32,21 @@ def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
     at temperature 0.07 moves a logit by 0.04.
     """
 
-    @functools.wraps(loss)
-    def precise(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def plain(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         embeddings = cast(tuple[Tensor, ...], args)
         raised = [e.to(torch.promote_types(e.dtype, torch.float32)) for e in embeddings]
         with torch.autocast(embeddings[0].device.type, enabled=False):
             return cast(Callable[..., Tensor], loss)(*raised, **kwargs)
+
+    @functools.cache
+    def fast() -> Callable[P, Tensor]:
+        return torch.compile(plain, dynamic=False, fullgraph=True)
+
+    @functools.wraps(loss)
+    def precise(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        if not torch.compiler.is_compiling() and _compiled.get():
+            return fast()(*args, **kwargs)
+        return plain(*args, **kwargs)
 
     return precise
 

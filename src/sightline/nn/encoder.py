@@ -58,7 +58,8 @@ class Teacher(nn.Module):
         if order is None:
             return self.net(x)
         h, z = self.net(dist.gather(x)[dist.mine(order)])
-        back = dist.mine(torch.argsort(order))
+        places = torch.arange(len(order), device=order.device)
+        back = dist.mine(torch.empty_like(order).scatter(0, order, places))
         return dist.gather(h)[back], dist.gather(z)[back]
 
     @torch.no_grad()
@@ -66,9 +67,12 @@ class Teacher(nn.Module):
         """teacher = momentum * teacher + (1 - momentum) * student; a number or a device scalar."""
         mine: list[Any] = list(self.net.parameters())
         theirs: list[Any] = list(student.parameters())
+        self.momentum = momentum
+        if isinstance(momentum, float):  # one pass over both networks instead of three
+            torch._foreach_lerp_(mine, theirs, 1 - momentum)
+            return
         torch._foreach_mul_(mine, momentum)
         torch._foreach_add_(mine, list(torch._foreach_mul(theirs, 1 - momentum)))
-        self.momentum = momentum
 
 
 def fresh(network: nn.Module) -> nn.Module:

@@ -1,15 +1,16 @@
-"""What is compiled: backbones and heads, each once, however many views a step shows them.
+"""What is compiled: encoders and heads, each once, however many views a step shows them.
 
 The whole step as one graph would hold the backbone once for each view and once more for the
-teacher, and take minutes to compile; what lies between networks is launched by a CUDA graph anyway.
-And it would be wrong where a queue is read and then written to: in its backward pass the compiler
-(torch 2.11) reads the keys again, after the new ones have overwritten them.
+teacher, and take minutes to compile. And it would be wrong where a queue is read and then written
+to: in its backward pass the compiler (torch 2.11) reads the keys again, after the new ones have
+overwritten them. Losses are compiled by themselves (`compiled_losses`).
 """
 
 import os
 import warnings
 from pathlib import Path
 
+import torch._functorch.config as tracing
 from torch import nn
 
 from sightline.data.cache import default_folder
@@ -28,8 +29,10 @@ def compile_networks(method: Method) -> None:
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(default_folder() / "compiled")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     Path(folder).mkdir(parents=True, exist_ok=True)
+    # Batch norm over groups brings its own gradient, which lies in the graph that the key is of.
+    tracing.autograd_cache_allow_custom_autograd_functions = True
     for encoder in (part for part in method.modules() if isinstance(part, Encoder)):
-        encoder.backbone.compile(dynamic=False)
-        encoder.projector.compile(dynamic=False)
+        for part in (encoder, encoder.backbone, encoder.projector):  # whichever a method calls
+            part.compile(dynamic=False)
     if isinstance(head := getattr(method, "predictor", None), nn.Module):
         head.compile(dynamic=False)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sightline import dist
+from sightline.losses import compiled_losses
 from sightline.methods import Method, Moment, Step
 from sightline.optim import clip_gradients, set_lr
 from sightline.ragged import Ragged
@@ -103,7 +104,10 @@ class Stepper:
         views = batch.views
         if batch.pictures is not None:
             views = make(recipe, batch.pictures, batch.index, at.step // self.steps_per_epoch)
-        with torch.autocast(self.device.type, kind, enabled=recipe.precision != "float32"):
+        with (
+            torch.autocast(self.device.type, kind, enabled=recipe.precision != "float32"),
+            compiled_losses(compiles(recipe, self.device)),
+        ):
             step = self.forward(views, at)
         optimizer, guard, probe = self.state.optimizer, self.state.guard, self.state.probe
         optimizer.zero_grad(set_to_none=True)
@@ -177,6 +181,11 @@ class Stepper:
         torch.cuda.current_stream().wait_stream(self.stream)
 
 
+def compiles(recipe: Recipe, device: torch.device) -> bool:
+    """Whether networks and losses are compiled: on a CPU that takes longer than it saves."""
+    return recipe.compile and device.type == "cuda"
+
+
 def settle(recipe: Recipe, device: torch.device) -> None:
     """Tell torch's libraries how to choose among kernels: by trying, or always the same ones."""
     if device.type == "cuda":
@@ -207,7 +216,7 @@ def _with_tensors(batch: Batch, own: list[Tensor]) -> Batch:
 
 def _wrapped(method: Method, recipe: Recipe, device: torch.device) -> nn.Module:
     """The method as it is called: compiled if the recipe says so, averaged over processes."""
-    if recipe.compile and device.type == "cuda" and recipe.chunk is None:  # chunks compile theirs
+    if compiles(recipe, device) and recipe.chunk is None:  # chunks compile theirs
         compile_networks(method)
     if dist.world_size() == 1:
         return method
