@@ -86,15 +86,17 @@ class Recipe:
 
 
 def overridden(recipe: Recipe, given: Mapping[str, Any], flags: Sequence[str] = ()) -> Recipe:
-    """The recipe with the values that are not None, then with flags as on the command line."""
-    recipe = dataclasses.replace(recipe, **{k: v for k, v in given.items() if v is not None})
+    """The recipe with the numbers that are not None and with flags as on the command line."""
+    known = {k: v for k, v in given.items() if v is not None}
     if not flags:
-        return recipe
+        return dataclasses.replace(recipe, **known)
+    # All at once: fewer epochs may need a shorter warm-up, which is a flag.
+    words = [word for k, v in known.items() for word in (f"--{k.replace('_', '-')}", str(v))]
     return tyro.cli(
         Recipe,
         prog="sightline pretrain DATA",
         default=recipe,
-        args=list(flags),
+        args=[*words, *flags],
         config=(tyro.conf.AvoidSubcommands,),
     )
 

@@ -10,7 +10,7 @@ import torch
 
 from sightline import catalogue
 from sightline.optim.groups import scaled_lr
-from sightline.recipe import from_dict, to_dict
+from sightline.recipe import from_dict, overridden, to_dict
 from sightline.recipes import RECIPES, recipe
 from tests.recipes.small import begun, small, structure, two_steps
 
@@ -109,3 +109,10 @@ def test_the_grid_of_msbreg_is_table_5():
         assert len(found) == 20 and max(found) == number
     cell = MADE["msbreg.imagenet100_k8_s010_b025"].method
     assert (cell.num_views, cell.singular_weight, cell.brownian_weight) == (8, 0.01, 0.25)
+
+
+def test_a_shorter_run_and_its_shorter_warm_up_are_set_together():
+    flags = ["--optim.schedule.warmup-epochs", "1"]
+    made = overridden(recipe("mocov3.imagenet_r50_100ep"), {"epochs": 2, "seed": None}, flags)
+    assert made.epochs == 2 and made.optim.schedule.warmup_epochs == 1
+    assert made.seed == 0

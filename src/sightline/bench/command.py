@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from sightline import auto
+from sightline.bench.growth import costs
 from sightline.bench.measure import bench, words
 from sightline.bench.peer import lightly
 from sightline.bench.pictures import photographs
@@ -31,6 +32,7 @@ def run(
     batch_size: int | None = None,
     seconds: float = 2.0,
     against: str | None = None,
+    growing: bool = False,
     settings: Sequence[str] = (),
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -44,6 +46,10 @@ def run(
         made = replace(made, compile=True)
     made = overridden(made, {"batch_size": batch_size}, settings)
     made, _ = auto.fit_device(made, where)
+    if growing:
+        console.print(f"{name}, random pictures, {where}", highlight=False)
+        grown = costs(made, where, seconds=seconds, console=console)
+        return {"recipe": name, "growth": [cost.to_dict() for cost in grown]}
     with tempfile.TemporaryDirectory(prefix="sightline-bench-") as folder:
         path = str(data) if data else _generated(made, Path(folder), console)
         made = replace(made, data=replace(made.data, path=path))

@@ -94,7 +94,7 @@ def bench(
     part("optimiser and teacher", timed(bed.move, device, seconds=seconds))
     del bed
     gc.collect()
-    whole = _end_to_end(recipe, pictures, device, seconds)
+    whole = end_to_end(recipe, pictures, device, seconds)
     part("end to end", whole["ms"])
     known = ("augment", "heads and loss", "optimiser and teacher")
     rest = {label: found[label] for label in known} | {"waiting for data": whole["waited"]}
@@ -216,7 +216,7 @@ def _decode(source: Source, recipe: Recipe) -> float:
     return 1000 * (time.perf_counter() - began) * recipe.batch_size / count
 
 
-def _end_to_end(
+def end_to_end(
     recipe: Recipe, pictures: Pictures, device: torch.device, seconds: float
 ) -> dict[str, Any]:
     """Real batches through the training loop, once its way of stepping is chosen."""
