@@ -2,18 +2,23 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from sightline import api
 from sightline.backbones import BackboneConfig
 from sightline.cli import main
+from sightline.evals.detection import Detection
 from sightline.runs import Run
-from sightline.train import measure
-from sightline.train.candidates import Candidate
+from sightline.train import examine, measure
+from sightline.train.candidates import Candidate, evaluation_view, saved_recipe
 from sightline.train.compare import compare, in_words, shown
+from sightline.views import Centre
+from tests.evals.detection.test_data import voc
+from tests.evals.detection.toy import rectangles
 from tests.evals.small import SPEC, Means, bright
 from tests.folders import QUICK, pictures
 from tests.test_cli import fails
@@ -72,6 +77,71 @@ def test_protocols_that_train_take_epochs_and_settings(run, photos, capsys):
         assert result["settings"]["head"]["lr"] == 0.5
         assert "untrained_accuracy" not in result
     assert run.result("fine_tune.pets")["ema_accuracy"] <= 1
+
+
+def test_the_sweep_takes_its_rates_and_says_which_won(run, photos, capsys):
+    words = (run.path, "--labeled", photos, "--protocol", "linear.sgd", "--epochs", 2, *CPU)
+    main(["evaluate", *map(str, words), "--set.rates", "0.25", "--set.weight-decays", "0.125"])
+    assert "linear.sgd: rate 0.25 and weight decay 0.125 won" in capsys.readouterr().out
+    assert run.result("linear.sgd")["settings"]["rates"] == [0.25]
+
+
+def test_every_k_is_told_and_why_one_is_not(run, photos, capsys):
+    words = (run.path, "--labeled", photos, "--protocol", "knn", "--k", 1, 3, 200, *CPU)
+    main(["evaluate", *map(str, words)])
+    told = capsys.readouterr().out
+    assert "accuracy_k1 " in told and "accuracy_k3 " in told and "accuracy_k200" not in told
+    assert "k was to be 200, but only 32" in told
+
+
+def test_numbers_that_belong_together_are_told_together():
+    found = {"train_loss": 1.0, "box_AP": 0.5, "box_AP50": 0.8, "mask_AP_s": 0.1, "settings": {}}
+    assert examine._told(found) == ["box_AP", "box_AP50", "mask_AP_s"]
+    assert examine._told({"accuracy": 0.5, "ema_accuracy": 0.4, "untrained_accuracy": 0.1}) == [
+        "accuracy",
+        "ema_accuracy",
+    ]
+    assert examine._told({"lidar": 3.0, "alpha": 1.0, "untrained_lidar": 2.0}) == ["lidar", "alpha"]
+
+
+def test_a_result_says_whose_it_is_and_of_which_pictures(run, photos, capsys):
+    words = ("--labeled", photos, "--test", photos, "--per-class", 3, "--no-untrained")
+    names = ("knn", "few_labels.linear_1", "svm.voc07")
+    evaluated(capsys, run.path, *words, "--protocol", *names)
+    for name in names:
+        settings = run.result(name)["settings"]
+        assert settings["encoder"] == str(run.path)
+        assert settings["data"] == settings["test_data"] == str(photos)
+        assert (settings["features"], settings["seed"]) == ("backbone", 0)
+        assert settings["test"] == 40
+    assert run.result("few_labels.linear_1")["settings"]["labels"] == "3 per class"
+
+
+def test_what_pretraining_and_labels_left_behind_holds_settings_too(run, photos, capsys):
+    evaluated(capsys, run.path)
+    evaluated(capsys, run.path, "--labeled", photos, "--protocol", "knn", "--k", "3")
+    for name in ("label_free", "baselines"):
+        assert {"seed", "features"} <= set(run.result(name)["settings"])
+
+
+def test_a_run_can_be_shown_larger_pictures(run, photos, capsys):
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--image-size", "48")
+    found = evaluated(capsys, run.path, *words)
+    assert found["knn"]["settings"]["view"] == "48 px of 48"
+
+
+def test_the_evaluation_view_has_the_statistics_of_the_training_views(run):
+    recipe = saved_recipe(run)
+    other = tuple(replace(view, mean=(0.3,), std=(0.7,)) for view in recipe.views)
+    view = evaluation_view(replace(recipe, views=other))
+    assert (view.mean, view.std) == ((0.3,), (0.7,))
+
+
+def test_pictures_are_kept_as_large_as_the_largest_view(run):
+    recipe = saved_recipe(run)
+    small, large = (Candidate("x", Means(), Centre(size=s, resize=s)) for s in (8, 300))
+    assert examine._data(run, [small]) == recipe.data
+    assert examine._data(run, [small, large]).store_size == 300
 
 
 def test_few_labels_are_drawn_once_and_kept(run, photos, capsys):
@@ -135,6 +205,69 @@ def test_any_encoder_is_measured_without_a_run(weights, photos, tmp_path, capsys
     assert not (out / "recipe.json").exists()
 
 
+def test_every_weight_of_a_file_is_accounted_for_in_a_file(weights, photos, tmp_path, capsys):
+    torch.manual_seed(1)
+    network = BackboneConfig(name="resnet18", stem="imagenet").build()
+    kept = {f"right.{k}": v for k, v in network.state_dict().items()}
+    kept |= {f"left.{k}": v for k, v in load_file(weights).items()}
+    save_file(kept, tmp_path / "two.safetensors")
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--image-size", "32")
+    words = ("--backbone", tmp_path / "two.safetensors", *words, "--no-untrained")
+    assert "--part left" in fails(capsys, "evaluate", *words, *CPU)
+    evaluated(capsys, *words, "--part", "right", "--out", tmp_path / "theirs")
+    rows = json.loads((tmp_path / "theirs" / "import.json").read_text())["weights"]
+    assert {row["file"] for row in rows} == set(kept)
+    assert {row["what"] for row in rows if row["file"].startswith("right.")} == {"renamed"}
+
+
+class Outside:
+    """What only running code can read."""
+
+
+def test_a_file_with_code_in_it_needs_trust(weights, photos, tmp_path, capsys):
+    torch.save({"state_dict": load_file(weights), "args": Outside()}, tmp_path / "code.pth")
+    words = ("--backbone", tmp_path / "code.pth", "--labeled", photos, "--protocol", "knn")
+    words = (*words, "--k", 3, "--image-size", 32, "--no-untrained", "--out", tmp_path / "theirs")
+    assert "add --trust" in fails(capsys, "evaluate", *words, *CPU)
+    assert evaluated(capsys, *words, "--trust")["knn"]["settings"]["k"] == [3]
+
+
+def test_a_network_of_other_pictures_gets_a_sentence_from_training_too(run, tmp_path, capsys):
+    grey = BackboneConfig(name="resnet10_narrow", stem="imagenet", in_channels=1).build()
+    save_file(grey.state_dict(), tmp_path / "grey.safetensors")
+    photos = pictures(tmp_path / "colour", count=20)
+    words = ("--labeled", photos, "--protocol", "linear.moco", "--epochs", 1, "--image-size", 32)
+    said = fails(capsys, "evaluate", "--backbone", tmp_path / "grey.safetensors", *words, *CPU)
+    assert "cannot take pictures of 32 x 32 with 3 channels" in said
+
+
+def test_a_detector_takes_the_statistics_of_its_network():
+    detection = Detection(train=rectangles(4), test=rectangles(4))
+    for mean, expected in (((0.3,), (0.3,) * 3), ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3))):
+        spec = Centre(size=8, resize=8, mean=mean, std=mean)
+        found = examine.seen_as(detection, spec, 3).setting
+        assert (found.mean, found.std) == (expected, expected)
+
+
+def test_a_voc_devkit_gives_trainval_of_all_years_and_the_test_of_one(tmp_path):
+    """As voc_c4 is published: trainval07+12 to learn from, test07 to be scored on."""
+    for year, splits in (("VOC2007", ("train", "trainval", "test")), ("VOC2012", ("trainval",))):
+        for split in splits:
+            voc(tmp_path / year, [("cat", 0)], split)
+    train = examine.objects(str(tmp_path), ("trainval", "train"))
+    assert train.name.count("trainval") == 2
+    assert examine.objects(str(tmp_path), ("test", "val")).name == f"{tmp_path}/VOC2007 test"
+    assert examine.objects(str(tmp_path / "VOC2007"), ("trainval", "train")).name.endswith("val")
+    year = tmp_path / "VOC2007"
+    assert examine.voc_folder(str(tmp_path)) == examine.voc_folder(str(year)) == str(year)
+    assert examine.voc_folder(str(tmp_path / "VOC2012" / "JPEGImages")) is None
+
+
+def test_a_detector_is_not_scored_on_what_it_learnt_from(run, capsys):
+    words = ("--labeled", "pets.parquet", "--protocol", "detection.small_fpn")
+    assert "Give those with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
+
+
 def test_one_table_over_all_runs_with_empty_cells(run, finished, photos, tmp_path, capsys):
     evaluated(capsys, run.path, "--labeled", photos, "--protocol", "linear", "--no-untrained")
     other = tmp_path / "other"
@@ -155,6 +288,17 @@ def test_what_was_not_measured_alike_is_told(tmp_path):
         Run(tmp_path / name).write_result("linear", {"accuracy": 0.9, "settings": {"test": test}})
     _, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
     assert notes == ["linear: test differs between runs (100, 200)."]
+
+
+def test_the_table_has_the_analyses_and_says_which_is_best_without_labels(tmp_path):
+    for name, rank in (("a", 10.0), ("b", 20.0)):
+        numbers = {"effective_rank": rank, "lidar": rank, "alpha": 1.0}
+        drawn = {"drawn": [{"size": rank}]}
+        Run(tmp_path / name).write_result("analysis", {**numbers, "settings": drawn})
+    rows, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
+    assert [row["analysis lidar"] for row in rows] == [10.0, 20.0]
+    assert notes[0] == "analysis: drawn differs between runs."
+    assert notes[1].startswith(f"Best without labels: {tmp_path / 'b'} of 2")
 
 
 def test_a_table_turns_to_where_it_is_narrower():
@@ -187,6 +331,22 @@ MISTAKES = {
     "a setting of nothing": (
         ["RUN", "--labeled", "PHOTOS", "--head.lr", "1"],
         "protocols that train",
+    ),
+    "few labels of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "knn", "--share", "0.5"],
+        "--share, --per-class or --split-file is a setting",
+    ),
+    "iterations of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--iterations", "5"],
+        "--iterations is a setting",
+    ),
+    "epochs of nothing": (["RUN", "--labeled", "PHOTOS", "--epochs", "5"], "--epochs is a setting"),
+    "no such list": (
+        [
+            *("RUN", "--labeled", "PHOTOS", "--protocol", "few_labels.linear_1"),
+            *("--split-file", "none.txt"),
+        ],
+        "No such file or directory. Give a text file",
     ),
     "unknown setting": (
         ["RUN", "--labeled", "PHOTOS", "--protocol", "linear.moco", "--head.rate", "1"],

@@ -90,6 +90,8 @@ def evaluate(
     features: str = "backbone",
     backbone: str | None = None,
     image_size: int | None = None,
+    trust: bool = False,
+    part: str | None = None,
     against: Sequence[str] = (),
     untrained: bool = True,
     epochs: int | None = None,
@@ -108,7 +110,8 @@ def evaluate(
 
     `protocols` are names of `sightline evaluate --protocols`: kNN and linear if not given, or
     what needs no labels where there are none. `backbone` is "timm:NAME", "torchvision:NAME" or a
-    file of weights, in place of a run; `against` are runs or backbones whose numbers stand beside.
+    file of weights, in place of a run, `part` the encoder of a file that has several; `trust` lets
+    files run code while they are read. `against` are runs or backbones whose numbers stand beside.
     `share`, `per_class` and `split_file` say how many labels protocols of few labels have;
     `settings` are flags of the protocols as on the command line: ["--head.lr", "0.3"].
     """
@@ -140,6 +143,8 @@ def evaluate(
         features=features,
         image_size=image_size,
         against=against,
+        trust=trust,
+        part=part,
         beside=untrained,
         quiet=quiet,
     )

@@ -116,6 +116,8 @@ def evaluate(
     features: str = "backbone",
     backbone: str | None = None,
     image_size: int | None = None,
+    part: str | None = None,
+    trust: bool = False,
     against: tuple[str, ...] = (),
     untrained: bool = True,
     epochs: int | None = None,
@@ -144,24 +146,27 @@ def evaluate(
         test: Labelled pictures to test on, if they lie elsewhere.
         protocol: What to measure, by names of --protocols; kNN and linear if not given, or what
             needs no labels where there are none.
-        k: Numbers of neighbours that vote.
-        temperature: Of the votes.
-        features: backbone, or projector (of a run).
-        backbone: Any encoder in place of a run: timm:NAME, torchvision:NAME, or a file.
-        image_size: Side of the pictures that the backbone is shown.
+        k: Of kNN: one or more numbers of neighbours that vote.
+        temperature: Of kNN: a neighbour's vote is exp(similarity / temperature).
+        features: What is measured: backbone, or projector (of a run).
+        backbone: Any encoder in place of a run: timm:NAME, torchvision:NAME, a file of weights
+            (also published checkpoints), or NETWORK=FILE.
+        image_size: Side in pixels of what the network is shown; its own if not given.
+        part: Which encoder of a file that holds several, by the names before its own.
+        trust: Let files of weights run code while they are read. Only if you trust the writer.
         against: Runs or backbones whose numbers stand beside, such as a supervised one.
         untrained: Measure the untrained network too.
         epochs: Shorter or longer than published; warm-up and steps keep their shares.
         iterations: The same, for protocols that count them (detection).
-        batch_size: Other than published.
-        share: Share of the labels that protocols of few labels have.
-        per_class: Labels per class that they have.
-        split_file: Text file of the pictures that they have, a name on each line.
+        batch_size: Pictures per step over all processes, if other than published.
+        share: For few_labels: this share of the labels, 0.01 for 1 %.
+        per_class: For few_labels: so many labels of each class.
+        split_file: For few_labels: a text file of the labelled pictures, a name on each line.
         out: Folder for the results of --backbone; runs/NAME if not given.
         compare: Print one table over all given runs from what they hold; measures nothing.
         protocols: List the protocols with their settings and sources.
         device: auto, cpu or cuda.
-        seed: Of splits, and of what is trained.
+        seed: Of splits, and of what is trained or drawn.
         json: Print JSON instead of a table.
     """
     if protocols:
@@ -190,6 +195,8 @@ def evaluate(
             features=features,
             backbone=backbone,
             image_size=image_size,
+            part=part,
+            trust=trust,
             against=against,
             untrained=untrained,
             epochs=epochs,
@@ -254,6 +261,7 @@ def bench(
     batch_size: int | None = None,
     seconds: float = 2.0,
     against: str | None = None,
+    growth: bool = False,
     json: bool = False,
     settings: tyro.conf.Suppress[tuple[str, ...]] = (),
 ) -> None:
@@ -268,6 +276,7 @@ def bench(
         batch_size: Pictures per step.
         seconds: About how long each part is repeated.
         against: "lightly" runs the same training with Lightly's own parts.
+        growth: How a step grows with batch, queue, views and pictures, in place of its parts.
         json: Print JSON instead of text.
     """
     from sightline import bench as benches
@@ -279,6 +288,7 @@ def bench(
         batch_size=batch_size,
         seconds=seconds,
         against=against,
+        growing=growth,
         settings=settings,
         quiet=json,
     )
@@ -342,7 +352,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"sightline: {failure}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        print("\nsightline: stopped. `sightline resume RUN` goes on from the last checkpoint.")
+        print("\nsightline: stopped. `sightline resume RUN` goes on with a run that was training.")
         raise SystemExit(130) from None
 
 

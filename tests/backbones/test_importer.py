@@ -233,6 +233,23 @@ def test_counters_may_be_missing_and_nothing_else(tmp_path):
         open_backbone(str(tmp_path / "part.pth"))
 
 
+def test_a_file_that_lacks_a_whole_block_is_no_smaller_network(tmp_path):
+    net = torchvision.models.resnet18(num_classes=3)
+    part = {k: v for k, v in net.state_dict().items() if not k.startswith("layer3.1.")}
+    torch.save(under("module.encoder_q.", part), tmp_path / "part.pth")
+    with pytest.raises(UserError, match=r"2, 2, 1 and 2 blocks.*may be missing"):
+        open_backbone(str(tmp_path / "part.pth"))
+    with pytest.raises(UserError, match=r"lacks 10 weights.*NETWORK=/\S+part.pth$"):
+        open_backbone(f"resnet18={tmp_path / 'part.pth'}")
+
+
+def test_a_vit_that_lacks_its_last_block_is_no_smaller_network(tmp_path):
+    ours = ViT(192, 11, 3, patch=8, image_size=32)
+    torch.save(ours.state_dict(), tmp_path / "vit.pth")
+    with pytest.raises(UserError, match="192 wide with 11 blocks, where such have 12"):
+        open_backbone(str(tmp_path / "vit.pth"))
+
+
 def test_a_weight_without_a_place_is_refused(tmp_path):
     torch.save(bare(NET) | {"layer2.0.se.fc.weight": torch.ones(3)}, tmp_path / "se.pth")
     with pytest.raises(UserError, match=r"no place for: layer2.0.se.fc.weight"):
@@ -256,7 +273,7 @@ def test_a_network_of_other_shapes_is_refused_and_its_name_helps(tmp_path):
 def test_two_students_are_a_question_that_part_answers(tmp_path):
     path = tmp_path / "two.pth"
     torch.save(under("left.", bare(NET)) | under("right.", bare(OTHER)), path)
-    with pytest.raises(UserError, match=r"several encoders.*'left.', 'right.'"):
+    with pytest.raises(UserError, match=r"several encoders.*'left.', 'right.'.*--part left"):
         open_backbone(str(path))
     backbone, _ = open_backbone(str(path), part="right")
     torch.testing.assert_close(backbone(pictures()), features(OTHER, pictures()))
@@ -281,7 +298,7 @@ def test_names_of_small_picture_resnets_are_known(tmp_path):
 
 
 def test_mocov3_s_vit_lands_in_ours_and_its_positions_are_ours(tmp_path):
-    ours = ViT(192, 2, 3, patch=8, image_size=32)
+    ours = ViT(128, 2, 2, patch=8, image_size=32)
     with torch.no_grad():
         for p in ours.parameters():
             p.normal_(std=0.1)

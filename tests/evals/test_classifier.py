@@ -10,6 +10,7 @@ from sightline.evals.features import random_views
 from sightline.evals.strong import DropPath
 from sightline.evals.training import COSINE, Strong, Training, falling, sgd
 from sightline.optim import Optim
+from sightline.views import Centre
 from tests.evals.small import SPEC, Means, Small, bright, from_pixels, labelled
 
 HEAD = Training(source="here", epochs=10, batch_size=20, head=sgd(1.0, COSINE))
@@ -181,6 +182,27 @@ def test_a_batch_is_no_larger_than_the_pictures_and_says_so():
     assert "note" not in trained().settings()
 
 
+def test_what_is_scored_is_resized_as_what_was_learnt_from():
+    """DeiT and Fast-MoCo take bicubic pictures for both."""
+    seen = []
+    network = Small()
+    network.register_forward_pre_hook(lambda net, x: None if net.training else seen.append(x[0]))
+    it = trained(replace(WHOLE, epochs=1, interpolation="bicubic"))
+    spec = Centre(size=6, resize=6, mean=(0.5,), std=(0.25,))
+    replace(it, data=replace(it.data, spec=spec))(network)
+    expected = []
+    for kind in ("bicubic", "bilinear"):
+        view = replace(it.data, spec=replace(spec, interpolation=kind))
+        view.scored(network)
+        expected.append(seen.pop())
+    assert torch.equal(seen[-1], expected[0]) and not torch.equal(seen[-1], expected[1])
+
+
+def test_a_batch_of_one_is_not_blamed_on_the_pictures():
+    with pytest.raises(UserError, match=r"would have 1 of 60 pictures.*raise batch_size"):
+        trained(replace(HEAD, batch_size=1))
+
+
 def test_too_few_pictures_get_a_sentence():
     one = trained().data.only(torch.tensor([3]))
     with pytest.raises(UserError, match="too few for a batch"):
@@ -205,8 +227,10 @@ def state(training):
         replace(WHOLE, epochs=2),
         replace(WHOLE, epochs=2, strong=STRONG),
         replace(HEAD, epochs=2, head=Optim(name="lars", flavour="larc", lr=0.1)),
+        replace(WHOLE, epochs=2, batch_size=15),
+        replace(WHOLE, epochs=2, batch_size=14, strong=STRONG),
     ],
-    ids=["frozen", "whole", "strong", "larc"],
+    ids=["frozen", "whole", "strong", "larc", "odd", "odd pairs"],
 )
 def test_two_processes_equal_one(two_processes, training):
     expected = state(training)

@@ -4,8 +4,10 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
+from sightline import progress
 from sightline.errors import UserError
 from sightline.evals.knn import KNN, accuracy, knn_predict, knn_votes, neighbours
+from sightline.evals.linear import Linear
 from sightline.evals.splits import stratified
 from tests.evals.small import Means, bright, labelled
 
@@ -171,3 +173,17 @@ def test_shuffled_labels_give_chance():
 def test_settings_without_meaning_are_refused(settings):
     with pytest.raises(UserError, match=r"k is|temperature is"):
         KNN(data=labelled(bright()), **settings)
+
+
+def test_long_votes_and_long_solutions_show_their_progress(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
+    h, y = clouds(40)
+    data = labelled(bright(60), test=bright(30, seed=1), progress=True)
+    KNN(data=data, ks=(3,))(Means())
+    Linear(data=data)(Means())
+    told = capsys.readouterr().err
+    assert "neighbours: 1/1, 0 s left" in told
+    assert "linear probe, at most: 1/200" in told
+    knn_votes(h, y, h, ks=(1,), chunk=10, progress="votes")
+    assert "votes: 4/4, 0 s left" in capsys.readouterr().err

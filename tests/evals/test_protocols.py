@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sightline.errors import UserError
-from sightline.evals import fine_tune, probe
+from sightline.evals import few_labels, fine_tune, probe
 from sightline.evals.classifier import Trained
 from sightline.evals.few_labels import Amount
 from sightline.evals.protocols import PROTOCOLS, Asked, changed, listing, named, protocol
@@ -71,6 +71,85 @@ def peak(training: Training) -> float:
 def test_published_linear_rates():
     assert {n: peak(t) for n, t in probe.PUBLISHED.items()} == pytest.approx(PEAKS)
     assert all(t.backbone is None for t in probe.PUBLISHED.values())
+
+
+# Epochs, batch, decay, optimiser, where the rate falls by how much (none: a cosine).
+LINEAR = {
+    "moco": (100, 256, 0.0, "sgd", (60, 80), 0.1),
+    "jcl": (100, 256, 0.0, "sgd", (60, 80), 0.1),
+    "jcl_imagenet100": (100, 256, 0.0, "sgd", (60, 80), 0.1),
+    "simo": (90, 256, 0.0, "sgd", (60, 80), 0.1),
+    "mocov3_resnet": (90, 1024, 0.0, "sgd", (), None),
+    "mocov3_vit": (90, 1024, 0.0, "sgd", (), None),
+    "simsiam": (90, 4096, 0.0, "larc", (), None),
+    "fast_moco_90": (90, 4096, 0.0, "fastmoco", (), None),
+    "fast_moco_10": (10, 4096, 0.0, "fastmoco", (), None),
+    "byol": (80, 1024, 0.0, "nesterov", (), None),
+    "msbreg": (80, 1024, 0.0, "nesterov", (), None),
+    "simclr": (90, 4096, 0.0, "nesterov", (), None),
+    "swav": (100, 256, 1e-6, "sgd", (), None),
+    "barlow_twins": (100, 256, 1e-6, "sgd", (), None),
+    "vicreg": (100, 256, 1e-6, "sgd", (), None),
+}
+# Epochs, batch, rate of the head, of the backbone (none: frozen), optimiser, steps, factor.
+FEW = {
+    "fast_moco_1": (60, 256, (0.05, 0.5, 5, 50, 500), None, "nesterov", (36, 48), 0.2),
+    "fast_moco_10": (20, 256, (0.05, 0.5, 5, 50, 500), 1e-6, "nesterov", (12, 16), 0.2),
+    "msbreg_1": (50, 1024, (2.0,), None, "nesterov", (30, 40), 0.2),
+    "msbreg_10": (50, 1024, (0.25,), 2.5e-4, "nesterov", (30, 40), 0.2),
+    "swav_1": (20, 256, (5.0,), 0.02, "sgd", (12, 16), 0.2),
+    "swav_10": (20, 256, (0.2,), 0.01, "sgd", (12, 16), 0.2),
+    "barlow_twins_1": (20, 256, (0.5,), 0.005, "sgd", (), None),
+    "barlow_twins_10": (20, 256, (0.5,), 0.005, "sgd", (), None),
+    "vicreg_1": (20, 256, (0.08,), 0.03, "sgd", (), None),
+    "vicreg_10": (20, 256, (0.1,), 0.01, "sgd", (), None),
+    "simclr_1": (60, 1024, (0.16,), 0.16, "sgd", (), None),
+    "simclr_10": (30, 1024, (0.16,), 0.16, "sgd", (), None),
+}
+
+
+def falls(training: Training) -> tuple[str, tuple[float, ...], float | None]:
+    """Optimiser and schedule of the head."""
+    head = training.head
+    kind = head.flavour if head.name == "lars" else "nesterov" if head.nesterov else head.name
+    steps = tuple(round(m, 6) for m in head.schedule.milestones)
+    assert (head.schedule.kind == "step") == bool(steps)
+    assert head.schedule.warmup_epochs == 0 and head.momentum == 0.9
+    return kind, steps, head.schedule.gamma if steps else None
+
+
+def test_published_linear_settings():
+    found = {
+        name: (t.epochs, t.batch_size, t.head.weight_decay, *falls(t))
+        for name, t in probe.PUBLISHED.items()
+    }
+    assert found == LINEAR
+    bicubic = {name for name, t in probe.PUBLISHED.items() if t.interpolation == "bicubic"}
+    assert bicubic == {"fast_moco_90", "fast_moco_10"}
+
+
+def test_published_settings_of_few_labels():
+    found = {}
+    for name, (amount, t) in few_labels.PUBLISHED.items():
+        assert amount.share == (0.01 if name.endswith("_1") else 0.1)
+        assert t.head.weight_decay == 0
+        under = t.backbone and scaled_lr(t.backbone.lr, t.backbone.scale, t.batch_size)
+        found[name] = (t.epochs, t.batch_size, t.rates or (peak(t),), under, *falls(t))
+    assert found == FEW
+
+
+def test_published_fine_tuning_lengths():
+    found = {
+        name: (t.epochs, t.batch_size, t.head.schedule.warmup_epochs, t.interpolation)
+        for name, t in fine_tune.PUBLISHED.items()
+    }
+    transfer = dict.fromkeys(("cifar10", "cifar100", "flowers102", "pets"), (100, 1024, 3))
+    expected = {"mocov3_vit": (150, 1024, 5)} | transfer
+    assert found == {name: (*numbers, "bicubic") for name, numbers in expected.items()}
+    for t in fine_tune.PUBLISHED.values():
+        strong = t.strong
+        assert (strong.rand_augment, strong.rand_augment_std, strong.smoothing) == (9, 0.5, 0.1)
+        assert strong.ema == 0.99996 and t.head == t.backbone and t.head.name == "adamw"
 
 
 def test_published_fine_tuning_rates_and_their_ends():

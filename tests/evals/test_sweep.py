@@ -1,20 +1,22 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
 from sightline.errors import UserError
 from sightline.evals.linear import Linear, logistic_regression, standardised
-from sightline.evals.sweep import Swept, sgd_sweep
+from sightline.evals.sweep import Grid, Swept, sgd_sweep
 from tests.evals.small import Means, bright, labelled
 from tests.evals.test_knn import clouds
 from tests.evals.test_linear import as_features
 
-SMALL = dict(epochs=20, batch_size=64, rates=(1e-3, 1e-1), weight_decays=(0.0, 1e-2))
+SMALL = Grid(epochs=20, batch_size=64, rates=(1e-3, 1e-1), weight_decays=(0.0, 1e-2))
 
 
 def swept(classes=5, **settings):
     data = labelled(bright(classes=classes), test=bright(classes=classes))
-    return Swept(data=data, **{**SMALL, **settings})
+    return Swept(data=data, grid=replace(SMALL, **settings))
 
 
 def test_all_settings_at_once_are_each_alone():
@@ -84,7 +86,7 @@ def test_shuffled_labels_give_chance():
 
 def test_evaluator_on_pictures_agrees_with_the_solved_probe():
     data = labelled(bright(60), test=bright(30, seed=1))
-    assert Swept(data=data, **SMALL)(Means())["accuracy"] == 1.0
+    assert Swept(data=data, grid=SMALL)(Means())["accuracy"] == 1.0
     assert Linear(data=data)(Means())["accuracy"] == 1.0
 
 

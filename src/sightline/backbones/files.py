@@ -84,8 +84,8 @@ def _needs_trust(path: Path) -> str:
     what = f" ({', '.join(names[:5])})" if names else ""
     return (
         f"{path} holds more than weights{what}: reading it would run code that the file chooses. "
-        "If you trust its writer, open it in Python with open_backbone(..., trust=True), "
-        "or ask for a file of weights alone, best as .safetensors."
+        "If you trust its writer, add --trust (in Python: trust=True), or ask for a file of "
+        "weights alone, best as .safetensors."
     )
 
 

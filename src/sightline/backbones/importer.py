@@ -151,7 +151,7 @@ def _from_run(
     if ":" in config.name and not config.name.startswith("timm:") and not trust:
         raise UserError(
             f'{run.path} uses the network "{config.name}" from outside sightline, and loading it '
-            "runs that code. If you trust it, open it in Python: open_backbone(..., trust=True)."
+            "runs that code. If you trust it, add --trust (in Python: trust=True)."
         )
     backbone = convert(config.build(), None)
     if recipe["method"].get("norm", "bn") != "bn":
@@ -231,8 +231,8 @@ def _chosen(word: str, table: keys.Table, found: list[Place], part: str | None) 
     if alike:
         raise UserError(
             f"{word} holds several encoders, with different weights: "
-            f"{', '.join(repr(place.prefix) for place in choice)}. Say in Python which one "
-            "is meant: open_backbone(..., part=...)."
+            f"{', '.join(repr(place.prefix) for place in choice)}. Say which one is "
+            f"meant: --part {choice[0].prefix.rstrip('.')} (in Python: part=...)."
         )
     return choice[0]
 
@@ -332,7 +332,7 @@ def _refuse_missing(word: str, network: str, names: list[str]) -> None:
         raise UserError(
             f"{word} lacks {len(names)} weights of {network}: {_list(names)}. They would stay as "
             "they were drawn, and the features would mean nothing. Give a complete file, or name "
-            f"the network that it was made for: NETWORK={word}"
+            f"the network that it was made for: NETWORK={word.rpartition('=')[2]}"
         )
 
 
@@ -343,9 +343,10 @@ def _refuse_shapes(word: str, network: str, pairs: dict[str, tuple[Tensor, Tenso
         if ours.shape != theirs.shape
     ]
     if wrong:
+        file = word.rpartition("=")[2]
         raise UserError(
             f"{word} looks like {network} but has weights of other shapes: {_list(wrong, '; ')}. "
-            f"Name the network that it was made for: timm:NAME={word} or torchvision:NAME={word}"
+            f"Name the network that it was made for: timm:NAME={file} or torchvision:NAME={file}"
         )
 
 
@@ -354,7 +355,7 @@ def _refuse_unknown(word: str, network: str, names: list[str]) -> None:
         raise UserError(
             f"{word} has {len(names)} weights in its backbone that {network} has no place for: "
             f"{_list(names)}. Without them the features would be others than those that were "
-            f"trained. Name the network that it was made for: timm:NAME={word}"
+            f"trained. Name the network that it was made for: timm:NAME={word.rpartition('=')[2]}"
         )
 
 

@@ -19,6 +19,17 @@ Found = tuple[Backbone, dict[str, Any], tuple[str, ...]]  # network, facts for t
 
 # Learned positions are of the DeiT family (arXiv:2012.12877), whose heads are 64 wide up to L.
 LEARNED_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16}
+FULL_DEPTH = {192: 12, 384: 12, 768: 12, 1024: 24, 1280: 32}  # blocks at each width
+# ResNet-10, 18 and 26, 34 and 50, 101, 152, 200, and ours with three stages.
+DEPTHS = {
+    (1, 1, 1, 1),
+    (2, 2, 2, 2),
+    (3, 4, 6, 3),
+    (3, 4, 23, 3),
+    (3, 8, 36, 3),
+    (3, 24, 36, 3),
+    (1, 1, 1, 0),
+}
 COMPUTED_HEADS = {dim: heads for dim, _, heads in VITS.values()} | {192: 3}
 
 
@@ -67,6 +78,12 @@ def _resnet(word: str, weights: Weights) -> Found:
     bottleneck = "layer1.0.conv3.weight" in weights
     block = Bottleneck if bottleneck else Basic
     a, b, c, d = (_depth(weights, f"layer{stage}") for stage in (1, 2, 3, 4))
+    if (a, b, c, d) not in DEPTHS:
+        raise UserError(
+            f"{word} holds a ResNet with {a}, {b}, {c} and {d} blocks in its stages, as none that "
+            "is known has, so a part of it may be missing. Give a complete file, or name the "
+            f"network that it was made for: timm:NAME={word}"
+        )
     network = ResNet(block, (a, b, c, d), width=width, stem=stem, in_channels=first.shape[1])
     notes = () if kernel == 7 else (STEM_NOTE,)
     return network, {"network": _resnet_name(block, (a, b, c, d), width)}, notes
@@ -90,6 +107,12 @@ def _vit(word: str, weights: Weights, image_size: int | None) -> Found:
     patches = _needed(word, weights, "patch_embed.proj.weight")
     dim, channels, patch = patches.shape[0], patches.shape[1], patches.shape[2]
     depth = _depth(weights, "blocks")
+    if depth < (full := FULL_DEPTH.get(dim, 1)):
+        raise UserError(
+            f"{word} holds a ViT {dim} wide with {depth} blocks, where such have {full}, so a part "
+            "of it may be missing. Give a complete file, or name the network that it was made "
+            f"for: timm:NAME={word}"
+        )
     where = weights.get("pos_embed")
     _needed(word, weights, "cls_token")
     side = 224 // patch if where is None else int((where.shape[1] - 1) ** 0.5)

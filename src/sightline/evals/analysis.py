@@ -1,7 +1,7 @@
 """What features look like, from several random views of some pictures; no labels are needed."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -99,8 +99,10 @@ class Analysis:
     def settings(self) -> dict[str, Any]:
         """What decided the numbers, for the result file."""
         return {
+            "features": "backbone; projector_ of the projector",
             "pictures": min(self.limit, len(self.pictures)),
             "views": self.num_views,
+            "drawn": [asdict(view) for view in self._alike()],
             "seed": self.seed,
             "temperature": self.temperature,
             "alpha": self.alpha,
@@ -158,10 +160,14 @@ class Analysis:
         order = random.key(self.seed, "analysis")
         return random.shuffled(order, len(self.pictures), torch.arange(count))
 
+    def _alike(self) -> list[View]:
+        """The views of the first one's size."""
+        return [view for view in self.views if view.size == self.views[0].size]
+
     def _drawn(
         self, index: Int64[Tensor, " b"], device: torch.device
     ) -> Iterator[Float[Tensor, "b c s s"]]:
-        alike = [view for view in self.views if view.size == self.views[0].size]
+        alike = self._alike()
         pixels, sizes = (x.to(device) for x in self.pictures.batch(index))
         for number in range(self.num_views):
             view, epoch = alike[number % len(alike)], EPOCH - number

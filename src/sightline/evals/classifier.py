@@ -31,6 +31,7 @@ from sightline.evals.strong import (
     place,
     soft_targets,
 )
+from sightline.evals.together import stretch
 from sightline.evals.training import Training
 from sightline.nn.norm import convert
 from sightline.optim import Optim, build, set_lr
@@ -74,10 +75,12 @@ class Trained:
 
     def __post_init__(self) -> None:
         refuse_unscored(self.data)
-        if self.batch_size < 2:
+        least = max(2, dist.world_size() * self._unit)
+        if self.batch_size < least:
             raise UserError(
-                f"There are {len(self.data.learnt)} pictures to learn from, too few for a batch "
-                f"on {dist.world_size()} process(es). Add pictures or take fewer processes."
+                f"A batch would have {self.batch_size} of {len(self.data.learnt)} pictures, too "
+                f"few for a batch on {dist.world_size()} process(es), which takes {least}. Add "
+                "pictures, raise batch_size or take fewer processes."
             )
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
@@ -184,14 +187,15 @@ class Trained:
         x = erased(x, drawn.index, strong.erase, seed=seed, at=drawn.at)
         targets = soft_targets(y, data.num_classes, strong.smoothing)
         x, targets = mixed(x, targets, strong, seed=seed, step=step)
-        rows = dist.rank() * len(x) + torch.arange(len(x), device=x.device)
-        place(drops, rows, seed=seed, step=step)
+        batch = self._batch(data)
+        place(drops, torch.arange(batch, device=x.device)[self._mine(batch)], seed=seed, step=step)
 
         if x.is_cuda:  # convolutions run up to twice as fast in this layout
             x = x.contiguous(memory_format=torch.channels_last)
         log_p = model(x, self._autocast(x.device)).log_softmax(dim=-1)  # [S, n, K]
-        # Heads of several rates do not meet: the gradient of each is that of its own mean.
-        loss = -(targets * log_p).sum(dim=-1).mean(dim=1).sum()
+        # Heads of several rates do not meet: the gradient of each is that of its own mean. That is
+        # over the whole batch, of which processes may hold uneven shares.
+        loss = -(targets * log_p).sum() * (dist.world_size() / batch)
         for _, optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -244,14 +248,19 @@ class Trained:
         key = random.key(self.seed, "order")
         learnt = data.learnt
         index = learnt[random.shuffled(key, len(learnt), position[order] // repeats, at=epoch)]
-        mine, whose = dist.mine(index), dist.mine(copies[order])
+        mine, whose = index[self._mine(batch)], copies[order][self._mine(batch)]
         return [(epoch * repeats + r, mine[whose == r]) for r in whose.unique().tolist()]
 
     def _batch(self, data: Labelled) -> int:
-        strong = self.training.strong
-        # Pictures are mixed in pairs, and a pair must not lie on two processes.
-        share = dist.world_size() * (2 if strong.mixup or strong.cutmix else 1)
-        return min(self.training.batch_size, len(data.learnt)) // share * share
+        return min(self.training.batch_size, len(data.learnt)) // self._unit * self._unit
+
+    @property
+    def _unit(self) -> int:
+        """Pictures are mixed in pairs, and a pair must not lie on two processes."""
+        return 2 if self.training.strong.mixup or self.training.strong.cutmix else 1
+
+    def _mine(self, batch: int) -> slice:
+        return stretch(batch, self._unit)
 
     def _steps(self, data: Labelled) -> int:
         return len(data.learnt) // self._batch(data)
@@ -288,7 +297,9 @@ class Trained:
 
     @torch.no_grad()
     def _numbers(self, model: Classifier) -> dict[str, float]:
-        test = self.data.scored(model.backbone)
+        # Who trains on bicubic crops scores such (DeiT, Fast-MoCo).
+        spec = replace(self.data.spec, interpolation=self.training.interpolation)
+        test = replace(self.data, spec=spec).scored(model.backbone)
         assert test.y is not None
         logits = model.logits(test.h)[0]
         found = {"accuracy": accuracy(logits.argmax(dim=1), test.y)}
@@ -309,8 +320,6 @@ def _average(parameters: list[nn.Parameter]) -> None:
 
 
 def _width(backbone: nn.Module, data: Labelled, device: torch.device) -> int:
-    """Width of the features, asked of the network itself if it does not say."""
-    if isinstance(dim := getattr(backbone, "dim", None), int):
-        return dim
+    """Width of the features, asked of the network with a picture, which it may refuse."""
     one = replace(data, few=data.learnt[:1], test=None, split=None, progress=False, device=device)
     return one.features(backbone)[0].h.shape[1]

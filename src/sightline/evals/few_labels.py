@@ -73,7 +73,11 @@ def by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
     try:
         wanted = [w for line in file.read_text().splitlines() if (w := line.strip())]
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The list of pictures {file} cannot be read: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UserError(
+            f"The list of pictures {file} cannot be read: {reason}. Give a text file with a path "
+            "or file name on each line."
+        ) from error
     place = {Path(name).name: i for i, name in enumerate(names)}
     place |= {name: i for i, name in enumerate(names)}
     found = {w: place.get(w, place.get(Path(w).name)) for w in wanted}

@@ -12,6 +12,7 @@ from sightline.errors import UserError
 from sightline.evals.features import Features
 from sightline.evals.labelled import Labelled
 from sightline.evals.spectrum import unit
+from sightline.progress import shown
 
 SIMILARITIES = 1 << 26  # held at a time: 256 MiB in float32
 
@@ -52,6 +53,7 @@ def knn_votes(
     num_classes: int | None = None,
     chunk: int | None = None,
     leave_one_out: bool = False,
+    progress: str | None = None,
 ) -> dict[int, Int64[Tensor, " m"]]:
     """For each k the class that the k nearest rows vote for, with exp(similarity / temperature).
 
@@ -69,7 +71,7 @@ def knn_votes(
     num_classes = num_classes or int(bank_y.max()) + 1
     row = torch.arange(len(queries), device=bank.device)
     guesses: dict[int, list[Tensor]] = {k: [] for k in ks}
-    for part in row.split(chunk or max(1, SIMILARITIES // len(bank))):
+    for part in shown(row.split(chunk or max(1, SIMILARITIES // len(bank))), progress):
         own = part if leave_one_out else None
         values, rows = neighbours(bank, queries[part], k=max(ks), own=own)
         # Shares do not change when all votes are divided by the first, and none overflows.
@@ -142,6 +144,7 @@ class KNN:
             temperature=self.temperature,
             num_classes=self.data.num_classes,
             leave_one_out=test is None,
+            progress="neighbours" if self.data.progress else None,
         )
         right = {k: accuracy(guess, queries.y) for k, guess in guesses.items()}
         numbers = {f"accuracy_k{k}": right[k] for k in self.effective_ks}

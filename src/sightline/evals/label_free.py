@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,6 +35,11 @@ class LabelFree:
             raise UserError(
                 f"There are {len(self.pictures)} pictures; to tell one from another takes two."
             )
+
+    def settings(self) -> dict[str, Any]:
+        """What decided the numbers, for the result file."""
+        count = min(self.limit, len(self.pictures))
+        return {"features": "backbone", "pictures": count, "views": 2, "seed": self.seed}
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         """The evaluator's numbers for a backbone."""

@@ -26,6 +26,7 @@ class Labelled:
     spec: Centre
     split: Split | None = None
     few: Int64[Tensor, " m"] | None = None
+    few_words: str = ""  # how many those are, for a reader
     batch_size: int = 256  # pictures encoded at a time
     device: torch.device | None = None  # None: where the backbone is
     autocast: torch.dtype | None = None
@@ -76,9 +77,9 @@ class Labelled:
             found.append(f"{_named(names, unseen)} learnt from but not scored.")
         return tuple(found)
 
-    def only(self, few: Int64[Tensor, " m"]) -> "Labelled":
+    def only(self, few: Int64[Tensor, " m"], words: str = "") -> "Labelled":
         """The same pictures, of which only these are learnt from."""
-        return replace(self, few=few)
+        return replace(self, few=few, few_words=words or self.few_words)
 
     def features(self, backbone: nn.Module) -> tuple[Features, Features | None]:
         """Features of what is learnt from and of what is scored; labels mean the same in both."""

@@ -20,6 +20,7 @@ from sightline.evals.features import Features
 from sightline.evals.knn import accuracy
 from sightline.evals.labelled import Labelled
 from sightline.evals.splits import Split, stratified
+from sightline.progress import shown
 
 LOGITS = 1 << 26  # held at a time: 256 MiB in float32
 MEMORY = 10  # past steps from which L-BFGS guesses the curvature
@@ -35,6 +36,7 @@ def logistic_regression(
     max_steps: int = 200,
     tolerance: float = 1e-5,
     start: Float[Tensor, "s d c"] | None = None,
+    progress: str | None = None,
 ) -> Float[Tensor, "s d c"]:
     """Weights with the least mean cross-entropy + decay / 2 * |weights|^2, for each decay.
 
@@ -49,7 +51,7 @@ def logistic_regression(
     scale = (2 / x.pow(2).sum(dim=1).mean()).expand(len(weights), 1, 1)
     past: list[tuple[Tensor, Tensor, Tensor]] = []
     solved = grad.abs().amax(dim=(1, 2), keepdim=True) <= tolerance
-    for _ in range(max_steps):
+    for _ in shown(range(max_steps), progress):
         if bool(solved.all()):
             break
         direction = -_times_inverse_curvature(grad, past, scale).masked_fill(solved, 0)
@@ -217,6 +219,7 @@ class Linear:
             num_classes=self.data.num_classes,
             max_steps=self.max_steps,
             start=start,
+            progress="linear probe, at most" if self.data.progress else None,
         )
 
 

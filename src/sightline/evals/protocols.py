@@ -27,11 +27,11 @@ from sightline.evals.labelled import Labelled
 from sightline.evals.linear import Linear
 from sightline.evals.multilabel import MultiLabelled
 from sightline.evals.svm import SVM
-from sightline.evals.sweep import Swept
+from sightline.evals.sweep import Grid, Swept
 from sightline.evals.training import Training
 from sightline.views import View
 
-Setting_ = TypeVar("Setting_", Training, Setting)
+Setting_ = TypeVar("Setting_", Training, Setting, Grid)
 
 
 Opens = Literal["labelled", "boxes", "pictures"]
@@ -78,7 +78,12 @@ class Named(NamedTuple):
     @property
     def flags(self) -> bool:
         """Whether it has settings that flags change."""
-        return isinstance(self.setting, Training | Setting)
+        return isinstance(self.setting, Training | Setting | Grid)
+
+    @property
+    def epochs(self) -> bool:
+        """Whether it trains for a number of epochs."""
+        return isinstance(self.setting, Training | Grid)
 
 
 def knn(data: Labelled, asked: Asked) -> KNN:
@@ -100,7 +105,8 @@ def swept(data: Labelled, asked: Asked) -> Swept:
     """The linear probe by SGD, all rates and decays at once."""
     given = {"epochs": asked.epochs, "batch_size": asked.batch_size}
     settings: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-    return Swept(data=data, seed=asked.seed, **settings)
+    grid = Grid(**settings)
+    return Swept(data=data, grid=_flagged(grid, asked.flags), seed=asked.seed)
 
 
 def trained(training: Training, data: Labelled, asked: Asked) -> Trained:
@@ -115,7 +121,8 @@ def few(
     amount = asked.amount or amount
     folder = asked.splits or Path("splits")
     chosen = saved_few(folder, data.train, amount, among=data.learnt, seed=asked.seed)
-    return make(data.only(chosen), asked)
+    words = amount.words if amount.share is None else f"{amount.words} of all"
+    return make(data.only(chosen, words), asked)
 
 
 def machines(name: str, data: Labelled | MultiLabelled, asked: Asked) -> SVM:
@@ -144,7 +151,10 @@ def analysis(data: tuple[Pictures, Sequence[View]], asked: Asked) -> Analysis:
 
 
 # Of evaluators' fields, those that are no settings of the protocol.
-UNTOLD = {"data", "pictures", "views", "seed", "batch_size", "autocast", "progress", "shared"}
+UNTOLD = {
+    *("data", "pictures", "views", "seed", "batch_size"),
+    *("autocast", "progress", "shared", "workers"),
+}
 DETECTORS = {
     "msbreg": "MSBReg (arXiv:2207.03552), supplement",
     "simo": "SiMo, with EqCo (arXiv:2010.01929), appendix B.5",
@@ -167,7 +177,7 @@ PROTOCOLS: dict[str, Named] = {
     ),
     "linear": Named(OURS, solved, Linear),
     "linear.sgd": Named(
-        "ours: SGD on standardised features; a held-out tenth chooses rate and decay", swept, Swept
+        "ours: SGD on standardised features; a held-out tenth chooses rate and decay", swept, Grid()
     ),
     **{
         f"linear.{name}": Named(training.source, partial(trained, training), training)
@@ -258,7 +268,11 @@ def in_short(setting: Any) -> str:
         return _of_training(setting)
     if isinstance(setting, Setting):
         kind = ("Mask" if setting.masks else "Faster") + f" R-CNN, {setting.neck.upper()}"
-        return f"{kind}, {setting.iterations} iterations, batch {setting.batch_size}"
+        rate = f"{setting.lr:g}"
+        if setting.backbone_lr is not None:
+            rate += f", backbone at {setting.backbone_lr:g}"
+        length = f"{setting.iterations} iterations, batch {setting.batch_size}"
+        return f"{kind}, {length}, rate {rate}"
     if is_dataclass(setting):
         shown = [f for f in fields(setting) if f.name not in UNTOLD]
         return ", ".join(f"{f.name.replace('_', ' ')} {f.default}" for f in shown)

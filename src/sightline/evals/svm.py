@@ -83,7 +83,12 @@ class SVM:
 
     def settings(self) -> dict[str, Any]:
         """What decided the numbers, for the result file."""
-        marked = isinstance(self.data, MultiLabelled)
+        data = self.data
+        marked = isinstance(data, MultiLabelled)
+        seen = {}
+        if isinstance(data, MultiLabelled):
+            view = f"{data.size} px, squashed"
+            seen = {"train": len(data.train_y), "test": len(data.test_y), "view": view}
         return {
             "solver": "liblinear, squared hinge, l2, dual",
             "costs": list(self.costs),
@@ -91,8 +96,10 @@ class SVM:
             "positive_weight": self.positive_weight,
             "max_steps": self.max_steps,
             "average_precision": "at every recall (VISSL); map_11_point: at 11 (VOC07)",
-            "features": "unit length" + (", last maps pooled 6 x 6 if a ResNet" if marked else ""),
+            "rows": "unit length" + (", last maps pooled 6 x 6 if a ResNet" if marked else ""),
             "seed": self.seed,
+            "notes": list(self.notes()),
+            **seen,
         }
 
     def notes(self) -> tuple[str, ...]:

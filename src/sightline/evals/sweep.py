@@ -7,7 +7,7 @@ is the default; this one says which rate and decay would have won. (Digits, feat
 ResNets: 89.0 and 91.8 % here, by rate 0.3 and decay 0.01, 89.0 and 92.4 % solved.)
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -60,23 +60,32 @@ def sgd_sweep(
     return weights
 
 
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What is tried, and for how long."""
+
+    rates: tuple[float, ...] = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+    weight_decays: tuple[float, ...] = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
+    epochs: int = 100
+    batch_size: int = 1024
+
+    def __post_init__(self) -> None:
+        if not (self.rates and self.weight_decays and min(self.rates) > 0):
+            raise UserError("Give one or more rates above 0 and one or more weight decays.")
+        if self.epochs < 1 or self.batch_size < 1:
+            raise UserError("epochs and batch_size must be 1 or more.")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Swept:
     """Share of pictures that the linear classifier of the best rate and decay gets right."""
 
     data: Labelled
-    rates: tuple[float, ...] = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-    weight_decays: tuple[float, ...] = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
-    epochs: int = 100
-    batch_size: int = 1024
+    grid: Grid = Grid()
     seed: int = 0
 
     def __post_init__(self) -> None:
         refuse_unscored(self.data)
-        if not (self.rates and self.weight_decays and min(self.rates) > 0):
-            raise UserError("Give one or more rates above 0 and one or more weight decays.")
-        if self.epochs < 1 or self.batch_size < 1:
-            raise UserError("epochs and batch_size must be 1 or more.")
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         """The evaluator's numbers for a backbone."""
@@ -86,7 +95,7 @@ class Swept:
         """Accuracy on the test set, and the setting that the held-out tenth chose."""
         assert test is not None and train.y is not None and test.y is not None
         x, y = standardised(train.h, train.h), train.y
-        grid = list(product(self.rates, self.weight_decays))
+        grid = list(product(self.grid.rates, self.grid.weight_decays))
         part = held_out(y, seed=self.seed)
         if part is None:
             raise UserError("Every class has a single picture, so that none can choose the rate.")
@@ -108,10 +117,7 @@ class Swept:
         return {
             "solver": "SGD, momentum 0.9, cosine",
             "standardised": True,
-            "rates": list(self.rates),
-            "weight_decays": list(self.weight_decays),
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
+            **asdict(self.grid),
             "held_out_share": 0.1,
             "seed": self.seed,
         }
@@ -122,8 +128,8 @@ class Swept:
             y,
             grid,
             num_classes=self.data.num_classes,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
+            epochs=self.grid.epochs,
+            batch_size=self.grid.batch_size,
             seed=self.seed,
             progress=f"{len(grid)} linear probes" if self.data.progress else None,
         )

@@ -1,5 +1,6 @@
 """Networks to be measured: a run's encoder, the same untrained, or any other that a word names."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -31,6 +32,7 @@ class Candidate(NamedTuple):
     network: nn.Module
     spec: Centre
     student: Encoder | None = None  # of a run: backbone and projector
+    weights: Sequence[Mapping[str, str]] = ()  # of a file: what became of each
 
 
 class Projected(nn.Module):
@@ -69,10 +71,12 @@ def trained_backbone(run: Run, recipe: Recipe, device: torch.device) -> Backbone
     return trained_student(run, recipe, device).backbone
 
 
-def evaluation_view(recipe: Recipe) -> Centre:
-    """The evaluation view of a run's first view."""
-    size = recipe.views[0].size
-    return for_channels(Centre(size=size, resize=resize_for(size)), recipe.data.channels)
+def evaluation_view(recipe: Recipe, image_size: int | None = None) -> Centre:
+    """The evaluation view of a run's first view, or of another size."""
+    first = recipe.views[0]
+    size = image_size or first.size
+    view = Centre(size=size, resize=resize_for(size), mean=first.mean, std=first.std)
+    return for_channels(view, recipe.data.channels)
 
 
 def resize_for(size: int) -> int:
@@ -81,7 +85,13 @@ def resize_for(size: int) -> int:
 
 
 def candidate(
-    word: str, device: torch.device, source: str = "backbone", image_size: int | None = None
+    word: str,
+    device: torch.device,
+    source: str = "backbone",
+    image_size: int | None = None,
+    *,
+    trust: bool = False,
+    part: str | None = None,
 ) -> Candidate:
     """A run's encoder or any other's, with the view that it expects."""
     if source not in get_args(Source):
@@ -93,26 +103,29 @@ def candidate(
     if run.recipe_path.exists():
         recipe = saved_recipe(run)
         student = trained_student(run, recipe, device)
-        return Candidate(word, _part(student, source), evaluation_view(recipe), student)
+        spec = evaluation_view(recipe, image_size)
+        return Candidate(word, _part(student, source), spec, student)
     if source != "backbone":
         raise UserError(f"{word} has no projector: --features projector needs a run folder.")
     from sightline.backbones.importer import open_backbone  # imports timm: a second
 
-    backbone, about = open_backbone(word, image_size=image_size, device=device)
+    backbone, about = open_backbone(
+        word, image_size=image_size, device=device, trust=trust, part=part
+    )
     console = Console(stderr=True, quiet=dist.rank() != 0)
     console.print(about.sentence(), highlight=False, markup=False)
     size = image_size or about.image_size or IMAGE_SIZE
     spec = Centre(size=size, resize=resize_for(size))
     if about.mean and about.std:
         spec = replace(spec, mean=about.mean, std=about.std)
-    return Candidate(word, backbone, spec)
+    return Candidate(word, backbone, spec, weights=about.table())
 
 
 def untrained(first: Candidate, device: torch.device, source: str = "backbone") -> Candidate:
     """The same network without training: a run's own first weights, or weights drawn anew."""
     if first.student is None:
         torch.manual_seed(0)
-        return first._replace(word=UNTRAINED, network=fresh(first.network))
+        return first._replace(word=UNTRAINED, network=fresh(first.network), weights=())
     student = build(saved_recipe(Run(Path(first.word))), device).student
     return Candidate(UNTRAINED, _part(student, source), first.spec, student)
 

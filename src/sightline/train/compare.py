@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sightline.errors import UserError
+from sightline.evals.choose import choose_run
 from sightline.runs import Run
 
 # What stands for a result where it has several numbers, the first that it has.
 HEADLINES = ("accuracy", "map", "mAP", "box_AP", "AP")
 SHARES = ("accuracy", "top5", "ap", "retrieval", "knn", "linear", "few_labels", "fine_tune")
-SIDES = ("train", "test", "features", "view")  # what must agree for numbers to be comparable
+ANALYSED = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
+# What must agree for numbers to be comparable.
+SIDES = ("data", "test_data", "train", "test", "features", "view", "drawn")
 
 
 def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -28,7 +31,18 @@ def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
         {"run": name, **{column: row.get(column) for column in columns}}
         for name, row in numbers.items()
     ]
-    return rows, _differences(results)
+    return rows, _differences(results) + _choice(runs)
+
+
+def _choice(runs: Sequence[Run]) -> list[str]:
+    """Which run the measures without labels prefer, where two or more have them."""
+    looked = [run for run in runs if run.result("analysis")]
+    if len(looked) < 2:
+        return []
+    try:
+        return [f"Best without labels: {choose_run(looked).sentence}"]
+    except UserError as error:
+        return [str(error)]
 
 
 def shown(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -62,6 +76,8 @@ def _numbers(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
             found[f"{name} {key.removeprefix('accuracy_')}"] = result[key]
         if not several and (best := headline(result)):
             found[name if best[0] == "accuracy" else f"{name} {best[0]}"] = best[1]
+        if name == "analysis":
+            found |= {f"{name} {key}": result[key] for key in ANALYSED if key in result}
         for key, value in result.items():
             if isinstance(value, Mapping) and isinstance(value.get("trained"), int | float):
                 found[key.replace("_", " ")] = value["trained"]
@@ -75,7 +91,8 @@ def _differences(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list
         for side in SIDES:
             values = list(dict.fromkeys(str(s[side]) for s in settings if side in s))
             if len(values) > 1:
-                said.append(f"{name}: {side} differs between runs ({', '.join(values)}).")
+                shown = f" ({', '.join(values)})" if side != "drawn" else ""
+                said.append(f"{name}: {side} differs between runs{shown}.")
     return said
 
 

@@ -1,6 +1,7 @@
 """Measure an encoder by the names of protocols, and tell what was found."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,25 @@ from sightline.data import Pictures, open_source, splits_of
 from sightline.data import load as load_pictures
 from sightline.errors import UserError
 from sightline.evals.analysis import Analysis
-from sightline.evals.detection import Objects, open_objects
+from sightline.evals.detection import Detection, Objects, open_objects
 from sightline.evals.multilabel import voc07
-from sightline.evals.protocols import Asked, named, protocol
+from sightline.evals.protocols import Asked, Evaluator, named, protocol
 from sightline.nn import Backbone
 from sightline.recipe import Data
-from sightline.runs import Run
+from sightline.runs import Run, write_json
 from sightline.train import measure, whole
 from sightline.train.candidates import UNTRAINED, Candidate, candidate, saved_recipe, untrained
 from sightline.train.compare import headline, in_words
 from sightline.train.show import rows
-from sightline.views import View, moco_v2
+from sightline.views import Centre, View, moco_v2
 
 DEFAULT = ("knn", "linear")
 TEST_SPLITS = ("test", "val")
+CHOSEN = ("rate", "weight_decay")
+SIZES = ("", "50", "75", "_s", "_m", "_l", "_spread")
+BESIDE = {"top5", "ema_accuracy", "map_11_point"} | {
+    f"{kind}_AP{size}" for kind in ("box", "mask") for size in SIZES
+}
 Found = dict[str, dict[str, Any]]
 
 
@@ -41,6 +47,8 @@ def evaluate(
     features: str,
     image_size: int | None,
     against: Sequence[str],
+    trust: bool,
+    part: str | None,
     beside: bool,
     quiet: bool,
 ) -> Found:
@@ -51,24 +59,31 @@ def evaluate(
     _refuse(protocols or DEFAULT, labeled, test, asked, named_any=bool(protocols))
     dist.start(device.type)
     try:
-        first = candidate(word, device, features, image_size)
+        first = candidate(word, device, features, image_size, trust=trust, part=part)
+        if first.weights and dist.rank() == 0:
+            write_json(run.path / "import.json", {"file": word, "weights": list(first.weights)})
         if labeled is None and not protocols:
             return _without_labels(run, first, device, quiet=quiet)
         candidates = [first]
         candidates += [untrained(first, device, features)] if beside else []
-        candidates += [candidate(other, device, features, image_size) for other in against]
+        candidates += [
+            candidate(other, device, features, image_size, trust=trust) for other in against
+        ]
+        said = {"encoder": word, "data": labeled} | ({} if test is None else {"test_data": test})
+        about = said | {"features": "backbone", "seed": asked.seed}
         found: Found = {}
+        voc = None if labeled is None else voc_folder(labeled)
         by_kind: dict[str, list[str]] = {"labelled": [], "boxes": [], "pictures": [], "marks": []}
         for name in protocols or DEFAULT:
-            marked = name.startswith("svm") and labeled is not None and _is_voc(labeled)
+            marked = name.startswith("svm") and voc is not None
             by_kind["marks" if marked else named(name).opens].append(name)
         for name in by_kind["marks"]:
-            found |= _with_marks(run, name, candidates, str(labeled), asked)
+            found |= _with_marks(run, name, candidates, str(voc), test, asked, about)
         for name in by_kind["boxes"]:
-            found |= _with_boxes(run, name, candidates, str(labeled), test, asked)
+            found |= _with_boxes(run, name, candidates, str(labeled), test, asked, about)
         train = None
         if by_kind["labelled"]:
-            train, tested = _labelled(_data(run, first), str(labeled), test, device)
+            train, tested = _labelled(_data(run, candidates), str(labeled), test, device)
             found |= measure.with_labels(
                 run,
                 candidates,
@@ -77,9 +92,10 @@ def evaluate(
                 names=by_kind["labelled"],
                 asked=asked,
                 source=features,
+                said=said,
             )
         if by_kind["pictures"]:
-            found |= _analysed(run, candidates, labeled, device, asked)
+            found |= _analysed(run, candidates, labeled, device, asked, said)
         if dist.rank() == 0:
             _conclude(run, first, train, found, quiet=quiet)
         dist.barrier()
@@ -104,10 +120,20 @@ def _refuse(
         for name, kind in kinds.items():
             if kind.opens != "pictures":
                 raise UserError(f"{name} needs --labeled: the pictures that it learns from.")
-    if asked.flags and not any(kind.flags for kind in kinds.values()):
+    few = any(name.startswith("few_labels.") for name in kinds)
+    boxes = any(kind.opens == "boxes" for kind in kinds.values())
+    unused = {
+        "--share, --per-class or --split-file": asked.amount is not None and not few,
+        "--iterations": asked.iterations is not None and not boxes,
+        "--epochs": asked.epochs is not None and not any(kind.epochs for kind in kinds.values()),
+    }
+    if asked.flags:
+        unused[asked.flags[0]] = not any(kind.flags for kind in kinds.values())
+    for flag in (flag for flag, wasted in unused.items() if wasted):
         raise UserError(
-            f"{asked.flags[0]} is a setting of protocols that train, and none of "
-            f"{', '.join(protocols)} does. See: sightline evaluate --protocols"
+            f"{flag} is a setting of protocols that train or have few labels, and none of "
+            f"{', '.join(protocols)} has it. Leave it out, or name another --protocol; "
+            "`sightline evaluate --protocols` lists them."
         )
 
 
@@ -118,22 +144,55 @@ def _with_boxes(
     labeled: str,
     test: str | None,
     asked: Asked,
+    about: dict[str, Any],
 ) -> Found:
     """Detection: the split called train to learn from, and test or val to be scored on."""
-    data = (_objects(labeled, ("train", "trainval")), _objects(test or labeled, TEST_SPLITS))
-    evaluator = protocol(name, data, asked)
-    about = {"features": "backbone", "seed": asked.seed}
-    return {name: measure.scored(run, name, candidates, lambda _: evaluator, about=about)}
+    if test is None and labeled.endswith((".parquet", ".json")):
+        raise UserError(
+            f"{labeled} has no splits, and a detector is scored on other pictures than it learns "
+            "from. Give those with --test."
+        )
+    data = (objects(labeled, ("trainval", "train")), objects(test or labeled, TEST_SPLITS))
+    channels = _data(run, candidates).channels
+
+    def make(candidate: Candidate) -> Evaluator:
+        made = protocol(name, data, asked)
+        assert isinstance(made, Detection)
+        if any(flag.startswith(("--set.mean", "--set.std")) for flag in asked.flags):
+            return made
+        return seen_as(made, candidate.spec, channels)
+
+    about = {k: v for k, v in about.items() if k != "test_data"}  # its settings name both
+    return {name: measure.scored(run, name, candidates, make, about=about)}
+
+
+def seen_as(detection: Detection, spec: Centre, channels: int) -> Detection:
+    """The same detection with pictures normalised as the network expects them."""
+    mean, std = (v * channels if len(v) == 1 else v for v in (spec.mean, spec.std))
+    return replace(detection, setting=replace(detection.setting, mean=mean, std=std))
 
 
 def _with_marks(
-    run: Run, name: str, candidates: Sequence[Candidate], labeled: str, asked: Asked
+    run: Run,
+    name: str,
+    candidates: Sequence[Candidate],
+    labeled: str,
+    test: str | None,
+    asked: Asked,
+    about: dict[str, Any],
 ) -> Found:
     """An SVM on pictures with several classes each: a folder of VOC 2007."""
+    if test is not None:
+        raise UserError(
+            f"{labeled} is a folder of VOC, which brings its own test pictures. Leave --test out."
+        )
     data = voc07(labeled, progress=True, shared=dist.world_size() > 1)
-    evaluator = protocol(name, data, asked)
-    about = {"features": "backbone", "seed": asked.seed}
-    return {name: measure.scored(run, name, candidates, lambda _: evaluator, about=about)}
+
+    def make(candidate: Candidate) -> Evaluator:
+        spec = candidate.spec
+        return protocol(name, replace(data, mean=spec.mean, std=spec.std), asked)
+
+    return {name: measure.scored(run, name, candidates, make, about=about)}
 
 
 def _analysed(
@@ -142,6 +201,7 @@ def _analysed(
     labeled: str | None,
     device: torch.device,
     asked: Asked,
+    said: Mapping[str, Any],
 ) -> Found:
     """What the features look like: of a run's own pictures, or of those that were given."""
     first = candidates[0]
@@ -150,8 +210,10 @@ def _analysed(
         recipe = saved_recipe(run)
         views = recipe.views
     if labeled is not None:
-        source = open_source(labeled)
-        pictures = load_pictures(source, store_size=_data(run, first).store_size).to(device)
+        data = _data(run, candidates)
+        pictures = load_pictures(
+            open_source(labeled), store_size=data.store_size, channels=data.channels
+        ).to(device)
     elif first.student is not None:
         pictures = whole.pictures_of(recipe, device)
     else:
@@ -161,8 +223,11 @@ def _analysed(
     found: dict[str, Any] = evaluator.write(run, first.student or first.network)
     for other in candidates[1:]:
         numbers = evaluator(other.student or other.network)
-        found |= {f"{other.word}_{name}": value for name, value in numbers.items()}
-    found |= {"settings": evaluator.settings()}
+        if other.word == UNTRAINED:
+            found |= {f"{UNTRAINED}_{name}": value for name, value in numbers.items()}
+        else:
+            found.setdefault("beside", {})[other.word] = numbers
+    found["settings"] = {**evaluator.settings(), **said}
     measure.write(run, "analysis", found)
     return {"analysis": found}
 
@@ -188,9 +253,8 @@ def _conclude(
     """The map, the verdict and the report of a run; the table of either."""
     table: list[dict[str, Any]] = []
     for name, result in found.items():
-        best = headline(result)
-        numbers = [best[0]] if best else _own_numbers(result)
-        table += [{"measure": f"{name} {key}", **_beside(result, key)} for key in numbers]
+        if name != "baselines":
+            table += [{"measure": f"{name} {key}", **_beside(result, key)} for key in _told(result)]
     if not any(row[UNTRAINED] for row in table):
         table = [{word: v for word, v in row.items() if word != UNTRAINED} for row in table]
     sentence = None
@@ -199,13 +263,33 @@ def _conclude(
         if train is not None and isinstance(first.network, Backbone):
             measure.draw_map(run, recipe, first.network, train)
         sentence = whole.conclude(run, recipe).sentence
-    notes = {note for r in found.values() for note in r.get("settings", {}).get("notes", ())}
-    _print(table, run, sentence, quiet=quiet, notes=sorted(notes))
+    _print(table, run, sentence, quiet=quiet, notes=_notes(found))
 
 
-def _own_numbers(result: Mapping[str, Any]) -> list[str]:
-    """Names of the first network's numbers, where no one of them stands for all."""
-    return [name for name in result if f"{UNTRAINED}_{name}" in result]
+def _told(result: Mapping[str, Any]) -> list[str]:
+    """Names of the numbers that a person reads; all, where no one of them stands for the rest."""
+    own = [name for name in result if not name.startswith((UNTRAINED, "settings", "beside"))]
+    if several := [name for name in own if name.startswith("accuracy_k")]:
+        return several
+    best = headline(result)
+    return own if best is None else [name for name in own if name == best[0] or name in BESIDE]
+
+
+def _notes(found: Found) -> list[str]:
+    """What was chosen on the way, and what a reader should know; each once."""
+    said: list[str] = []
+    for name, result in found.items():
+        if name == "baselines":
+            continue
+        chosen = [f"{w.replace('_', ' ')} {result[w]:g}" for w in CHOSEN if w in result]
+        if chosen:
+            held = result.get("held_out_accuracy")
+            how = "without a choice" if held is None else f"{held:.1%} of a held-out tenth"
+            said.append(f"{name}: {' and '.join(chosen)} won ({how}).")
+        settings = result.get("settings", {})
+        said += [f"{name}: {settings['note']}"] if "note" in settings else []
+        said += settings.get("notes", ())
+    return list(dict.fromkeys(said))
 
 
 def _beside(result: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -231,10 +315,13 @@ def _print(
     console.print("\n".join(lines), highlight=False, markup=False)
 
 
-def _data(run: Run, first: Candidate) -> Data:
-    if run.recipe_path.exists():
-        return saved_recipe(run).data
-    return Data(store_size=first.spec.resize)
+def _data(run: Run, candidates: Sequence[Candidate]) -> Data:
+    """How pictures are kept: large enough for every network's view."""
+    largest = max(c.spec.resize for c in candidates)
+    if not run.recipe_path.exists():
+        return Data(store_size=largest)
+    data = saved_recipe(run).data
+    return replace(data, store_size=max(data.store_size, largest))
 
 
 def _labelled(
@@ -254,16 +341,19 @@ def _labelled(
     return loaded(train), loaded(open_source(held, labels=True, split=there))
 
 
-def _objects(word: str, splits: Sequence[str]) -> Objects:
-    """The first of these splits that the data have."""
-    for split in splits[:-1]:
+def objects(word: str, splits: Sequence[str]) -> Objects:
+    """The first of these splits that the data have; of a VOCdevkit, from every year with it."""
+    for split in splits:
+        years = sorted(Path(word).glob(f"VOC*/ImageSets/Main/{split}.txt"))
         try:
-            return open_objects(word, split)
+            return open_objects([path.parents[2] for path in years] or word, split)
         except UserError as error:
-            if "no split" not in str(error):
+            if "no split" not in str(error) or split == splits[-1]:
                 raise
-    return open_objects(word, splits[-1])
+    raise AssertionError("there is no split to look for")
 
 
-def _is_voc(word: str) -> bool:
-    return (Path(word) / "ImageSets" / "Main").is_dir()
+def voc_folder(word: str) -> str | None:
+    """The folder of one year of VOC that a word means, if it means one: 2007 of a VOCdevkit."""
+    years = (Path(word), Path(word) / "VOC2007")
+    return next((str(p) for p in years if (p / "ImageSets" / "Main").is_dir()), None)

@@ -1,6 +1,6 @@
 """Measure an encoder beside the untrained one, and write down what was found."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from sightline.train.candidates import UNTRAINED, Candidate, evaluation_view
 ONLINE = 5000  # pictures looked at during training: more would cost more than the steps between
 Made = TypeVar("Made")
 Seen = dict[str, tuple[Features, Features | None]]
+BASELINES = "pixels, colours and the untrained backbone"
 SHOWN = 5000  # pictures among which the report looks for neighbours
 
 
@@ -53,9 +54,14 @@ def with_labels(
     names: Sequence[str] = ("knn", "linear"),
     asked: Asked | None = None,
     source: str = "backbone",
+    said: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Each protocol of labelled pictures, as `scored` does, and what needs no network at all."""
+    """Each protocol of labelled pictures, as `scored` does, and what needs no network at all.
+
+    `said` goes into the settings of every result.
+    """
     asked = asked or Asked()
+    about = {**(said or {}), "features": source, "seed": asked.seed}
     asked = replace(asked, splits=asked.splits or run.path / "splits")
     split = None
     if test is None:
@@ -79,11 +85,13 @@ def with_labels(
         def make(candidate: Candidate, name: str = name) -> Evaluator:
             return _alike(partial(protocol, name, sets[candidate.word], asked))
 
-        about = {"features": source, "seed": asked.seed}
         found[file] = scored(run, file, candidates, make, about=about, seen=seen)
     if "knn" in names and len(candidates) > 1 and candidates[1].word == UNTRAINED:
         one = KNN(data=sets[UNTRAINED], ks=asked.ks, temperature=asked.temperature)
-        found["baselines"] = baselines(one, candidates[1].network)
+        found["baselines"] = {
+            **baselines(one, candidates[1].network),
+            "settings": one.settings() | about | {"features": BASELINES},
+        }
         write(run, "baselines", found["baselines"])
     return found
 
@@ -106,7 +114,7 @@ def scored(
         evaluator = make(candidate)
         numbers = _numbers(evaluator, candidate, {} if seen is None else seen)
         if candidate is candidates[0]:
-            found = {**numbers, "settings": evaluator.settings() | _about(evaluator) | about}
+            found = {**numbers, "settings": _settings(evaluator) | about}
         elif candidate.word == UNTRAINED:
             found |= {f"untrained_{key}": value for key, value in numbers.items()}
         else:
@@ -131,18 +139,20 @@ def _numbers(evaluator: Evaluator, candidate: Candidate, seen: Seen) -> dict[str
     return evaluator.score(*seen[candidate.word])
 
 
-def _about(evaluator: Evaluator) -> dict[str, Any]:
-    """What was learnt from and scored."""
+def _settings(evaluator: Evaluator) -> dict[str, Any]:
+    """What decided the numbers: the protocol's settings, and what was learnt from and scored."""
+    own = evaluator.settings()
     data = getattr(evaluator, "data", None)
     if not isinstance(data, Labelled):
-        return {}
+        return own
     learnt, scored = data.labels()
-    return {
+    return own | {
+        **({"labels": data.few_words} if data.few_words else {}),
         "train": len(learnt),
         "test": len(scored),
         "split": "80/20, stratified, in splits/" if data.split else "as given",
         "view": f"{data.spec.size} px of {data.spec.resize}",
-        "notes": list(data.notes),
+        "notes": [*own.get("notes", ()), *data.notes],
     }
 
 
@@ -159,7 +169,7 @@ def without_labels(
     measure = LabelFree(pictures=pictures, views=recipe.views, seed=recipe.seed, progress=True)
     after, before = measure(trained), measure(untrained)
     found = {name: {"trained": after[name], "untrained": before[name]} for name in after}
-    run.write_result("label_free", found)
+    run.write_result("label_free", {**found, "settings": measure.settings()})
     return found
 
 

@@ -222,13 +222,16 @@ def _measured(
     knn = measure.online_knn(recipe, pictures)
     if knn is not None:
         found = baselines(knn, untrained)
-        run.write_result("baselines", found)
+        seen = {"pictures": "some of those that were learnt from", "seed": recipe.seed}
+        settings = knn.settings() | seen
+        other = settings | {"features": measure.BASELINES}
+        run.write_result("baselines", {**found, "settings": other})
         run.write_result(
             "knn",
             {
                 **knn(trained),
                 "untrained_accuracy": found["untrained"],
-                "settings": knn.settings() | {"pictures": "some of those that were learnt from"},
+                "settings": settings | {"features": "backbone"},
             },
         )
     measure.draw_map(run, recipe, trained, pictures)

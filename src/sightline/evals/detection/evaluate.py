@@ -71,6 +71,7 @@ class Detection:
             "test_pictures": len(self.test),
             "seed": self.seed,
             "autocast": str(self.autocast),
+            "notes": list(self.notes),
         }
 
     def _trial(self, backbone: nn.Module, seed: int) -> dict[str, float]:

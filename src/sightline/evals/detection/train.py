@@ -74,7 +74,9 @@ def fit(
                     f"diverged. Lower lr, which is {setting.lr}, or lengthen the warm-up."
                 )
             total, seen = 0.0, 0
-    measure_norms(detector, itertools.islice(feed, setting.precise_bn), autocast)
+    title = None if progress is None else "detector, statistics of its norms"
+    last_batches = itertools.islice(feed, setting.precise_bn)
+    measure_norms(detector, shown(last_batches, title, setting.precise_bn), autocast)
     feed.close()
     return last
 
