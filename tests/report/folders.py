@@ -82,6 +82,18 @@ def _pictures(run: Run, names: list[str], labels: list[str | None]) -> None:
     _sheet(run.pictures / "neighbours.jpg", 16, len(names), len(names))
 
 
+def analyse(run: Run) -> None:
+    """What `--protocol analysis` leaves for the figures."""
+    bins = {"edges": [0.0, 0.25, 0.5, 0.75, 1.0], "counts": [0, 3, 5, 0]}
+    part = {"eigenvalues": [4.0, 2.0, 0.5, 0.0], "similarity": bins, "variance": bins}
+    rows = [
+        {"num_negatives": n, "alpha": alpha, "mean": 2.0, "std": 0.5, "bound": 9.0}
+        for n in (16, 64)
+        for alpha in (None, 65536.0)
+    ]
+    run.write_picture_json("analysis", {"backbone": part, "projector": part, "gradients": rows})
+
+
 def make_run(
     path: Path,
     names: list[str] | None = None,

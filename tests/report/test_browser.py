@@ -10,7 +10,7 @@ from playwright.sync_api import Page as Tab
 
 from sightline import report
 from sightline.runs import Run
-from tests.report.folders import HOSTILE, RECIPE, records, tile_colour
+from tests.report.folders import HOSTILE, RECIPE, analyse, records, tile_colour
 
 pytestmark = pytest.mark.browser
 EDGE = 26  # as in map.js
@@ -57,10 +57,17 @@ def text(tab: Tab, where: str) -> str:
     return tab.locator(where).inner_text()
 
 
+def bring(tab: Tab, element: Locator) -> dict[str, float]:
+    """Scroll to an element; the page hides its tips once that is told, which takes a frame."""
+    element.scroll_into_view_if_needed()
+    frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    tab.evaluate(frame)
+    return element.bounding_box()
+
+
 def place(tab: Tab, index: int, count: int = 6) -> tuple[float, float]:
     """Where a point of the map lies in the window, from the fit the page promises."""
-    tab.locator("canvas.map").scroll_into_view_if_needed()
-    box = tab.locator("canvas.map").bounding_box()
+    box = bring(tab, tab.locator("canvas.map"))
     scale = (box["width"] - 2 * EDGE) / (10 * (count - 1))
     x = box["x"] + EDGE + 10 * index * scale
     y = box["y"] + box["height"] / 2 - (index % 2 - 0.5) * scale
@@ -83,6 +90,24 @@ def test_every_part_is_filled(make_run, open_page):
     assert tab.locator("#neighbours .same").count() == 2  # of five, the pictures 2 and 4
     assert "A tenth of the pictures." in text(tab, "#recipe")
     assert "sightline resume" in text(tab, "#recipe")
+
+
+def test_an_analysis_is_drawn_and_its_absence_told(make_run, open_page):
+    run = make_run()
+    tab = open_page(run)
+    assert "--protocol analysis" in text(tab, "#features")
+    analyse(run)
+    tab = open_page(run)
+    charts = tab.locator("#features figure")
+    assert charts.count() == 4
+    assert text(tab, "#features .key >> nth=0").split() == ["backbone", "projector"]
+    tab.wait_for_function("document.querySelectorAll('#features svg').length === 4")
+    for path in tab.locator("#features path").all():
+        assert "NaN" not in path.get_attribute("d")
+    # 0 is at the bottom: a mean of 2 under a bound of 9 lies in the lowest third
+    box = charts.nth(3).locator("svg").bounding_box()
+    dot = charts.nth(3).locator("circle").first.bounding_box()
+    assert dot["y"] - box["y"] > 0.6 * box["height"]
 
 
 def test_pointing_at_a_dot_shows_its_picture_name_and_label(make_run, open_page):
@@ -145,9 +170,7 @@ def test_hostile_names_are_shown_and_never_run(make_run, open_page):
 
 def test_pointing_at_a_curve_shows_step_epoch_and_value(make_run, open_page):
     tab = open_page(make_run())
-    plot = tab.locator(".plot").first
-    plot.scroll_into_view_if_needed()
-    box = plot.bounding_box()
+    box = bring(tab, tab.locator(".plot").first)
     tab.mouse.move(box["x"] + box["width"] - 20, box["y"] + 80)
     assert text(tab, "#tip").split("\n") == ["Loss", "step 190", "epoch 1.9", "3.15"]
     readouts = tab.locator(".curve output").all_inner_texts()
@@ -211,7 +234,8 @@ def test_a_run_that_has_only_begun_is_told_in_sentences(tmp_path, open_page):
     tab = open_page(run)
     assert "nothing is logged so far" in text(tab, "#verdict")
     parts = [part.get_attribute("id") for part in tab.locator("section:has(.missing)").all()]
-    assert parts == ["verdict", "figures", "curves", "views", "map", "neighbours", "recipe"]
+    drawn = ["curves", "features", "views", "map", "neighbours"]
+    assert parts == ["verdict", "figures", *drawn, "recipe"]
 
 
 def test_a_single_record_and_no_labels_still_make_a_page(make_run, open_page):

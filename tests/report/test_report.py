@@ -18,7 +18,7 @@ from sightline.errors import UserError
 from sightline.report import figures
 from sightline.report.page import SCRIPTS
 from sightline.runs import Run
-from tests.report.folders import HOSTILE, records
+from tests.report.folders import HOSTILE, analyse, records
 
 
 class Page(HTMLParser):
@@ -227,3 +227,32 @@ def test_commands_survive_any_folder_name(make_run):
 def test_the_report_needs_no_torch():
     code = "import sightline.report, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_was_analysed_becomes_charts(make_run):
+    run = make_run()
+    assert figures.features(run.picture_json("analysis")) == []
+    analyse(run)
+    charts = {chart["key"]: chart for chart in figures.features(run.picture_json("analysis"))}
+    assert list(charts) == ["eigenvalues", "similarity", "variance", "gradients"]
+    spectrum, *_ = charts["eigenvalues"]["series"]
+    assert spectrum["name"] == "backbone"
+    assert spectrum["points"] == [[1, 4.0], [2, 2.0], [3, 0.5]]  # a logarithm has no place for 0
+    # empty bins at either end are left out, and the last one is closed
+    assert charts["similarity"]["series"][1]["points"] == [[0.25, 3], [0.5, 5], [0.75, 0]]
+    plain, ruled = charts["gradients"]["series"]
+    assert plain["points"] == ruled["points"] == [[16, 2.0, 0.5], [64, 2.0, 0.5]]
+    assert ruled["bound"] == [[16, 9.0], [64, 9.0]]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        *(None, [], {}, {"backbone": None}),
+        {"backbone": {"similarity": {"edges": [0], "counts": [1]}}},
+        {"gradients": [{"mean": None}, 3]},
+        {"projector": {"eigenvalues": [None, -1.0, "a"]}},
+    ],
+)
+def test_an_analysis_that_holds_something_else_is_left_out(found):
+    assert figures.features(found) == []

@@ -16,6 +16,8 @@ WORDS: dict[str, list[dict[str, Json]]] = tomllib.loads(
     resources.files("sightline.report").joinpath("words.toml").read_text("utf-8")
 )
 MOST_POINTS = 2000
+PARTS = ("backbone", "projector")
+GRADIENT = {"num_negatives", "mean", "std", "bound"}
 
 
 def finite(values: Iterable[Json]) -> list[Number | None]:
@@ -82,6 +84,58 @@ def curves(records: Records, found: Mapping[str, Number]) -> list[Json]:
             lost = len(records) - len(known)  # only news where a value is due in every record
             drawn.append(curve | {"points": points, "levels": level, "lost": lost})
     return drawn
+
+
+def features(found: Json) -> list[Json]:
+    """Charts of what the features look like, where that was analysed; each as series of points."""
+    rows = found.get("gradients") if isinstance(found, Mapping) else None
+    drawn = []
+    for words in WORDS["features"]:
+        if words["key"] == "gradients":
+            series = _gradients([row for row in rows or [] if isinstance(row, Mapping)])
+        else:
+            parts = ((part, section(found, part).get(words["key"])) for part in PARTS)
+            series = [
+                {"name": part, "points": points, "steps": words["key"] != "eigenvalues"}
+                for part, values in parts
+                if (points := _spectrum(values) if isinstance(values, list) else _bins(values))
+            ]
+        if series:
+            drawn.append(words | {"series": series})
+    return drawn
+
+
+def _spectrum(values: Sequence[Json]) -> list[list[Number]]:
+    known = enumerate(finite(values), 1)
+    return [[rank, _short(v)] for rank, v in known if v is not None and v > 0]
+
+
+def _bins(values: Json) -> list[list[Number]]:
+    """Where each bin begins and what it holds, without the empty ones at either end."""
+    found = section({"bins": values}, "bins")
+    edges, counts = finite(found.get("edges") or []), finite(found.get("counts") or [])
+    full = [i for i, count in enumerate(counts) if count]
+    if not full or len(edges) != len(counts) + 1:
+        return []
+    at = range(full[0], full[-1] + 1)
+    points = [[_short(edges[i] or 0), counts[i] or 0] for i in at]
+    return [*points, [_short(edges[full[-1] + 1] or 0), 0]]
+
+
+def _gradients(rows: Sequence[Mapping[str, Json]]) -> list[Json]:
+    series = []
+    for name, ruled in (("as it is", False), ("under EqCo's rule", True)):
+        mine = [present(row) for row in rows if (row.get("alpha") is None) != ruled]
+        mine = [row for row in mine if row.keys() >= GRADIENT]
+        if mine:
+            at = [row["num_negatives"] for row in mine]
+            points = [
+                [n, _short(row["mean"]), _short(row["std"])]
+                for n, row in zip(at, mine, strict=True)
+            ]
+            bound = [[n, _short(row["bound"])] for n, row in zip(at, mine, strict=True)]
+            series.append({"name": name, "points": points, "bound": bound})
+    return series
 
 
 def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Number]:

@@ -17,7 +17,7 @@ from sightline.report import figures
 from sightline.report.figures import Json, Records, latest, present, section
 from sightline.runs import Run, read_json
 
-SCRIPTS = ("dom.js", "curves.js", "pictures.js", "map.js", "script.js")
+SCRIPTS = ("dom.js", "curves.js", "features.js", "pictures.js", "map.js", "script.js")
 SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbours.jpg": "image/jpeg"}
 
 
@@ -77,6 +77,7 @@ def _content(run: Run) -> dict[str, Any]:
         "label_free": figures.label_free(results),
         "results": {name: value for name, value in results.items() if name != "verdict"},
         "curves": figures.curves(records, accuracies),
+        "features": figures.features(run.picture_json("analysis")),
         "sheets": {Path(f).stem: _sheet(run, f, kind) for f, kind in SHEETS.items()},
         "recipe": {k: v for k, v in recipe.items() if k not in ("reasons", "versions")},
         "reasons": section(recipe, "reasons"),

@@ -164,6 +164,7 @@ for (const [id, part] of [
   ["verdict", showVerdict],
   ["figures", showFigures],
   ["curves", (host) => showCurves(host, report.curves)],
+  ["features", (host) => showFeatures(host, report.features)],
   ["views", (host) => showViews(host, report.sheets.views)],
   ["map", (host) => showMap(host, report.sheets.map)],
   ["neighbours", (host) => showNeighbours(host, report.sheets.neighbours)],
