@@ -1,6 +1,6 @@
 """Measure an encoder by the names of protocols, and tell what was found."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ BESIDE = {"top5", "ema_accuracy", "map_11_point"} | {
     f"{kind}_AP{size}" for kind in ("box", "mask") for size in SIZES
 }
 Found = dict[str, dict[str, Any]]
+Make = Callable[[Candidate], Evaluator]
 
 
 def evaluate(
@@ -78,9 +79,13 @@ def evaluate(
             marked = name.startswith("svm") and voc is not None
             by_kind["marks" if marked else named(name).opens].append(name)
         for name in by_kind["marks"]:
-            found |= _with_marks(run, name, candidates, str(voc), test, asked, about)
+            make = _with_marks(name, str(voc), test, asked)
+            found[name] = measure.scored(run, name, candidates, make, about=about)
         for name in by_kind["boxes"]:
-            found |= _with_boxes(run, name, candidates, str(labeled), test, asked, about)
+            channels = _data(run, candidates).channels
+            make = _with_boxes(name, str(labeled), test, asked, channels)
+            own = {k: v for k, v in about.items() if k != "test_data"}  # its settings name both
+            found[name] = measure.scored(run, name, candidates, make, about=own)
         train = None
         if by_kind["labelled"]:
             train, tested = _labelled(_data(run, candidates), str(labeled), test, device)
@@ -137,15 +142,7 @@ def _refuse(
         )
 
 
-def _with_boxes(
-    run: Run,
-    name: str,
-    candidates: Sequence[Candidate],
-    labeled: str,
-    test: str | None,
-    asked: Asked,
-    about: dict[str, Any],
-) -> Found:
+def _with_boxes(name: str, labeled: str, test: str | None, asked: Asked, channels: int) -> Make:
     """Detection: the split called train to learn from, and test or val to be scored on."""
     if test is None and labeled.endswith((".parquet", ".json")):
         raise UserError(
@@ -153,7 +150,6 @@ def _with_boxes(
             "from. Give those with --test."
         )
     data = (objects(labeled, ("trainval", "train")), objects(test or labeled, TEST_SPLITS))
-    channels = _data(run, candidates).channels
 
     def make(candidate: Candidate) -> Evaluator:
         made = protocol(name, data, asked)
@@ -162,8 +158,7 @@ def _with_boxes(
             return made
         return seen_as(made, candidate.spec, channels)
 
-    about = {k: v for k, v in about.items() if k != "test_data"}  # its settings name both
-    return {name: measure.scored(run, name, candidates, make, about=about)}
+    return make
 
 
 def seen_as(detection: Detection, spec: Centre, channels: int) -> Detection:
@@ -172,15 +167,7 @@ def seen_as(detection: Detection, spec: Centre, channels: int) -> Detection:
     return replace(detection, setting=replace(detection.setting, mean=mean, std=std))
 
 
-def _with_marks(
-    run: Run,
-    name: str,
-    candidates: Sequence[Candidate],
-    labeled: str,
-    test: str | None,
-    asked: Asked,
-    about: dict[str, Any],
-) -> Found:
+def _with_marks(name: str, labeled: str, test: str | None, asked: Asked) -> Make:
     """An SVM on pictures with several classes each: a folder of VOC 2007."""
     if test is not None:
         raise UserError(
@@ -192,7 +179,7 @@ def _with_marks(
         spec = candidate.spec
         return protocol(name, replace(data, mean=spec.mean, std=spec.std), asked)
 
-    return {name: measure.scored(run, name, candidates, make, about=about)}
+    return make
 
 
 def _analysed(
