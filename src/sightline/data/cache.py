@@ -4,7 +4,6 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -113,12 +112,7 @@ class Store:
     def __enter__(self) -> "Store":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.file is not None:
             self.file.close()
             Path(self.file.name).unlink(missing_ok=True)
