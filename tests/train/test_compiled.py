@@ -34,6 +34,14 @@ def test_the_networks_of_a_method_are_compiled_under_their_names(monkeypatch, tm
         assert called.count(network) == 2  # views
 
 
+def test_earlier_runs_of_a_process_use_nothing_up(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: calls.append("reset"))
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **_: calls.append("compile"))
+    compile_networks(make("moco"))
+    assert calls[0] == "reset" and calls.count("reset") == 1 and "compile" in calls
+
+
 def test_evaluation_runs_what_is_not_compiled(monkeypatch):
     stances = []
     monkeypatch.setattr(

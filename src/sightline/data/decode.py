@@ -103,11 +103,9 @@ def _plain(data: bytes, store_size: int) -> np.ndarray | None:
     if min(told.width // small[0], told.height // small[1]) >= 4:  # at half the size or less
         return None
     x = pixels_of(data)
-    return (
-        None
-        if x is None
-        else _upright(_shrunk(x.permute(1, 2, 0).numpy(), store_size), told.orientation)
-    )
+    if x is None:
+        return None
+    return _upright(_shrunk(x.permute(1, 2, 0).numpy(), store_size), told.orientation)
 
 
 def _opened(data: bytes) -> ImageFile.ImageFile:

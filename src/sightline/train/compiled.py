@@ -10,6 +10,7 @@ import os
 import warnings
 from pathlib import Path
 
+import torch
 import torch._functorch.config as tracing
 from torch import nn
 
@@ -29,6 +30,9 @@ def compile_networks(method: Method) -> None:
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(default_folder() / "compiled")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     Path(folder).mkdir(parents=True, exist_ok=True)
+    # A function is compiled eight times and then no more: earlier runs of this process, with other
+    # shapes, must not use that up. What they compiled is still on the disk.
+    torch.compiler.reset()
     # Batch norm over groups brings its own gradient, which lies in the graph that the key is of.
     tracing.autograd_cache_allow_custom_autograd_functions = True
     for encoder in (part for part in method.modules() if isinstance(part, Encoder)):
