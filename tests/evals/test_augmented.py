@@ -1,6 +1,7 @@
 """JCL's figure 3 and EqCo's figures 1 and 4, from their equations."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ import torch.nn.functional as F
 from sightline.evals.augmented import (
     histogram,
     information_bound,
-    information_over_training,
+    logged_information,
     query_gradients,
     similarity_and_variance,
 )
+from sightline.methods.mocov3 import MoCoV3Config
 
 
 def random(*shape, seed=0):
@@ -105,14 +107,18 @@ def test_the_information_bound_of_a_guess_is_zero_and_of_no_loss_is_all():
 
 
 def test_the_information_bound_over_training_is_the_gain_over_a_guess():
-    records = [
-        {"step": 0, "epoch": 0.0, "loss": 5.0, "chance_loss": 5.5},
-        {"step": 1, "epoch": 0.5, "loss": 3.5, "chance_loss": 5.5},
-        {"step": 2, "epoch": 1.0, "loss": 0.3, "chance_loss": None},
-    ]
-    found = information_over_training(records, scale=0.5)
-    assert [r["step"] for r in found] == [0, 1]
-    assert [r["bound"] for r in found] == [1.0, 4.0]
+    assert logged_information("moco", 0.2, chance=5.5, loss=3.5) == 2.0
+    assert logged_information("barlow_twins", 1.0, chance=None, loss=3.5) is None
+    assert logged_information("swav", 0.1, chance=5.5, loss=3.5) is None  # codes, not keys
+
+
+def test_a_guess_tells_nothing_and_mocov3s_scale_does_not_matter():
+    """Its loss is 4 x temperature x InfoNCE, and so is what a guess gives."""
+    for temperature in (0.2, 1.0):
+        chance = MoCoV3Config(temperature=temperature).chance_loss(256)
+        tell = partial(logged_information, "mocov3", temperature, chance=chance)
+        assert tell(loss=chance) == 0
+        assert tell(loss=0.0) == pytest.approx(math.log(256))
 
 
 def test_a_histogram_counts_everything_once():

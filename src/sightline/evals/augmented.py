@@ -5,13 +5,14 @@ Pure functions of embeddings. JCL: Cai et al. 2020 (arXiv:2009.14776), figure 3.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+INFO_NCE = ("fast_moco", "moco", "mocov3", "nnclr", "simclr", "simo")
 
 
 class Gradients(NamedTuple):
@@ -74,23 +75,17 @@ def information_bound(loss: float, *, num_negatives: int, alpha: float | None = 
     return math.log1p(alpha or num_negatives) - loss
 
 
-def information_over_training(
-    records: Sequence[Mapping[str, Any]], *, scale: float = 1.0
-) -> list[dict[str, float | int]]:
-    """The bound at each record of a run's log, for methods whose loss is a choice among keys.
+def logged_information(
+    method: str, temperature: float, *, chance: float | None, loss: float
+) -> float | None:
+    """The bound that a logged loss gives: what it gains over a guess among the keys.
 
-    The log's `chance_loss` is the loss of a guess, log(1 + alpha) or log(1 + K). `scale` is what
-    the method multiplies InfoNCE by: 1 for MoCo, SiMo and SimCLR, 4 x temperature for MoCo v3.
+    `chance` is the loss of that guess, log(1 + alpha) or log(1 + K). MoCo v3's loss is InfoNCE in
+    two directions, scaled; of a method whose loss is no InfoNCE there is no bound.
     """
-    return [
-        {
-            "step": record["step"],
-            "epoch": record.get("epoch", math.nan),
-            "bound": (record["chance_loss"] - record["loss"]) / scale,
-        }
-        for record in records
-        if record.get("chance_loss") is not None and record.get("loss") is not None
-    ]
+    if chance is None or method not in INFO_NCE:
+        return None
+    return (chance - loss) / (4 * temperature if method == "mocov3" else 1.0)
 
 
 def histogram(

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from sightline import dist
 from sightline.errors import DivergedError
+from sightline.evals.augmented import logged_information
 from sightline.evals.features import evaluating
 from sightline.evals.spectrum import effective_rank, feature_std
 from sightline.methods import Method, Step
-from sightline.recipe import Recipe
+from sightline.recipe import Recipe, method_name
 from sightline.train.loop import Batch, State
 
 PATIENCE = 10  # steps without a finite gradient, one after the other, before the run is given up
@@ -55,7 +56,7 @@ class Watch:
         h, z = dist.gather(step.features), dist.gather(embedding(state.method, step.features))
         momentum = getattr(getattr(state.method, "teacher", None), "momentum", None)
         seconds = time.perf_counter() - self.since
-        record = {
+        record: dict[str, Any] = {
             "step": state.step,
             "epoch": round(state.step / self.steps_per_epoch, 4),
             "loss": float(dist.mean(step.loss)),
@@ -71,6 +72,12 @@ class Watch:
             "first_step": self.first_step,
             "time": round(time.perf_counter() - self.begun, 2),
         }
+        record["information_bound"] = logged_information(
+            method_name(self.recipe.method),
+            getattr(self.recipe.method, "temperature", 1.0),
+            chance=record["chance_loss"],
+            loss=record["loss"],
+        )
         record |= {name: float(dist.mean(value)) for name, value in step.logs.items()}
         wrong = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
         if not wrong:
