@@ -1,10 +1,10 @@
 const INKS = ["first", "second"];
 
-/** Where values lie along so many pixels, and which of them are marked. */
-function along(values, log, length) {
+/** Where values lie along so many pixels, and which of them are marked; `zero` is always shown. */
+function along(values, length, { log = false, zero = false }) {
   const size = (value) => (log ? Math.log10(value) : value);
   const sizes = values.map(size);
-  const low = log ? Math.min(...sizes) : Math.min(0, ...sizes);
+  const low = zero ? Math.min(0, ...sizes) : Math.min(...sizes);
   const high = Math.max(...sizes) + (Math.max(...sizes) - low || 1) * 0.04;
   const at = (value) => ((size(value) - low) / (high - low)) * length;
   if (!log) return { at, marks: ticks(low, high, 5) };
@@ -24,9 +24,8 @@ function chart({ title, good, log = "", series }) {
   onWidth(area, (width) => {
     const inner = { w: width - FRAME.left - FRAME.right, h: FRAME.height - FRAME.top - FRAME.bottom };
     const across = [...new Set(all.map(([place]) => place))];
-    const steps = series.some((one) => one.steps);
-    const x = steps ? between(across, inner.w) : along(across, log.includes("x"), inner.w);
-    const y = along(tops, log.includes("y"), inner.h);
+    const x = along(across, inner.w, { log: log.includes("x") });
+    const y = along(tops, inner.h, { log: log.includes("y"), zero: !log.includes("y") });
     const axes = draw("g", { transform: `translate(${FRAME.left} ${FRAME.top})` });
     const up = (value) => inner.h - y.at(value);
     for (const value of y.marks) {
@@ -44,12 +43,6 @@ function chart({ title, good, log = "", series }) {
     area.replaceChildren(draw("svg", size, axes));
   });
   return make("figure", { class: "curve" }, make("figcaption", {}, make("h3", {}, title), key), make("p", {}, good), area);
-}
-
-/** A linear axis that begins where its values do. */
-function between(values, length) {
-  const [low, high] = [Math.min(...values), Math.max(...values)];
-  return { at: (value) => ((value - low) / (high - low || 1)) * length, marks: ticks(low, high || low + 1, 5) };
 }
 
 function drawn({ points, bound = [], steps = false }, ink, x, y, floor) {
