@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from sightline.compiling import HOW
 from sightline.losses import (
     barlow_twins,
     compiled_losses,
@@ -66,4 +67,4 @@ def test_losses_are_compiled_where_that_is_asked_for(monkeypatch, rows):
         with compiled_losses(False):
             assert loss(rows, weight=2.0) == plain
     assert loss(rows, weight=2.0) == plain
-    assert made == [{"dynamic": False, "fullgraph": True}]
+    assert made == [HOW | {"fullgraph": True}]

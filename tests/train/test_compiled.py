@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from sightline.compiling import HOW
 from sightline.evals.features import evaluating
 from sightline.methods import BASELINES, METHODS
 from sightline.train.compiled import compile_networks
@@ -18,7 +19,7 @@ def test_the_networks_of_a_method_are_compiled_under_their_names(monkeypatch, tm
     called = []
 
     def compiled(self, **how):
-        assert how == {"dynamic": False}
+        assert how == HOW
         self._compiled_call_impl = lambda *x: (called.append(self), self._call_impl(*x))[1]
 
     monkeypatch.setattr(torch.nn.Module, "compile", compiled)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.bench.clock import timed
+from sightline.compiling import HOW
 from sightline.methods import Method
 from sightline.recipe import Recipe
 from sightline.train.step import DTYPES
@@ -45,7 +46,7 @@ def alone(
 ) -> dict[Pass, float]:
     """Milliseconds of each kind of pass through a bare backbone with torch's own batch norm."""
     net = recipe.backbone.build().to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    call = torch.compile(net, dynamic=False) if recipe.compile else net
+    call = torch.compile(net, **HOW) if recipe.compile else net
     return {
         kind: timed(_pass(recipe, net, call, kind, device), device, seconds=seconds)
         for kind in kinds

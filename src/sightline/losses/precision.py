@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from sightline.compiling import HOW
+
 P = ParamSpec("P")
 _compiled = ContextVar("compiled", default=False)
 
@@ -40,7 +42,7 @@ def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
     @functools.cache
     def fast() -> Callable[P, Tensor]:
-        return torch.compile(plain, dynamic=False, fullgraph=True)
+        return torch.compile(plain, fullgraph=True, **HOW)
 
     @functools.wraps(loss)
     def precise(*args: P.args, **kwargs: P.kwargs) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from sightline.compiling import HOW
 from sightline.errors import UserError
 from sightline.nn.encoder import Encoder, Teacher
 from sightline.nn.norm import BatchNorm, Statistics
@@ -36,7 +37,7 @@ def chunked(method: nn.Module, size: int, *, compiled: bool = False) -> None:
             norms = batch_norms(part.backbone)
             for name in ("forward", "upto", "onward"):  # the ways in that heads and patches use
                 if (run := getattr(part.backbone, name, None)) is not None:
-                    run = torch.compile(run) if compiled else run
+                    run = torch.compile(run, **HOW) if compiled else run
                     setattr(part.backbone, name, partial(in_chunks, run, norms, rows))
 
 

@@ -14,16 +14,14 @@ import torch
 import torch._functorch.config as tracing
 from torch import nn
 
+from sightline.compiling import HOW
 from sightline.data.cache import default_folder
 from sightline.methods import Method
 from sightline.nn import Encoder
 
 
 def compile_networks(method: Method) -> None:
-    """Compile a method's networks in place; the names of their weights stay as they are.
-
-    Shapes are taken as they come: code for any batch size would be slower, and there is one.
-    """
+    """Compile a method's networks in place; the names of their weights stay as they are."""
     # Losses and crops want all of float32; the networks are in bf16 anyway.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     # Where the cache of compiled code is kept, also after a restart of the machine.
@@ -37,6 +35,6 @@ def compile_networks(method: Method) -> None:
     tracing.autograd_cache_allow_custom_autograd_functions = True
     for encoder in (part for part in method.modules() if isinstance(part, Encoder)):
         for part in (encoder, encoder.backbone, encoder.projector):  # whichever a method calls
-            part.compile(dynamic=False)
+            part.compile(**HOW)
     if isinstance(head := getattr(method, "predictor", None), nn.Module):
-        head.compile(dynamic=False)
+        head.compile(**HOW)

@@ -11,6 +11,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from sightline.resample_kernel import reach, weight
 from sightline.views.fused_colour import finish, grey, jitter, luma, unit
 from sightline.views.fused_draw import (
     CONTRAST,
@@ -58,8 +59,10 @@ def crop(
     # Beyond the view a program repeats the last pixel, and does not store it.
     at = tl.minimum(pixel, size * size - 1)
     to_x = tl.where(tl.load(p + FLIP) > 0, size - 1 - at % size, at % size)
-    y, off_y, shrink_y, taps_y, end_y = _reach(at // size, p + TOP, p + HEIGHT, size, cubic)
-    x, off_x, shrink_x, taps_x, end_x = _reach(to_x, p + LEFT, p + WIDTH, size, cubic)
+    top, left = tl.load(p + TOP).to(tl.int32), tl.load(p + LEFT).to(tl.int32)
+    height, width = tl.load(p + HEIGHT).to(tl.int32), tl.load(p + WIDTH).to(tl.int32)
+    y, off_y, shrink_y, taps_y, end_y = reach(at // size, top, height, size, cubic)
+    x, off_x, shrink_x, taps_x, end_x = reach(to_x, left, width, size, cubic)
 
     pitch = tl.load(sizes + 2 * i + 1).to(tl.int32)
     plane = tl.load(sizes + 2 * i) * pitch  # int64
@@ -69,17 +72,17 @@ def crop(
     green = tl.zeros([block], tl.float32)
     blue = tl.zeros([block], tl.float32)
     for ty in range(taps_y):
-        weight_y = _weight(y + ty, off_y + ty * (2 * size), shrink_y, end_y, cubic)
+        heavy_y = weight(y + ty, off_y + ty * (2 * size), shrink_y, end_y, cubic)
         line = tl.minimum(y + ty, end_y - 1) * pitch
         for tx in range(taps_x):
-            weight_x = _weight(x + tx, off_x + tx * (2 * size), shrink_x, end_x, cubic)
-            weight = weight_y * weight_x
-            total += weight
+            heavy_x = weight(x + tx, off_x + tx * (2 * size), shrink_x, end_x, cubic)
+            heavy = heavy_y * heavy_x
+            total += heavy
             seen = line + tl.minimum(x + tx, end_x - 1)
-            red += weight * tl.load(source + seen).to(tl.float32)
+            red += heavy * tl.load(source + seen).to(tl.float32)
             if planes == 3:
-                green += weight * tl.load(source + plane + seen).to(tl.float32)
-                blue += weight * tl.load(source + 2 * plane + seen).to(tl.float32)
+                green += heavy * tl.load(source + plane + seen).to(tl.float32)
+                blue += heavy * tl.load(source + 2 * plane + seen).to(tl.float32)
     gain = 1 / (255 * total)
     red, green, blue = gain * red, gain * green, gain * blue
     if cubic:  # only the cubic overshoots
@@ -238,41 +241,6 @@ def _whose(program, parts: tl.constexpr, groups: tl.constexpr, views: tl.constex
     # Views of a picture side by side, so that its bytes are read from memory once.
     rest = program // parts
     return program % parts, rest % groups, (rest // groups) % views, rest // (groups * views)
-
-
-@triton.jit
-@no_type_check
-def _reach(place, start, length, size: tl.constexpr, cubic: tl.constexpr):
-    """First pixel seen, its signed distance, what makes distances weigh, how many pixels, end.
-
-    Distances are in parts of 2 * size to a pixel: in these everything is whole, and so exact.
-    """
-    start, length = tl.load(start).to(tl.int32), tl.load(length).to(tl.int32)
-    stretch = tl.maximum(length, size)
-    support = 2 * stretch
-    if cubic:
-        support = 4 * stretch
-    centre = (2 * place + 1) * length - size  # from the start of the crop
-    lowest = centre - support
-    first = tl.where(lowest < 0, 0, lowest // (2 * size) + 1)
-    offset = (first * (2 * size) - centre).to(tl.float32)
-    shrink = 0.5 / stretch.to(tl.float32)
-    taps = (support + size - 1) // size
-    return start + first, offset, shrink, taps, start + length
-
-
-@triton.jit
-@no_type_check
-def _weight(pixel, offset, shrink, end, cubic: tl.constexpr):
-    d = tl.abs(offset) * shrink
-    if cubic:
-        d = tl.minimum(d, 2.0)
-        near = (1.5 * d - 2.5) * d * d + 1
-        far = ((-0.5 * d + 2.5) * d - 4) * d + 2
-        weight = tl.where(d < 1, near, far)
-    else:
-        weight = tl.maximum(1 - d, 0.0)
-    return tl.where(pixel < end, weight, 0.0)
 
 
 @triton.jit
