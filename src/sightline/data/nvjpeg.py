@@ -1,16 +1,15 @@
 """JPEG files decoded many at once on the GPU; what nvJPEG does not read, Pillow does."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import UInt8
 from torch import Tensor
 
 from sightline.data.decode import UPRIGHT, UnreadableError, decode, stored_size
 from sightline.data.jpeg import jpeg
+from sightline.data.shrink import shrunk
 
 TOGETHER = 128  # files given to the GPU at once
 
@@ -26,23 +25,19 @@ def decode_batch(
     out: list[Tensor | str] = [""] * len(files)
     told = [jpeg(file) if isinstance(file, bytes) and channels != 4 else None for file in files]
     plain = [i for i, one in enumerate(told) if one is not None and one.components in (1, 3)]
-    by_size: dict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(list)
+    large: dict[int, tuple[int, int]] = {}
     for first in range(0, len(plain), TOGETHER):
         some = plain[first : first + TOGETHER]
-        for i, pixels in zip(
-            some, _decoded([files[i] for i in some], channels, device), strict=True
-        ):
+        found = _decoded([files[i] for i in some], channels, device)
+        for i, pixels in zip(some, found, strict=True):
             if pixels is not None:
-                by_size[pixels.shape[1], pixels.shape[2]].append((i, pixels))
-                out[i] = pixels
-    for (height, width), same in by_size.items():
-        size = stored_size((width, height), store_size)
-        if size != (width, height):
-            x = torch.stack([pixels for _, pixels in same]).float()
-            x = F.interpolate(x, size=size[::-1], mode="bicubic", antialias=True)
-            small = x.round_().clamp_(0, 255).byte()
-            for (i, _), pixels in zip(same, small, strict=True):
-                out[i] = pixels
+                out[i], (height, width) = pixels, pixels.shape[1:]
+                size = stored_size((width, height), store_size)
+                if size != (width, height):
+                    large[i] = size[::-1]
+    small = shrunk([out[i] for i in large], list(large.values()))  # type: ignore[misc]
+    for i, pixels in zip(large, small, strict=True):
+        out[i] = pixels
     for i, (one, info) in enumerate(zip(out, told, strict=True)):
         if isinstance(one, str):
             out[i] = _on_cpu(files[i], store_size, channels, device)

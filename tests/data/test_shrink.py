@@ -1,0 +1,37 @@
+"""Pictures of all sizes shrink as torch and Pillow shrink them one by one."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sightline.data.shrink import shrunk
+from tests.data.interpreted import apart, pictures
+from tests.views.test_fused import elsewhere
+
+
+def test_the_kernel_makes_torchs_pixels():
+    found = elsewhere("tests.data.interpreted", TRITON_INTERPRET="1")
+    assert found == {"1": 0, "3": 0}
+
+
+def test_each_picture_gets_its_own_size():
+    many, sizes = pictures(3)
+    many = [x // 2 + 64 for x in many]  # Pillow cuts off what overshoots after each of two passes
+    ours = shrunk(many, sizes)
+    assert [tuple(x.shape) for x in ours] == [(3, *size) for size in sizes]
+    theirs = [
+        Image.fromarray(x.permute(1, 2, 0).numpy()).resize(size[::-1], Image.Resampling.BICUBIC)
+        for x, size in zip(many, sizes, strict=True)
+    ]
+    theirs = [torch.from_numpy(np.array(image)).permute(2, 0, 1) for image in theirs]
+    assert apart(ours, theirs) <= 1  # and rounds after each
+    assert shrunk([], []) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels", [1, 3])
+def test_on_the_gpu_they_are_those_of_the_cpu(channels):
+    ours = shrunk(*pictures(channels, "cuda"))
+    assert all(x.is_cuda and x.dtype == torch.uint8 for x in ours)
+    assert apart(ours, shrunk(*pictures(channels))) <= 1
