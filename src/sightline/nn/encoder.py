@@ -71,8 +71,10 @@ class Teacher(nn.Module):
         if isinstance(momentum, float):  # one pass over both networks instead of three
             torch._foreach_lerp_(mine, theirs, 1 - momentum)
             return
-        torch._foreach_mul_(mine, momentum)
-        torch._foreach_add_(mine, list(torch._foreach_mul(theirs, 1 - momentum)))
+        # A scalar of another type than theirs would send the tensors through one by one.
+        keep, rest = (part.to(mine[0].dtype) for part in (momentum, 1 - momentum))
+        torch._foreach_mul_(mine, keep)
+        torch._foreach_add_(mine, list(torch._foreach_mul(theirs, rest)))
 
 
 def fresh(network: nn.Module) -> nn.Module:

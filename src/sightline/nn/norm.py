@@ -133,7 +133,8 @@ class BatchNorm(nn.Module):
         found = (
             parts[0] if len(parts) == 1 else Statistics(*map(torch.cat, zip(*parts, strict=True)))
         )
-        self._track(dist.mean(found.means.mean(dim=0)), dist.mean(found.variances.mean(dim=0)))
+        both = torch.stack([found.means.mean(dim=0), found.variances.mean(dim=0)])
+        self._track(*dist.mean(both))  # one exchange for the two
 
     @torch.no_grad()
     def _track(self, mean: Tensor, var: Tensor) -> None:
