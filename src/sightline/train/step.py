@@ -69,7 +69,7 @@ class Stepper:
         self.stream = torch.cuda.Stream(device) if alone else None
         self.calls, self.way = 0, "plain"
         self.times: dict[str, float] = {}  # milliseconds of a step, each way
-        self.began: Any = None
+        self.marks: list[tuple[Any, Any]] = []  # of steps on trial
         self.replay: Callable[[Batch], Step] | None = None
 
     def __call__(self, batch: Batch) -> Step:
@@ -86,7 +86,8 @@ class Stepper:
         with self._aside():
             if self.stream is not None:
                 self._choose(batch)
-            step = self.replay(batch) if self.replay else self._advance(batch)
+            with self._timed():
+                step = self.replay(batch) if self.replay else self._advance(batch)
         self.state.step += 1
         return step
 
@@ -125,29 +126,35 @@ class Stepper:
 
     def _choose(self, batch: Batch) -> None:
         """Time the plain way, record the graph, time it, and keep the faster."""
-        if self.calls == WARM + 1:
-            self._clock()
-        elif self.calls == WARM + 1 + TRIAL:
+        if self.calls == WARM + 1 + TRIAL:
             self.times["plain"] = self._read()
             self.replay = self._recorded(batch)
             self.way = "graph" if self.replay else "plain"
-        elif self.calls == WARM + 3 + TRIAL:  # the first replay uploads the graph
-            self._clock()
         elif self.calls == WARM + 3 + 2 * TRIAL and self.replay:
             self.times["graph"] = self._read()
             if self.times["graph"] > self.times["plain"]:
                 self.way, self.replay = "plain", None
 
-    def _clock(self) -> None:
-        self.began = torch.cuda.Event(enable_timing=True)
-        self.began.record()
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """On trial, mark where a step begins and ends; not where its batch was waited for."""
+        # The first two replays are left out: they upload the graph.
+        trials = (WARM + 1, WARM + 3 + TRIAL)
+        if self.stream is None or not any(0 <= self.calls - first < TRIAL for first in trials):
+            yield
+            return
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        yield
+        ended.record()
+        self.marks.append((began, ended))
 
     def _read(self) -> float:
         """Milliseconds a step took; the host waits, twice in a run."""
-        ended = torch.cuda.Event(enable_timing=True)
-        ended.record()
-        ended.synchronize()
-        return self.began.elapsed_time(ended) / TRIAL
+        self.marks[-1][1].synchronize()
+        spent = sum(began.elapsed_time(ended) for began, ended in self.marks)
+        self.marks.clear()
+        return spent / TRIAL
 
     def _recorded(self, batch: Batch) -> Callable[[Batch], Step] | None:
         """The step as a graph that reads what is copied into the tensors it was recorded with."""
@@ -156,7 +163,8 @@ class Stepper:
         graph = torch.cuda.CUDAGraph()
         self.state.optimizer.zero_grad(set_to_none=True)
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            # Threads that read and decode the next batches may go on meanwhile.
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 result = self._advance(held)
         except RuntimeError as error:
             warnings.warn(f"This step cannot be a CUDA graph: {error}", stacklevel=2)
