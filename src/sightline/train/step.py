@@ -28,6 +28,7 @@ from sightline.views import views_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "float32": torch.float32}
 WARM = 3  # steps before anything is timed or recorded: compilers and libraries choose kernels
+SMALL = 64  # pixels of a view
 TRIAL = 5  # steps timed each way
 
 
@@ -199,6 +200,8 @@ def settle(recipe: Recipe, device: torch.device) -> None:
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = not recipe.repeatable
+        # Of small pictures all kernels are tried, not ten: some are faster, and it takes seconds.
+        torch.backends.cudnn.benchmark_limit = 0 if recipe.views[0].size <= SMALL else 10
         torch.use_deterministic_algorithms(recipe.repeatable)
 
 
