@@ -11,12 +11,15 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from sightline import dist
 from sightline.bench.clock import timed
 from sightline.bench.network import Pass, alone, passes
 from sightline.data import Source
+from sightline.data.decoders import MANY, decoders_for
+from sightline.data.in_order import decoded_in_order
 from sightline.data.loader import Loader
 from sightline.data.pictures import Pictures
-from sightline.data.threads import decoded_in_order, num_workers
+from sightline.data.threads import num_workers
 from sightline.losses import compiled_losses
 from sightline.methods import DataFacts, Moment
 from sightline.optim import build as build_optimizer
@@ -206,12 +209,13 @@ class _Cheap(nn.Module):
 
 
 def _decode(source: Source, recipe: Recipe) -> float:
-    """Milliseconds to decode one batch with every processor."""
-    data, count = recipe.data, min(DECODED * num_workers(), len(source))
+    """Milliseconds to decode one batch with the decoder of the plan."""
+    data, count = recipe.data, min(max(MANY, DECODED * num_workers()), len(source))
+    if data.decoder == "cpu" and (processes := decoders_for(source, count)):
+        processes.wait()
+    settings = dict(store_size=data.store_size, channels=data.channels, decoder=data.decoder)
     began = time.perf_counter()
-    for _ in decoded_in_order(
-        source, range(count), store_size=data.store_size, channels=data.channels
-    ):
+    for _ in decoded_in_order(source, range(count), **settings):  # type: ignore[arg-type]
         pass
     return 1000 * (time.perf_counter() - began) * recipe.batch_size / count
 
@@ -236,18 +240,36 @@ def end_to_end(
     for _ in range(SETTLED if device.type == "cuda" else 1):
         take_step(next(batches))
     _wait(device)
+    dist.barrier()
     began, waited, count = time.perf_counter(), loader.waited, 0
-    while time.perf_counter() - began < 3 * seconds or count < 3:
+    while count < 3 or not _enough(count, time.perf_counter() - began, 3 * seconds, device):
         take_step(next(batches))
         count += 1
     _wait(device)
+    dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
     waited = 1000 * (loader.waited - waited) / count
     return {"ms": ms, "waited": waited, "first": first, "way": take_step.way}
 
 
 def _loader(recipe: Recipe, pictures: Pictures, device: torch.device) -> Loader:
-    return Loader(pictures, batch_size=recipe.batch_size, seed=recipe.seed, device=device)
+    return Loader(
+        pictures,
+        batch_size=recipe.batch_size,
+        seed=recipe.seed,
+        rank=dist.rank(),
+        world_size=dist.world_size(),
+        device=device,
+    )
+
+
+def _enough(count: int, spent: float, seconds: float, device: torch.device) -> bool:
+    """Whether the time is up; processes agree on it, or one would wait in a step for the others."""
+    if dist.world_size() > 1:
+        if count & (count - 1):  # asking holds up a GPU: only after 4, 8, 16 ... steps
+            return False
+        spent = dist.mean(torch.tensor(spent, device=device)).item()
+    return spent >= seconds
 
 
 def _wait(device: torch.device) -> None:

@@ -1,9 +1,10 @@
 """Files on this machine's disks, and elsewhere through fsspec: s3://, gs://, hf://, https://."""
 
+import functools
 import glob
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class File:
     def read(self) -> bytes:
         """All of it."""
         if self.system is None:
-            return Path(self.path).read_bytes()
+            return whole(self.path)
         return self.system.cat_file(self.path)
 
     def part(self, start: int, stop: int) -> bytes:
@@ -43,7 +44,7 @@ class File:
         if self.system is None:
             with open(self.path, "rb", buffering=0) as file:
                 file.seek(start)
-                return _exactly(file, stop - start)
+                return _exactly(file.read, stop - start)
         return self.system.cat_file(self.path, start=start, end=stop)
 
     def opened(self) -> Any:
@@ -143,9 +144,18 @@ def _matches(word: str) -> list[File]:
     return [there]
 
 
-def _exactly(file: Any, count: int) -> bytes:
+def whole(path: str) -> bytes:
+    """What `Path.read_bytes` gives in half the time: a stream reads thousands of files a second."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        return _exactly(functools.partial(os.read, file), os.fstat(file).st_size)
+    finally:
+        os.close(file)
+
+
+def _exactly(read: Callable[[int], bytes], count: int) -> bytes:
     """A raw read may stop early, at two gigabytes for one."""
-    data = file.read(count)
-    while len(data) < count and (more := file.read(count - len(data))):
+    data = read(count)
+    while len(data) < count and (more := read(count - len(data))):
         data += more
     return data

@@ -10,9 +10,9 @@ import torch
 from sightline import dist
 from sightline.data.cache import Store, Stored, default_folder, free_memory, open_stored
 from sightline.data.decode import MODES, VERSION
+from sightline.data.in_order import decoded_in_order
 from sightline.data.pictures import Pictures
 from sightline.data.source import Chosen, Source, digest, listed
-from sightline.data.threads import decoded_in_order
 from sightline.errors import UserError
 
 POLL = 0.2  # seconds between looks whether another process has finished

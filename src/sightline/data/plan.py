@@ -1,8 +1,5 @@
 """How the pictures of a run are kept and decoded: settled once, by measurement, and recorded."""
 
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -11,25 +8,20 @@ import torch
 
 from sightline import dist, random
 from sightline.data.cache import default_folder, free_disk, free_memory, is_stored
-from sightline.data.decode import UnreadableError, decode, header, stored_size
+from sightline.data.decode import UnreadableError, header, stored_size
+from sightline.data.faster import Decoder, faster
 from sightline.data.fill import channels_of, key_of, load
-from sightline.data.jpeg import jpeg
-from sightline.data.nvjpeg import decode_batch
 from sightline.data.pictures import Pictures
 from sightline.data.source import Source
 from sightline.data.stream import Streamed
-from sightline.data.threads import num_workers, quiet
 from sightline.errors import UserError, nearest
 
 Keep = Literal["auto", "pixels", "stream"]
-Decoder = Literal["auto", "cpu", "nvjpeg"]
 KEEP: tuple[Keep, ...] = ("auto", "pixels", "stream")
 DECODERS: tuple[Decoder, ...] = ("auto", "cpu", "nvjpeg")
 RESIDENT = 0.5  # share of a GPU's free memory that pixels may take for good
 SAMPLE = 64  # pictures looked at and timed
 RUNS = 4  # places they are taken from, where neighbours are read together
-SHORT = 10.0  # seconds of decoding that are not worth a choice
-FASTER = 1.1  # how much the GPU must win by: its time is also the network's
 
 
 class Plan(NamedTuple):
@@ -122,7 +114,7 @@ def _chosen(
         where = "memory" if total <= memory else "the cache" if total <= disk else "neither"
         reasons["data.keep"] = f"All decoded take {total / 2**30:.1f} GiB, which fits in {where}."
     if decoder == "auto":
-        decoder, why = _faster(files, len(source), keep, store_size, channels, device)
+        decoder, why = faster(source, files, keep, store_size, channels, device)
         reasons |= {"data.decoder": why} if why else {}
     return Plan(keep, decoder, reasons)
 
@@ -152,41 +144,6 @@ def _stored_bytes(files: list[bytes | np.ndarray], store_size: int, channels: in
         width, height = stored_size((told.width, told.height), store_size)
         sizes.append(channels * width * height)
     return int(np.mean(sizes)) if sizes else channels * store_size**2
-
-
-def _faster(
-    files: list[bytes | np.ndarray],
-    count: int,
-    keep: str,
-    store_size: int,
-    channels: int,
-    device: torch.device,
-) -> tuple[Decoder, str]:
-    """The decoder that is faster on these files, and the figures."""
-    good = [file for file in files if isinstance(file, bytes) and jpeg(file)]
-    if device.type != "cuda" or channels == 4 or 2 * len(good) < len(files) or not good:
-        return "cpu", ""
-    settings = {"store_size": store_size, "channels": channels}
-    with quiet(), ThreadPoolExecutor(num_workers()) as pool:
-        cpu = _rate(lambda: list(pool.map(lambda file: decode(file, **settings), good)), len(good))
-    if keep == "pixels" and count / cpu < SHORT:
-        return "cpu", ""
-
-    def on_gpu() -> None:
-        decode_batch(good, device=device, **settings)
-        torch.cuda.synchronize(device)
-
-    gpu = _rate(on_gpu, len(good))
-    told = f"Measured: {cpu:,.0f} pictures/s on the CPU, {gpu:,.0f} with nvJPEG."
-    return ("nvjpeg" if gpu > FASTER * cpu else "cpu"), told
-
-
-def _rate(work: Callable[[], object], count: int) -> float:
-    """Pictures a second, once everything is warm."""
-    work()
-    begun = time.perf_counter()
-    work()
-    return count / (time.perf_counter() - begun)
 
 
 def _refuse_unknown(keep: str, decoder: str) -> None:

@@ -34,6 +34,8 @@ class Source:
     """How many neighbours of a shard are best read together."""
     read_run: Callable[[int, int], Sequence[bytes | np.ndarray]] | None = None
     """Neighbours of one shard, from a picture up to another, in one go."""
+    path: Callable[[int], str] | None = None
+    """The file of this machine in which a picture lies by itself: other processes can read it."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -82,7 +84,7 @@ class Computed(Sequence[str]):
 
 def subset(source: Source, keep: Integer[np.ndarray, " m"]) -> Source:
     """Some of the pictures, in their order, under new numbers."""
-    read, run, stamp = source.read, source.read_run, source.stamp
+    read, run, stamp, path = source.read, source.read_run, source.stamp, source.path
 
     def some(first: int, behind: int) -> Sequence[bytes | np.ndarray]:
         assert run is not None
@@ -100,6 +102,7 @@ def subset(source: Source, keep: Integer[np.ndarray, " m"]) -> Source:
         stamp=None if stamp is None else lambda: f"{stamp()} {digest(map(str, keep))}",
         shards=None if source.shards is None else np.searchsorted(keep, source.shards),
         read_run=None if run is None else some,
+        path=None if path is None else lambda i: path(int(keep[i])),
     )
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from sightline import dist
+from sightline.data.decoders import decoders_for
 from sightline.data.nvjpeg import decode_batch
 from sightline.data.order import LANES, PIECES, WINDOW, Shards
 from sightline.data.pictures import Pictures, Room, pack
@@ -20,6 +21,7 @@ from sightline.data.threads import decoded, num_workers, reason, silence
 from sightline.errors import UserError
 from sightline.ragged import Ragged
 
+FETCHERS = 4  # threads that read for a GPU that decodes
 READERS = 8  # runs of neighbours that are read at once: remote ones take their time
 CHUNK = 8  # pictures per task
 TRIES = 16  # neighbours tried in place of a picture that cannot be read
@@ -50,7 +52,10 @@ class Streamed(Pictures):
         self.names, self.class_names, self.notes = source.names, source.class_names, source.notes
         self.labels = None if source.labels is None else torch.from_numpy(source.labels)
         self.skipped: list[tuple[str, str]] = []
-        self.decoders = ThreadPoolExecutor(workers or num_workers(), thread_name_prefix="decode")
+        choose = decoder == "cpu" and workers is None
+        self.processes = decoders_for(source, len(source)) if choose else None
+        threads = num_workers() if decoder == "cpu" else min(FETCHERS, num_workers())
+        self.decoders = ThreadPoolExecutor(workers or threads, thread_name_prefix="decode")
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self.lock, self.begun = threading.Lock(), threading.Lock()
         self.runs: OrderedDict[int, Future[Sequence[Encoded]]] = OrderedDict()
@@ -138,7 +143,17 @@ class Streamed(Pictures):
         return Ragged(flat, starts, sizes, self.channels, largest), chosen
 
     def _decoded(self, part: Sequence[int]) -> "list[_Found]":
-        return [self._decode(i) for i in part]
+        """In a process if there are any; what that cannot read is looked at here."""
+        if self.processes is None:
+            return [self._decode(i) for i in part]
+        alone = self.source.path if self.shards is None else None
+        try:
+            handed = [self._read(i) if alone is None else alone(i) for i in part]
+        except (OSError, ValueError):
+            return [self._decode(i) for i in part]
+        settings = dict(store_size=self.store_size, channels=self.channels)
+        found = zip(part, self.processes(handed, **settings), strict=True)
+        return [self._decode(i) if isinstance(x, str) else _Found(i, x) for i, x in found]
 
     def _decode(self, index: int) -> "_Found":
         """A picture's pixels [C, H, W], or those of the next that has any."""

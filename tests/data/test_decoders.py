@@ -1,0 +1,128 @@
+"""Processes give what `decode` gives, and their end is no harm."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sightline.data import decoders, load, open_source
+from sightline.data.decode import decode
+from sightline.data.decoders import Decoders
+from sightline.data.loader import Loader
+from sightline.data.stream import Streamed
+from tests.data.made import encoded, pixels, png, write
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="memory is shared so on Linux alone; threads decode"
+)
+HOW = {"store_size": 8, "channels": 3}
+
+
+@pytest.fixture(scope="module")
+def two():
+    made = Decoders(2)
+    assert made.wait()
+    yield made
+    made.close()
+    assert made.started.returncode == 0
+
+
+@pytest.fixture
+def used(two, monkeypatch):
+    """As on a machine with more cores, and for few pictures too."""
+    monkeypatch.setattr(decoders, "MANY", 1)
+    monkeypatch.setattr(decoders, "shared", lambda: two)
+    asked = []
+    call = Decoders.__call__
+    monkeypatch.setattr(
+        Decoders, "__call__", lambda self, x, **how: asked.extend(x) or call(self, x, **how)
+    )
+    return asked
+
+
+def test_paths_bytes_and_pixels_become_what_decode_makes_of_them(two, tmp_path):
+    file = write(tmp_path / "a.png", pixels(12, 16))
+    other = png(pixels(20, 10, seed=1))
+    found = two([str(file), other, pixels(9, 9, seed=2), str(tmp_path / "none"), b"no"], **HOW)
+    for ours, handed in zip(found, (file.read_bytes(), other, pixels(9, 9, seed=2)), strict=False):
+        np.testing.assert_array_equal(ours.transpose(1, 2, 0), decode(handed, **HOW))
+    assert found[3] == "there is no such file" and "not a picture" in found[4]
+    assert two([], **HOW) == []
+
+
+def test_results_are_the_askers_own(two):
+    first = two([png(pixels(seed=1))], **HOW)[0]
+    before = first.copy()
+    for seed in range(2, 6):
+        two([png(pixels(seed=seed))], **HOW)
+    np.testing.assert_array_equal(first, before)
+
+
+def test_what_does_not_fit_in_the_room_comes_all_the_same(monkeypatch):
+    monkeypatch.setattr(decoders, "ROOM", 4096)
+    made = Decoders(1)
+    assert made.wait()
+    files = [png(pixels(30, 30, seed=i)) for i in range(3)]
+    for ours, file in zip(made(files, store_size=30, channels=3), files, strict=True):
+        expected = decode(file, store_size=30)
+        np.testing.assert_array_equal(ours.transpose(1, 2, 0), expected)
+    made.close()
+
+
+def test_a_process_that_dies_is_done_without():
+    made = Decoders(1)
+    assert made.wait()
+    pid = made.started.pid
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    for _ in range(2):
+        assert made([png(pixels())], **HOW)[0].shape == (3, 8, 11)
+    assert not made.wait(1.0)
+    made.close()
+
+
+def test_processes_that_cannot_start_are_done_without(monkeypatch, capfd):
+    monkeypatch.setattr(decoders, "PROGRAM", "raise SystemExit('no')")
+    made = Decoders(2)
+    assert not made.wait()
+    assert made([png(pixels())], **HOW)[0].shape == (3, 8, 11)
+    made.close()
+
+
+def test_a_cache_and_a_stream_filled_by_processes_are_those_of_threads(used, tmp_path):
+    for i in range(12):
+        write(tmp_path / "set" / f"{i:02d}.png", pixels(10, 12 + i, seed=i))
+    (tmp_path / "set" / "05.jpg").write_bytes(encoded_half())
+    source = open_source(tmp_path / "set")
+    settings = {"store_size": 8, "channels": 3}
+    kept = load(source, cache_dir=tmp_path / "a", **settings)
+    assert len(used) == 13
+    other = load(source, cache_dir=tmp_path / "b", workers=1, **settings)
+    assert len(used) == 13 and kept.flat.equal(other.flat) and kept.skipped == other.skipped
+    assert [name for name, _ in kept.skipped] == ["05.jpg"]
+    batches = [
+        Loader(Streamed(source, workers=workers, **settings), batch_size=4, seed=0).batches(0)
+        for workers in (None, 1)
+    ]
+    for _ in range(4):
+        ours, theirs = (next(one) for one in batches)
+        assert ours.index.equal(theirs.index)
+        assert ours.pictures.padded().equal(theirs.pictures.padded())
+    assert len(used) > 13
+
+
+def test_few_cores_make_do_with_threads(monkeypatch):
+    for cores, ranks, expected in ((2, 1, None), (8, 4, None), (16, 2, 8)):
+        monkeypatch.setattr(decoders, "num_workers", lambda cores=cores: cores)
+        monkeypatch.setattr(Decoders, "__init__", lambda self, n: setattr(self, "count", n))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        made = decoders.shared.__wrapped__()
+        assert (made and made.count) == expected
+
+
+def encoded_half():
+    whole = encoded(Image.fromarray(pixels(40, 40)), "JPEG")
+    return whole[: len(whole) // 2]
