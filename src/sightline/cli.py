@@ -276,7 +276,7 @@ def bench(
         batch_size: Pictures per step.
         seconds: About how long each part is repeated.
         against: "lightly" runs the same training with Lightly's own parts.
-        growth: How a step grows with batch, queue, views and pictures, in place of its parts.
+        growth: How a step grows with batch, queue, views, pictures and processes, not its parts.
         json: Print JSON instead of text.
     """
     from sightline import bench as benches

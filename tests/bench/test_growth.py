@@ -6,28 +6,51 @@ import pytest
 import torch
 from rich.console import Console
 
-from sightline.bench import costs, growth, run
+from sightline.bench import costs, growth, processes, run
+from sightline.bench.step import Spent
+from sightline.errors import UserError
+from sightline.recipe import overridden
 from sightline.recipes import recipe
+from tests.bench.witness import WitnessConfig
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """The recipes that were run, in place of running them."""
+    """The recipes that were run, in place of running them; the machine has one core."""
     ran = []
 
-    def end_to_end(made, pictures, device, seconds):
-        ran.append((made, len(pictures)))
-        return {"ms": 8.0}
+    def step(made, count, device, *, seconds):
+        ran.append((made, count))
+        return Spent(8.0, None)
 
-    monkeypatch.setattr(growth, "end_to_end", end_to_end)
+    monkeypatch.setattr(growth, "step", step)
     monkeypatch.setattr(growth, "PICTURES", (50, 70))
     monkeypatch.setattr(growth, "FEW", 32)
+    monkeypatch.setattr(processes, "num_workers", lambda: 1)
     return ran
+
+
+@pytest.fixture
+def shared(small, monkeypatch):
+    """What several processes were told to run, on a machine of 13 cores and 6 GPUs."""
+    told = []
+
+    def together(made, count, device, **settings):
+        told.append((made, count, settings))
+        return Spent(10.0, None)
+
+    monkeypatch.setattr(processes, "together", together)
+    monkeypatch.setattr(processes, "num_workers", lambda: 13)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
+    monkeypatch.setattr(growth, "settle", lambda recipe, device: None)
+    return told
 
 
 def measured(name, console):
     made = replace(recipe(name), batch_size=64)
-    return made, costs(made, torch.device("cpu"), seconds=0.01, console=console)
+    return made, costs(made, CPU, seconds=0.01, console=console)
 
 
 def test_batch_queue_and_pictures_grow_by_themselves(small, capsys):
@@ -61,3 +84,74 @@ def test_the_command_prints_and_returns_it(small, capsys):
     found = run("moco.cifar10_r18_200ep", device="cpu", growing=True)
     assert [row["what"] for row in found["growth"]][-1] == "pictures"
     assert "queue" in capsys.readouterr().out
+
+
+def test_a_machine_of_one_core_says_why_no_processes_are_measured(small, capsys):
+    _, found = measured("moco.cifar10_r18_200ep", Console())
+    assert "processes" not in {cost.what for cost in found}
+    assert "a usable core of its own, and this machine has one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("device", "numbers", "threads"), [("cpu", [1, 2, 4, 8, 13], 1), ("cuda", [1, 2, 4, 6], 2)]
+)
+def test_processes_grow_to_the_machine_each_with_its_batch_and_threads(
+    shared, device, numbers, threads
+):
+    base = replace(recipe("moco.cifar10_r18_200ep"), batch_size=64)
+    found = costs(base, torch.device(device), seconds=0.5, console=Console(quiet=True))
+    rows = [cost for cost in found if cost.what == "processes"]
+    assert [cost.value for cost in rows] == numbers
+    for number, cost, (made, count, settings) in zip(numbers, rows, shared, strict=True):
+        assert made == replace(base, batch_size=64 * number)
+        assert count == 2 * 64 * numbers[-1]
+        assert settings == {"processes": number, "each": threads, "seconds": 0.5}
+        assert cost.images_per_second == 64 * number * 100  # in steps of 10 ms
+
+
+def test_processes_stop_where_the_recipe_refuses_their_batch(shared, capsys):
+    made = replace(recipe("nnclr.cifar10_r18_200ep"), batch_size=64)
+    made = replace(made, method=replace(made.method, queue_size=8 * 64))
+    found = costs(made, CPU, seconds=0.5, console=Console(width=200))
+    assert [cost.value for cost in found if cost.what == "processes"] == [1, 2, 4, 8]
+    assert "queue_size is 512 but a batch brings 832 keys" in capsys.readouterr().out
+
+
+def witnessed(**settings):
+    """The smallest network with a method that tells when it is not run as told."""
+    made = overridden(recipe("moco.cifar10_r18_200ep"), {}, ["--backbone.name", "resnet8_narrow"])
+    return replace(made, method=WitnessConfig(**settings), batch_size=16)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that were started."""
+    children, start = [], processes._started
+
+    def keep(*args):
+        children.append(start(*args))
+        return children[-1]
+
+    monkeypatch.setattr(processes, "_started", keep)
+    return children
+
+
+def test_processes_that_take_too_long_are_ended(started, monkeypatch):
+    monkeypatch.setattr(processes, "LIMIT", 0.0)
+    with pytest.raises(UserError, match=r"2 processes .* not finished after 0 s and were ended"):
+        processes.together(witnessed(), 64, CPU, processes=2, each=1, seconds=0.0)
+    assert [child.returncode for child in started] == [-9, -9]
+
+
+def test_two_processes_share_a_batch_and_measure_it(started, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # theirs is another
+    spent = processes.together(witnessed(), 64, CPU, processes=2, each=1, seconds=0.1)
+    assert spent.ms > 0 and spent.memory is None
+    assert [child.returncode for child in started] == [0, 0]
+
+
+def test_a_process_that_fails_says_why_and_ends_the_others(started):
+    made = witnessed(unlucky=1)
+    with pytest.raises(UserError, match=r'Process 2 of 2 .* it said "RuntimeError: out of luck"'):
+        processes.together(made, 64, CPU, processes=2, each=1, seconds=0.1)
+    assert all(child.returncode for child in started)

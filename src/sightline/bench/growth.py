@@ -1,6 +1,5 @@
-"""How time and memory of a step grow with the batch, the pictures, the queue and the views."""
+"""How a step's time and memory grow with batch, queue, views, pictures and processes."""
 
-import gc
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -8,8 +7,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from sightline.bench.measure import end_to_end
-from sightline.data.pictures import Pictures
+from sightline.bench import processes
+from sightline.bench.step import Spent, step
+from sightline.errors import UserError
 from sightline.methods import MethodConfig
 from sightline.recipe import Recipe
 from sightline.train.step import settle
@@ -17,7 +17,6 @@ from sightline.train.step import settle
 TIMES = (1, 2, 4, 8)
 PICTURES = (10_000, 100_000, 1_000_000)
 FEW = 4096  # pictures, where their number is not what grows
-SIDE = 32  # pixels of a kept picture: a million of them take 3 GiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,7 @@ class Cost:
     value: int
     ms: float
     images_per_second: float
-    memory: int | None  # bytes of a GPU, the most that were in use at once
+    memory: int | None  # bytes of a GPU, the most that a process used at once
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
@@ -39,21 +38,20 @@ def costs(recipe: Recipe, device: torch.device, *, seconds: float, console: Cons
     """Steps on random pixels that lie in memory, one thing after the other made larger."""
     settle(recipe, device)
     found = []
-    for what, value, made, count in _cases(recipe):
-        pictures = _random(count, made.data.channels).to(device)
-        _forget(device)
-        ms = end_to_end(made, pictures, device, seconds)["ms"]
-        cost = Cost(
-            what=what,
-            value=value,
-            ms=ms,
-            images_per_second=1000 * made.batch_size / ms,
-            memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+
+    def see(what: str, value: int, batch_size: int, spent: Spent) -> None:
+        rate = 1000 * batch_size / spent.ms
+        found.append(
+            Cost(what=what, value=value, ms=spent.ms, images_per_second=rate, memory=spent.memory)
         )
-        found.append(cost)
-        space = "" if cost.memory is None else f"{cost.memory / 2**20:12,.0f} MiB"
-        rate = f"{cost.images_per_second:11,.0f} pictures/s"
-        console.print(f"{what:<12}{value:>12,}{ms:12.2f} ms{rate}{space}", highlight=False)
+        space = "" if spent.memory is None else f"{spent.memory / 2**20:12,.0f} MiB"
+        line = f"{what:<12}{value:>12,}{spent.ms:12.2f} ms{rate:11,.0f} pictures/s{space}"
+        console.print(line, highlight=False)
+
+    for what, value, made, count in _cases(recipe):
+        see(what, value, made.batch_size, step(made, count, device, seconds=seconds))
+    for number, made, spent in _shared(recipe, device, seconds, console):
+        see("processes", number, made.batch_size, spent)
     return found
 
 
@@ -73,22 +71,32 @@ def _cases(recipe: Recipe) -> Iterator[tuple[str, int, Recipe, int]]:
         yield "pictures", count, recipe, count
 
 
+def _shared(
+    recipe: Recipe, device: torch.device, seconds: float, console: Console
+) -> Iterator[tuple[int, Recipe, Spent]]:
+    """Numbers of processes, the recipe with the batch of all, and what a step takes."""
+    largest, own = processes.most(device), recipe.batch_size
+    if largest < 2:
+        unit = "GPU" if device.type == "cuda" else "usable core"
+        reason = f"a process needs a {unit} of its own, and this machine has one"
+        console.print(f"processes: not measured, for {reason}.", highlight=False, soft_wrap=True)
+        return
+    each, few = processes.threads(largest), max(FEW, 2 * own * largest)
+    words = f"processes, each with {own} pictures and {each} thread{'s' if each > 1 else ''}:"
+    console.print(words, highlight=False)
+    for number in processes.counts(largest):
+        try:
+            made = replace(recipe, batch_size=own * number)
+        except UserError as refusal:
+            console.print(
+                f"processes: no more than this. {refusal}", highlight=False, soft_wrap=True
+            )
+            return
+        spent = processes.together(made, few, device, processes=number, each=each, seconds=seconds)
+        yield number, made, spent
+
+
 def _with(recipe: Recipe, **changes: Any) -> Recipe:
     """The recipe with a changed method, and as many views as that takes."""
     method: MethodConfig = replace(recipe.method, **changes)
     return replace(recipe, method=method, views=recipe.views[:1] * method.num_views)
-
-
-def _random(count: int, channels: int) -> Pictures:
-    made = torch.Generator().manual_seed(0)
-    flat = torch.randint(0, 256, (count * channels * SIDE**2,), generator=made, dtype=torch.uint8)
-    side = torch.full((count,), SIDE)
-    return Pictures(flat, side, side, channels=channels, names=[""] * count)
-
-
-def _forget(device: torch.device) -> None:
-    """Count the most memory from here on."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
