@@ -59,6 +59,8 @@ class Figures:
     first_step: float  # seconds until the first step was done, compiling included
     way: str  # how the steps were taken: plain or graph
     memory: int | None  # bytes, the most that were in use at once
+    keep: str  # how the pictures lay: pixels or stream
+    decoder: str
     rest: tuple[tuple[str, float], ...]  # where the time between the limit and the whole goes, ms
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,6 +116,8 @@ def bench(
         first_step=whole["first"],
         way=whole["way"],
         memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        keep=recipe.data.keep,
+        decoder=recipe.data.decoder,
         rest=tuple(rest.items()),
     )
 
@@ -125,10 +129,17 @@ def words(figures: Figures) -> str:
     return (
         f"End to end {figures.images_per_second:,.0f} pictures/s, {figures.share:.0%} of the "
         f"{figures.limit:,.0f} that the network alone allows ({figures.way}, first step after "
-        f"{figures.first_step:.0f} s, waiting for data {figures.waiting:.1%}).\n"
+        f"{figures.first_step:.0f} s, {_kept(figures)}, waiting for data {figures.waiting:.1%}).\n"
         f"A step takes {step / figures.images_per_second:.2f} ms, the network alone "
         f"{step / figures.limit:.2f} ms; the rest: {rest}."
     )
+
+
+def _kept(figures: Figures) -> str:
+    """How the pictures came to the network."""
+    if figures.keep == "pixels":
+        return "pictures kept as pixels"
+    return f"pictures streamed and decoded by {figures.decoder}"
 
 
 class _Bed:

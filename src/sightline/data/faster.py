@@ -17,6 +17,7 @@ from sightline.data.jpeg import jpeg
 from sightline.data.nvjpeg import decode_batch
 from sightline.data.source import Source
 from sightline.data.threads import num_workers, quiet
+from sightline.progress import Delayed
 
 Decoder = Literal["auto", "cpu", "nvjpeg"]
 SHORT = 10.0  # seconds of decoding that are not worth a choice
@@ -38,12 +39,14 @@ def faster(
     if device.type != "cuda" or channels == 4 or 2 * len(good) < len(files) or not good:
         return "cpu", ""
     settings, count = {"store_size": store_size, "channels": channels}, len(source)
-    with quiet():
+    with quiet(), Delayed("trying decoders", 2) as bar:
         cpu = _cpu_rate(good, None, **settings)
         if keep == "pixels" and count / cpu < SHORT:
             return "cpu", ""
+        bar.advance()
         if (processes := decoders_for(source, count)) and processes.wait():
             cpu = _cpu_rate(good, processes, **settings)
+        bar.advance()
 
     def on_gpu() -> None:
         with torch.cuda.stream(aside):
