@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sightline.data import decoders, load, open_source
+from sightline.data import decoders, load, open_source, threads
 from sightline.data.decode import decode
 from sightline.data.decoders import Decoders
 from sightline.data.loader import Loader
@@ -34,7 +34,8 @@ def two():
 def used(two, monkeypatch):
     """As on a machine with more cores, and for few pictures too."""
     monkeypatch.setattr(decoders, "MANY", 1)
-    monkeypatch.setattr(decoders, "shared", lambda: two)
+    monkeypatch.setattr(decoders, "FEW", 1)
+    monkeypatch.setattr(decoders, "shared", lambda cores: two)
     asked = []
     call = Decoders.__call__
     monkeypatch.setattr(
@@ -61,8 +62,20 @@ def test_results_are_the_askers_own(two):
     np.testing.assert_array_equal(first, before)
 
 
+def test_more_results_may_be_held_than_there_is_room_for(two):
+    files = [png(pixels(seed=seed)) for seed in range(4 * decoders.SLOTS)]
+    held = [two([file], **HOW)[0] for file in files]
+    for ours, file in zip(held, files, strict=True):
+        np.testing.assert_array_equal(ours.transpose(1, 2, 0), decode(file, **HOW))
+    del ours, held
+    workers = [two.free.get_nowait() for _ in range(2)]
+    assert [worker.free.qsize() for worker in workers] == [decoders.SLOTS - 1] * 2
+    for worker in workers:
+        two.free.put(worker)
+
+
 def test_what_does_not_fit_in_the_room_comes_all_the_same(monkeypatch):
-    monkeypatch.setattr(decoders, "ROOM", 4096)
+    monkeypatch.setattr(decoders, "ROOM", 8 * 4096)
     made = Decoders(1)
     assert made.wait()
     files = [png(pixels(30, 30, seed=i)) for i in range(3)]
@@ -114,13 +127,24 @@ def test_a_cache_and_a_stream_filled_by_processes_are_those_of_threads(used, tmp
     assert len(used) > 13
 
 
-def test_few_cores_make_do_with_threads(monkeypatch):
-    for cores, ranks, expected in ((2, 1, None), (8, 4, None), (16, 2, 8)):
-        monkeypatch.setattr(decoders, "num_workers", lambda cores=cores: cores)
-        monkeypatch.setattr(Decoders, "__init__", lambda self, n: setattr(self, "count", n))
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-        made = decoders.shared.__wrapped__()
-        assert (made and made.count) == expected
+def test_few_cores_few_pictures_and_pixels_make_do_with_threads(monkeypatch, two, tmp_path):
+    monkeypatch.setattr(decoders, "shared", lambda cores: two)
+    write(tmp_path / "set" / "a.png", pixels())
+    files, drawn = open_source(tmp_path / "set"), open_source("shapes")
+    for source, count, cores, expected in (
+        (files, 2048, 4, two),
+        (files, 2047, 16, None),
+        (files, 9999, 3, None),
+        (drawn, 9999, 16, None),
+    ):
+        assert decoders.decoders_for(source, count, cores) is expected
+
+
+def test_processes_on_a_machine_share_its_cores(monkeypatch):
+    monkeypatch.setattr(threads, "num_workers", lambda: 16)
+    for processes, expected in ((1, 16), (8, 2), (32, 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        assert threads.own_workers() == expected
 
 
 def encoded_half():

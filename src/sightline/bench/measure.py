@@ -222,7 +222,7 @@ class _Cheap(nn.Module):
 def _decode(source: Source, recipe: Recipe) -> float:
     """Milliseconds to decode one batch with the decoder of the plan."""
     data, count = recipe.data, min(max(MANY, DECODED * num_workers()), len(source))
-    if data.decoder == "cpu" and (processes := decoders_for(source, count)):
+    if data.decoder == "cpu" and (processes := decoders_for(source, count, num_workers())):
         processes.wait()
     settings = dict(store_size=data.store_size, channels=data.channels, decoder=data.decoder)
     began = time.perf_counter()

@@ -6,9 +6,11 @@ cores 16 threads read and decode 2,000 JPEG files of 500 x 375 a second, 16 proc
 """
 
 import functools
+import math
 import mmap
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -22,10 +24,12 @@ import numpy as np
 
 from sightline.data.decoding import Handed, here
 from sightline.data.source import Source
-from sightline.data.threads import num_workers
 
-ROOM = 2**26  # bytes of shared memory for a process; what is not written to takes none
+ROOM = 2**28  # bytes of shared memory for a process; what is not written to takes none
+SLOTS = 8  # answers that lie there at once
 PROGRAM = "import sys; from sightline.data.decoding import main; main(sys.argv[1:])"
+ALONE = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+PATIENCE = 10.0  # seconds for a process to end
 FEW = 4  # cores below which threads hardly get into each other's way
 MANY = 2048  # pictures from which on processes pay: they take a few seconds to start
 
@@ -46,11 +50,12 @@ class Decoders:
         self.started = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *(f"{a}:{b}" for a, b in theirs)],
             pass_fds=[number for pair in theirs for number in pair],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env=os.environ | ALONE | {"PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)},
+            stdin=subprocess.DEVNULL,
             start_new_session=True,  # an interrupt is for us; they end when we hang up
         )
         workers = [
-            _Worker(Connection(mine.detach()), np.frombuffer(mmap.mmap(room, ROOM), np.uint8))
+            _Worker(Connection(mine.detach()), mmap.mmap(room, ROOM))
             for (mine, _), room in zip(lines, rooms, strict=True)
         ]
         for (_, line), room in zip(lines, rooms, strict=True):
@@ -83,34 +88,51 @@ class Decoders:
 
 
 class _Worker:
-    """One process: its line, and the memory that it writes pixels to."""
+    """One process: its line, and the memory that it writes pixels to.
 
-    def __init__(self, line: Connection, room: np.ndarray) -> None:
-        self.line, self.room = line, room
+    A slot of that memory is free again when nobody holds a picture in it any more.
+    """
+
+    def __init__(self, line: Connection, room: mmap.mmap) -> None:
+        self.line, self.room = line, memoryview(room)
+        self.free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(1, SLOTS):  # the first is for answers that are copied
+            self.free.put(slot)
 
     def ask(self, handed: list[Handed], how: dict[str, int]) -> list[np.ndarray | str]:
-        self.line.send((handed, how))
+        try:
+            slot = self.free.get_nowait()
+        except queue.Empty:
+            slot = 0
+        size = len(self.room) // SLOTS
+        self.line.send((handed, slot * size, size, how))
         told: list[Any] = self.line.recv()
-        shapes = [one for one in told if isinstance(one, tuple)]
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
-        pixels = self.room[: ends[-1]].copy()  # all of them at once: the room is needed again
-        parts = iter(
-            pixels[a:b].reshape(shape)
-            for a, b, shape in zip(ends[:-1], ends[1:], shapes, strict=True)
-        )
-        return [next(parts) if isinstance(one, tuple) else one for one in told]
+        # An array of its own, which all pictures in it keep alive.
+        block = np.frombuffer(self.room[slot * size : (slot + 1) * size], np.uint8)
+        if slot:
+            weakref.finalize(block, self.free.put, slot)
+        at, out = 0, list[np.ndarray | str]()
+        for one in told:
+            if isinstance(one, tuple):
+                count = math.prod(one)
+                pixels = block[at : at + count].reshape(one)
+                out.append(pixels if slot else pixels.copy())
+                at += count
+            else:
+                out.append(one)
+        return out
 
 
-def decoders_for(source: Source, count: int) -> Decoders | None:
-    """Those of this process, for so many pictures of a source; None where threads do as well."""
-    return shared() if source.stamp is not None and count >= MANY else None
+def decoders_for(source: Source, count: int, cores: int) -> Decoders | None:
+    """For so many pictures of a source, on so many cores; None where threads do as well."""
+    pay = source.stamp is not None and count >= MANY and cores >= FEW
+    return shared(cores) if pay and hasattr(os, "memfd_create") else None
 
 
 @functools.cache
-def shared() -> Decoders | None:
-    """Started when first asked for; None with few cores, or where memory is shared otherwise."""
-    cores = num_workers() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return Decoders(cores) if cores >= FEW and hasattr(os, "memfd_create") else None
+def shared(cores: int) -> Decoders:
+    """Those of this process, started when first asked for."""
+    return Decoders(cores)
 
 
 def _await(
@@ -128,4 +150,8 @@ def _await(
 def _close(workers: list[_Worker], started: "subprocess.Popen[bytes]") -> None:
     for worker in workers:
         worker.line.close()
-    started.wait()
+    try:
+        started.wait(PATIENCE)
+    except subprocess.TimeoutExpired:  # a disk that does not answer, for one
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()

@@ -48,8 +48,8 @@ def serve(line: Connection, room: int) -> None:
     try:
         line.send("ready")
         while True:
-            handed, how = line.recv()
-            line.send(answered(handed, shared, **how))
+            handed, start, size, how = line.recv()
+            line.send(answered(handed, shared[start : start + size], **how))
     except (EOFError, OSError):
         return
 

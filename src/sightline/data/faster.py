@@ -16,7 +16,7 @@ from sightline.data.decoders import Decoders, decoders_for
 from sightline.data.jpeg import jpeg
 from sightline.data.nvjpeg import decode_batch
 from sightline.data.source import Source
-from sightline.data.threads import num_workers, quiet
+from sightline.data.threads import own_workers, quiet
 from sightline.progress import Delayed
 
 Decoder = Literal["auto", "cpu", "nvjpeg"]
@@ -44,7 +44,7 @@ def faster(
         if keep == "pixels" and count / cpu < SHORT:
             return "cpu", ""
         bar.advance()
-        if (processes := decoders_for(source, count)) and processes.wait():
+        if (processes := decoders_for(source, count, own_workers())) and processes.wait():
             cpu = _cpu_rate(good, processes, **settings)
         bar.advance()
 
@@ -63,7 +63,7 @@ def faster(
 
 def _cpu_rate(files: list[bytes], processes: Decoders | None, **settings: int) -> float:
     """Pictures a second, in threads or in processes for which these wait."""
-    threads = num_workers()
+    threads = own_workers()
     tasks = [files[i : i + TASK] for i in range(0, len(files), TASK)]
     tasks *= max(1, threads // 8)  # two for every thread
 

@@ -31,9 +31,9 @@ def decoded_in_order(
     Threads, `workers` of them, read; processes decode if there is much to do and `workers` is not
     given, else these threads.
     """
-    choose = decoder == "cpu" and workers is None
-    processes = decoders_for(source, len(index)) if choose else None
-    workers = num_workers() if workers is None else max(1, workers)
+    cores, choose = num_workers(), decoder == "cpu" and workers is None
+    processes = decoders_for(source, len(index), cores) if choose else None
+    workers = cores if workers is None else max(1, workers)
     settings = {"store_size": store_size, "channels": channels}
 
     def some(part: Sequence[int]) -> list[Decoded]:

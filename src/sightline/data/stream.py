@@ -17,13 +17,13 @@ from sightline.data.nvjpeg import decode_batch
 from sightline.data.order import LANES, PIECES, WINDOW, Shards
 from sightline.data.pictures import Pictures, Room, pack
 from sightline.data.source import Source
-from sightline.data.threads import decoded, num_workers, reason, silence
+from sightline.data.threads import decoded, own_workers, reason, silence
 from sightline.errors import UserError
 from sightline.ragged import Ragged
 
 FETCHERS = 4  # threads that read for a GPU that decodes
 READERS = 8  # runs of neighbours that are read at once: remote ones take their time
-CHUNK = 8  # pictures per task
+CHUNK = 16  # pictures per task
 TRIES = 16  # neighbours tried in place of a picture that cannot be read
 NOTED = 1000  # unreadable pictures that are remembered by name
 EXPECTED = 16  # batches that may be under way
@@ -52,9 +52,9 @@ class Streamed(Pictures):
         self.names, self.class_names, self.notes = source.names, source.class_names, source.notes
         self.labels = None if source.labels is None else torch.from_numpy(source.labels)
         self.skipped: list[tuple[str, str]] = []
-        choose = decoder == "cpu" and workers is None
-        self.processes = decoders_for(source, len(source)) if choose else None
-        threads = num_workers() if decoder == "cpu" else min(FETCHERS, num_workers())
+        cores, choose = own_workers(), decoder == "cpu" and workers is None
+        self.processes = decoders_for(source, len(source), cores) if choose else None
+        threads = cores if decoder == "cpu" else min(FETCHERS, cores)
         self.decoders = ThreadPoolExecutor(workers or threads, thread_name_prefix="decode")
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self.lock, self.begun = threading.Lock(), threading.Lock()

@@ -35,6 +35,11 @@ def num_workers() -> int:
     return os.cpu_count() or 1
 
 
+def own_workers() -> int:
+    """This process's share of them, where torchrun started several on the machine."""
+    return max(1, num_workers() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without Pillow's warnings of huge or odd files; what matters comes back as a reason.
