@@ -25,19 +25,19 @@ def decode_batch(
     out: list[Tensor | str] = [""] * len(files)
     told = [jpeg(file) if isinstance(file, bytes) and channels != 4 else None for file in files]
     plain = [i for i, one in enumerate(told) if one is not None and one.components in (1, 3)]
-    large: dict[int, tuple[int, int]] = {}
     for first in range(0, len(plain), TOGETHER):
         some = plain[first : first + TOGETHER]
         found = _decoded([files[i] for i in some], channels, device)
+        large: dict[int, tuple[int, int]] = {}
         for i, pixels in zip(some, found, strict=True):
             if pixels is not None:
                 out[i], (height, width) = pixels, pixels.shape[1:]
                 size = stored_size((width, height), store_size)
                 if size != (width, height):
                     large[i] = size[::-1]
-    small = shrunk([out[i] for i in large], list(large.values()))  # type: ignore[misc]
-    for i, pixels in zip(large, small, strict=True):
-        out[i] = pixels
+        small = shrunk([out[i] for i in large], list(large.values()))  # type: ignore[misc]
+        for i, pixels in zip(large, small, strict=True):
+            out[i] = pixels
     for i, (one, info) in enumerate(zip(out, told, strict=True)):
         if isinstance(one, str):
             out[i] = _on_cpu(files[i], store_size, channels, device)

@@ -21,7 +21,7 @@ from sightline.data.threads import decoded, own_workers, reason, silence
 from sightline.errors import UserError
 from sightline.ragged import Ragged
 
-FETCHERS = 4  # threads that read for a GPU that decodes
+FETCHERS = 4  # threads that read files of this machine for a GPU that decodes
 READERS = 8  # runs of neighbours that are read at once: remote ones take their time
 CHUNK = 16  # pictures per task
 TRIES = 16  # neighbours tried in place of a picture that cannot be read
@@ -54,7 +54,8 @@ class Streamed(Pictures):
         self.skipped: list[tuple[str, str]] = []
         cores, choose = own_workers(), decoder == "cpu" and workers is None
         self.processes = decoders_for(source, len(source), cores) if choose else None
-        threads = cores if decoder == "cpu" else min(FETCHERS, cores)
+        at_hand = decoder == "nvjpeg" and source.path is not None
+        threads = min(FETCHERS, cores) if at_hand else cores
         self.decoders = ThreadPoolExecutor(workers or threads, thread_name_prefix="decode")
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self.lock, self.begun = threading.Lock(), threading.Lock()
