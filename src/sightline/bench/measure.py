@@ -17,7 +17,6 @@ from sightline.bench.network import Pass, alone, passes
 from sightline.data import Source
 from sightline.data.decoders import MANY, decoders_for
 from sightline.data.in_order import decoded_in_order
-from sightline.data.loader import Loader
 from sightline.data.pictures import Pictures
 from sightline.data.threads import num_workers
 from sightline.losses import compiled_losses
@@ -27,7 +26,7 @@ from sightline.recipe import Recipe
 from sightline.train.compiled import compile_networks
 from sightline.train.guard import Guard, take
 from sightline.train.loop import State, feed
-from sightline.train.run import build
+from sightline.train.run import build, loader_of
 from sightline.train.step import DTYPES, TRIAL, WARM, Stepper, compiles, make, settle
 from sightline.train.whole import pictures_of, source_of, with_plan
 
@@ -153,7 +152,7 @@ class _Bed:
             recipe.optim, self.method.named_parameters(), batch_size=recipe.batch_size
         )
         self.guard = Guard(device, scaled=False)
-        self.raw = next(_loader(recipe, pictures, device).batches(0))
+        self.raw = next(loader_of(recipe, pictures, device).batches(0))
         self.views = make(recipe, self.raw.pictures, self.raw.index, 0)
         self.at = Moment(
             step=torch.tensor(0, device=device),
@@ -241,7 +240,7 @@ def end_to_end(
         recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
     )
     state = State(method, optimizer, Guard(device, scaled=recipe.precision == "fp16"))
-    loader = _loader(recipe, pictures, device)
+    loader = loader_of(recipe, pictures, device)
     batches = feed(loader, recipe, 0)
     began = time.perf_counter()
     take_step = Stepper(state, recipe, steps_per_epoch=loader.steps_per_epoch, device=device)
@@ -261,17 +260,6 @@ def end_to_end(
     ms = 1000 * (time.perf_counter() - began) / count
     waited = 1000 * (loader.waited - waited) / count
     return {"ms": ms, "waited": waited, "first": first, "way": take_step.way}
-
-
-def _loader(recipe: Recipe, pictures: Pictures, device: torch.device) -> Loader:
-    return Loader(
-        pictures,
-        batch_size=recipe.batch_size,
-        seed=recipe.seed,
-        rank=dist.rank(),
-        world_size=dist.world_size(),
-        device=device,
-    )
 
 
 def _enough(count: int, spent: float, seconds: float, device: torch.device) -> bool:

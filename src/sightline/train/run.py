@@ -50,6 +50,18 @@ def start(recipe: Recipe, run: Run, pictures: Pictures, device: torch.device) ->
     return state
 
 
+def loader_of(recipe: Recipe, pictures: Pictures, device: torch.device) -> Loader:
+    """This process's part of the recipe's batches."""
+    return Loader(
+        pictures,
+        batch_size=recipe.batch_size,
+        seed=recipe.seed,
+        rank=dist.rank(),
+        world_size=dist.world_size(),
+        device=device,
+    )
+
+
 def pretrain(
     recipe: Recipe,
     run: Run,
@@ -60,14 +72,7 @@ def pretrain(
     console: Console,
 ) -> State:
     """Train to the end from wherever the run stands; the folder is complete at every save."""
-    loader = Loader(
-        pictures,
-        batch_size=recipe.batch_size,
-        seed=recipe.seed,
-        rank=dist.rank(),
-        world_size=dist.world_size(),
-        device=device,
-    )
+    loader = loader_of(recipe, pictures, device)
     per_epoch = loader.steps_per_epoch
     total = recipe.epochs * per_epoch
     watch = Watch(recipe, per_epoch)
