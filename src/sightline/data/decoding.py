@@ -4,6 +4,7 @@ Each is given two open files by number, LINE:ROOM: a line on which requests come
 out, and shared memory for the pixels.
 """
 
+import gc
 import mmap
 import os
 from multiprocessing.connection import Connection
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from sightline.data.files import whole
 from sightline.data.threads import decoded, silence
@@ -20,14 +22,16 @@ Handed = str | bytes | np.ndarray  # the path of a file, its bytes, or pixels th
 
 
 def main(pairs: list[str]) -> None:
-    """Part into one process for each pair, and stay until all have ended.
+    """Part into one process for each pair, and stay until all have ended."""
+    # What a first picture would import, is imported here: once, to memory that all of them share.
+    import torchvision.io  # noqa: F401
 
-    What takes long to import has been imported by then, once for all of them.
-    """
+    Image.init()
     numbers = [tuple(map(int, pair.split(":"))) for pair in pairs]
     torch.set_num_threads(1)
     silence()
     os.nice(NICE)
+    gc.freeze()  # a collection would write to what they share
     for line, room in numbers:
         if os.fork() == 0:
             for other, _ in numbers:  # or nobody would notice that another one has ended
