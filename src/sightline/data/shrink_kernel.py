@@ -5,7 +5,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from sightline.resample_kernel import reach, weight
+from sightline.resample_kernel import resampled
 
 COLUMNS = 128  # pixels of a row that a program makes
 
@@ -34,26 +34,24 @@ def shrink(
     if down < to_height:
         # Beyond its row a program makes the last pixel again, and does not store it.
         at = tl.minimum(along, to_width - 1)
-        y, off_y, shrink_y, taps_y, end_y = reach(down, 0, height, to_height, True)
-        x, off_x, shrink_x, taps_x, end_x = reach(at, 0, width, to_width, True)
         plane = height.to(tl.int64) * width
         source = flat + tl.load(starts + i)
-        total = tl.zeros([columns], tl.float32)
-        first = tl.zeros([columns], tl.float32)
-        second = tl.zeros([columns], tl.float32)
-        third = tl.zeros([columns], tl.float32)
-        for ty in range(taps_y):
-            heavy_y = weight(y + ty, off_y + ty * (2 * to_height), shrink_y, end_y, True)
-            line = source + tl.minimum(y + ty, end_y - 1).to(tl.int64) * width
-            for tx in range(taps_x):
-                heavy = weight(x + tx, off_x + tx * (2 * to_width), shrink_x, end_x, True)
-                heavy = heavy_y * heavy
-                total += heavy
-                seen = tl.minimum(x + tx, end_x - 1)
-                first += heavy * tl.load(line + seen).to(tl.float32)
-                if planes == 3:
-                    second += heavy * tl.load(line + plane + seen).to(tl.float32)
-                    third += heavy * tl.load(line + 2 * plane + seen).to(tl.float32)
+        total, first, second, third = resampled(
+            source,
+            width,
+            plane,
+            down,
+            at,
+            0,
+            0,
+            height,
+            width,
+            to_height,
+            to_width,
+            columns,
+            planes,
+            True,
+        )
         area = to_height.to(tl.int64) * to_width
         target = out + tl.load(places + i) + down.to(tl.int64) * to_width + along
         tl.store(target, _level(first / total), mask=inside)

@@ -56,7 +56,7 @@ class Streamed(Pictures):
         self.processes = decoders_for(source, len(source), cores) if choose else None
         at_hand = decoder == "nvjpeg" and source.path is not None
         threads = min(FETCHERS, cores) if at_hand else cores
-        self.decoders = ThreadPoolExecutor(workers or threads, thread_name_prefix="decode")
+        self.threads = ThreadPoolExecutor(workers or threads, thread_name_prefix="decode")
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self.lock, self.begun = threading.Lock(), threading.Lock()
         self.runs: OrderedDict[int, Future[Sequence[Encoded]]] = OrderedDict()
@@ -123,7 +123,7 @@ class Streamed(Pictures):
     def _begin(self, index: Tensor) -> "list[Future[list[_Found]]]":
         """Tasks that read, and decode if the CPU does that."""
         task = self._decoded if self.decoder == "cpu" else self._encoded
-        return [self.decoders.submit(task, part.tolist()) for part in index.split(CHUNK)]
+        return [self.threads.submit(task, part.tolist()) for part in index.split(CHUNK)]
 
     def _on_device(self, found: "list[_Found]") -> tuple[Ragged, Tensor]:
         files = [one.data for one in found]

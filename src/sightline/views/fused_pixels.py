@@ -11,7 +11,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from sightline.resample_kernel import reach, weight
+from sightline.resample_kernel import resampled
 from sightline.views.fused_colour import finish, grey, jitter, luma, unit
 from sightline.views.fused_draw import (
     CONTRAST,
@@ -61,28 +61,25 @@ def crop(
     to_x = tl.where(tl.load(p + FLIP) > 0, size - 1 - at % size, at % size)
     top, left = tl.load(p + TOP).to(tl.int32), tl.load(p + LEFT).to(tl.int32)
     height, width = tl.load(p + HEIGHT).to(tl.int32), tl.load(p + WIDTH).to(tl.int32)
-    y, off_y, shrink_y, taps_y, end_y = reach(at // size, top, height, size, cubic)
-    x, off_x, shrink_x, taps_x, end_x = reach(to_x, left, width, size, cubic)
-
     pitch = tl.load(sizes + 2 * i + 1).to(tl.int32)
     plane = tl.load(sizes + 2 * i) * pitch  # int64
     source = flat + tl.load(starts + i) + group * plane
-    total = tl.zeros([block], tl.float32)
-    red = tl.zeros([block], tl.float32)
-    green = tl.zeros([block], tl.float32)
-    blue = tl.zeros([block], tl.float32)
-    for ty in range(taps_y):
-        heavy_y = weight(y + ty, off_y + ty * (2 * size), shrink_y, end_y, cubic)
-        line = tl.minimum(y + ty, end_y - 1) * pitch
-        for tx in range(taps_x):
-            heavy_x = weight(x + tx, off_x + tx * (2 * size), shrink_x, end_x, cubic)
-            heavy = heavy_y * heavy_x
-            total += heavy
-            seen = line + tl.minimum(x + tx, end_x - 1)
-            red += heavy * tl.load(source + seen).to(tl.float32)
-            if planes == 3:
-                green += heavy * tl.load(source + plane + seen).to(tl.float32)
-                blue += heavy * tl.load(source + 2 * plane + seen).to(tl.float32)
+    total, red, green, blue = resampled(
+        source,
+        pitch,
+        plane,
+        at // size,
+        to_x,
+        top,
+        left,
+        height,
+        width,
+        size,
+        size,
+        block,
+        planes,
+        cubic,
+    )
     gain = 1 / (255 * total)
     red, green, blue = gain * red, gain * green, gain * blue
     if cubic:  # only the cubic overshoots
