@@ -9,7 +9,7 @@ from sightline.methods import METHODS, DataFacts
 from sightline.optim import Optim, Schedule
 from sightline.optim import build as build_optimizer
 from sightline.recipe import Recipe
-from sightline.train import step
+from sightline.train import step, watch
 from sightline.train.guard import Guard, take
 from sightline.train.probe import Probe
 from sightline.train.run import build
@@ -116,3 +116,24 @@ def test_a_lost_step_moves_no_optimiser():
     assert torch.equal(weight.detach(), torch.ones(3))
     take(optimizer, torch.tensor(0.0))
     assert torch.equal(weight.detach(), torch.zeros(3))
+
+
+def test_a_rate_counts_what_a_gpu_has_yet_to_do(monkeypatch):
+    """Four steps are handed over in no time, and the device takes two seconds for them."""
+    state, take_step = made("simclr")
+    given = batch(state)._replace(waited=0.25)
+    last = take_step(given)
+    now = [100.0]
+
+    def done(value):  # reading the loss waits for the device
+        now[0] += 2.0
+        return value
+
+    monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(watch.dist, "mean", done)
+    seen = watch.Watch(take_step.recipe, PICTURES // BATCH)
+    for _ in range(4):
+        seen.see(given)
+    record = seen.record(state, last)
+    assert record["images_per_second"] == 4 * BATCH / 2.0
+    assert record["data_wait"] == 0.5

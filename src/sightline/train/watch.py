@@ -53,13 +53,14 @@ class Watch:
 
     def record(self, state: State, step: Step) -> dict[str, Any] | None:
         """One line of the log, none after a lost step: here alone the host waits for the device."""
+        loss = float(dist.mean(step.loss))  # a GPU is some steps behind: only now are they done
+        seconds = time.perf_counter() - self.since
         h, z = dist.gather(step.features), dist.gather(embedding(state.method, step.features))
         momentum = getattr(getattr(state.method, "teacher", None), "momentum", None)
-        seconds = time.perf_counter() - self.since
         record: dict[str, Any] = {
             "step": state.step,
             "epoch": round(state.step / self.steps_per_epoch, 4),
-            "loss": float(dist.mean(step.loss)),
+            "loss": loss,
             "lr": float(state.optimizer.param_groups[0]["lr"]),
             "momentum": None if momentum is None else float(momentum),
             "images_per_second": round(self.pictures / seconds, 1),
