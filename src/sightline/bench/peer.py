@@ -24,6 +24,7 @@ from sightline.train.step import DTYPES
 
 KNOWN = ("moco", "simclr")
 WARM = 5  # steps
+ENDLESS = 10**9  # pictures
 
 
 class _Seen(torch.utils.data.Dataset):
@@ -74,17 +75,16 @@ def lightly(
 
 
 def _batches(seen: _Seen, recipe: Recipe, device: torch.device) -> Iterator[list[Tensor]]:
+    """Without end: of an epoch of few batches most workers would get none, and wait for the next."""
+    drawn = torch.utils.data.RandomSampler(seen, replacement=True, num_samples=ENDLESS)
     loader = torch.utils.data.DataLoader(
         seen,
         batch_size=recipe.batch_size,
-        shuffle=True,
-        drop_last=True,
+        sampler=drawn,
         num_workers=os.cpu_count() or 1,
         pin_memory=device.type == "cuda",
-        persistent_workers=True,
     )
-    while True:
-        yield from loader
+    return iter(loader)
 
 
 def _step(
