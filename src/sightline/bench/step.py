@@ -38,5 +38,7 @@ def _forget(device: torch.device) -> None:
     """Count the most memory from here on."""
     gc.collect()
     if device.type == "cuda":
+        # Each step that is recorded has a stream of its own, and each stream workspaces.
+        torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
