@@ -1,5 +1,6 @@
 """The driver: a run that was stopped goes on to the same numbers, bit for bit."""
 
+import math
 import pickle
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from sightline import api
 from sightline.errors import DivergedError
 from sightline.runs import Run
-from sightline.train import checkpoint, whole
+from sightline.train import checkpoint, run, whole
+from sightline.train.guard import Guard
 from tests.folders import pictures
 from tests.methods.small import SMALL
 
@@ -145,6 +147,46 @@ def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path):
             out=tmp_path / "run",
             settings=["--optim.name", "sgd", "--optim.lr", "1e18", *SLIM],
         )
+
+
+def without_gradients(monkeypatch, steps):
+    """From now on the first weights of a method have no finite gradient for so many steps."""
+    build, left = run.build, [steps]
+
+    def spoiled(grad):
+        left[0] -= 1
+        return grad * math.nan if left[0] >= 0 else grad
+
+    def built(*words):
+        method = build(*words)
+        next(method.student.parameters()).register_hook(spoiled)
+        return method
+
+    monkeypatch.setattr(run, "build", built)
+
+
+def test_a_run_that_takes_no_step_stops_though_its_loss_is_finite(photos, tmp_path, monkeypatch):
+    without_gradients(monkeypatch, steps=100)
+    with pytest.raises(DivergedError, match="By step 10 10 steps in a row had no finite gradient"):
+        pretrain(photos, tmp_path / "run", "simclr")
+
+
+def test_lost_steps_are_counted_shown_and_told(photos, tmp_path, monkeypatch, capsys):
+    without_gradients(monkeypatch, steps=8)
+    found = pretrain(photos, tmp_path / "run", "simclr")
+    assert [r["lost_steps"] for r in found.records()] == [*range(1, 9), *[8] * 4]
+    assert "8 of 12 steps had no finite gradient" in found.result("verdict")["sentence"]
+    assert "8 steps lost" in capsys.readouterr().err
+
+
+def test_a_streak_that_ended_before_the_record_is_seen():
+    guard = Guard(torch.device("cpu"), scaled=False)
+    for value in (1.0, math.nan, math.nan, 1.0, math.nan):
+        guard.check([torch.tensor([value])])
+    assert guard.take_longest() == 2
+    guard.check([torch.tensor([1.0])])
+    assert guard.take_longest() == 1  # the streak that the first record cut in two
+    assert guard.take_longest() == 0
 
 
 @pytest.mark.parametrize("name", ["byol", "moco"])

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from sightline.train.verdict import Facts, judge, weigh
+from sightline.train.facts import Facts
+from sightline.train.verdict import judge, weigh
 
 HEALTHY = dict(
     records=50,

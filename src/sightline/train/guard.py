@@ -14,7 +14,7 @@ GROW_AFTER = 2000  # finite steps
 class Guard:
     """Says whether a step's gradient is finite, counts those that are not, scales a loss in fp16.
 
-    All of it stays on the device: the driver reads `streak` when it writes its next record.
+    All of it stays on the device: the driver reads it when it writes its next record.
     """
 
     def __init__(self, device: torch.device, *, scaled: bool) -> None:
@@ -23,6 +23,7 @@ class Guard:
         self.growth = torch.zeros((), dtype=torch.int32, device=device)
         self.lost = torch.zeros((), device=device)  # 1: the last gradient was not finite
         self.streak = torch.zeros((), device=device)  # of steps that were lost, up to the last
+        self.longest = torch.zeros((), device=device)  # such streak since it was last asked for
         self.total = torch.zeros((), device=device)  # steps lost since the start
 
     def check(self, grads: Sequence[Tensor]) -> Tensor:
@@ -33,8 +34,15 @@ class Guard:
         if self.scaled:
             torch._amp_update_scale_(self.scale, self.growth, self.lost, 2.0, 0.5, GROW_AFTER)
         self.streak.add_(1).mul_(self.lost)
+        torch.maximum(self.longest, self.streak, out=self.longest)
         self.total.add_(self.lost)
         return self.lost
+
+    def take_longest(self) -> int:
+        """The longest streak of lost steps since this was last asked for; the host waits for it."""
+        longest = int(self.longest)
+        self.longest.copy_(self.streak)
+        return longest
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -88,6 +88,8 @@ def in_words(record: Mapping[str, Any]) -> str:
     ]
     if "knn" in record:
         parts.append(f"kNN {record['knn']:.1%}")
+    if record.get("lost_steps"):
+        parts.append(f"{record['lost_steps']} steps lost")
     if record["data_wait"] > WAITING:
         parts.append(f"waiting for data {record['data_wait']:.0%}")
     return "  ".join(parts)

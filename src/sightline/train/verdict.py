@@ -8,13 +8,13 @@ MoCo with a stale queue had rank 2. So the projector's output is looked at first
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any, Literal
 
+from sightline.train.facts import Facts, Json, facts_of
+
 Word = Literal["learning", "collapsed", "unclear"]
-Json = Mapping[str, Any]
 
 # An untrained ResNet's features already lie close together (spread 0.15 to 0.25 of 1), so only
 # next to nothing is proof.
@@ -42,38 +42,10 @@ GAIN_POINTS = 0.05
 GAIN_ODDS = 1.5
 LEAST_GAIN = 0.01
 FEWEST_RECORDS = 3
-RECENT = 5  # records whose median is "now"
+MOST_LOST = 0.5  # share of the steps that may be left out before nothing can be said
 
 ALIKE, APART = "all pictures look alike", "pictures are told apart"
 FEW, MANY = "only a few directions are used", "many directions are used"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """The numbers that decide; None where a run has none."""
-
-    records: int = 0
-    diverged: bool = False  # the last loss is not a number
-    loss: float | None = None
-    chance_loss: float | None = None  # of guessing among the candidates
-    feature_std: float | None = None
-    effective_rank: float | None = None
-    embedding_std: float | None = None
-    highest_embedding_std: float | None = None
-    embedding_rank: float | None = None
-    embedding_dim: int | None = None
-    batch_size: int | None = None  # rows behind each rank
-    trained_rank: float | None = None  # of the same many pictures, before and after
-    untrained_rank: float | None = None
-    knn: float | None = None
-    untrained_knn: float | None = None
-    chance: float | None = None  # accuracy of always guessing the most common class
-    retrieval: float | None = None
-    untrained_retrieval: float | None = None
-    predictor: bool | None = None
-    queue_steps: float | None = None  # age of the oldest key
-    queue_epochs: float | None = None
-    teacher_steps: float | None = None  # 1 / (1 - momentum): how far back the teacher remembers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +87,11 @@ def _answer(f: Facts) -> tuple[Word, str]:
         return "unclear", (
             "Unclear: the loss is no longer a number, so the run has diverged; lower the learning "
             "rate or lengthen the warm-up."
+        )
+    if f.lost_steps > MOST_LOST * f.steps:
+        return "unclear", (
+            f"Unclear: {f.lost_steps} of {f.steps} steps had no finite gradient and were not "
+            "taken; lower the learning rate or lengthen the warm-up."
         )
     if symptom := _collapse(f):
         return "collapsed", f"Collapsed: {symptom}; {_cause(f)}."
@@ -308,6 +285,9 @@ def _evidence(f: Facts) -> list[Evidence]:
         right = "better" if f.loss < BELOW_CHANCE * f.chance_loss else "hardly better"
         says = f"{'no better' if _at_chance(f) else right} than guessing"
         add("loss", f"{f.loss:.3f}", expected, False, "", says)
+    if f.lost_steps:
+        value = f"{f.lost_steps} of {f.steps}"
+        add("steps lost", value, "none, or a few", True, "their gradients were not finite", "")
     if f.feature_std is not None:
         bad = f.feature_std < ONE_POINT_FEATURES
         expected = f"above {ONE_POINT_FEATURES}; 1 is even"
@@ -339,61 +319,3 @@ def _evidence(f: Facts) -> list[Evidence]:
     if f.predictor is False:
         add("predictor", "none", "one", True, "nothing prevents collapse", "")
     return rows
-
-
-def facts_of(records: Sequence[Json], results: Json, recipe: Json) -> Facts:
-    """Gather the numbers from where a run folder keeps them."""
-    method, batch = recipe.get("method") or {}, _number(recipe.get("batch_size"))
-    last = records[-1] if records else {}
-    step, epoch = _number(last.get("step")), _number(last.get("epoch"))
-    queue, momentum = _number(method.get("queue_size")), _number(method.get("momentum"))
-    queue_steps = queue / batch if queue and batch else None
-    if queue_steps is not None and step is not None:
-        queue_steps = min(queue_steps, step)  # no key is older than the run
-    per_epoch = step / epoch if step and epoch else None
-    knn, free = results.get("knn") or {}, results.get("label_free") or {}
-    baselines = results.get("baselines") or {}
-    rank, found = free.get("effective_rank") or {}, free.get("retrieval") or {}
-    spreads = _values(records, "embedding_std")
-    return Facts(
-        records=len(_values(records, "loss")),
-        diverged=bool(records) and _number(last.get("loss")) is None,
-        loss=_now(records, "loss"),
-        chance_loss=_now(records, "chance_loss"),
-        feature_std=_now(records, "feature_std"),
-        effective_rank=_now(records, "effective_rank"),
-        embedding_std=_now(records, "embedding_std"),
-        highest_embedding_std=max(spreads, default=None),
-        embedding_rank=_now(records, "embedding_rank"),
-        embedding_dim=method.get("dim"),
-        batch_size=None if batch is None else int(batch),
-        trained_rank=_number(rank.get("trained")),
-        untrained_rank=_number(rank.get("untrained")),
-        knn=_number(knn.get("accuracy")),
-        untrained_knn=_number(knn.get("untrained_accuracy")),
-        chance=_number(baselines.get("chance")),
-        retrieval=_number(found.get("trained")),
-        untrained_retrieval=_number(found.get("untrained")),
-        predictor=method.get("predictor"),
-        queue_steps=queue_steps,
-        queue_epochs=queue_steps / per_epoch if queue_steps and per_epoch else None,
-        teacher_steps=1 / max(1 - momentum, 1e-9) if momentum is not None else None,
-    )
-
-
-def _values(records: Sequence[Json], key: str) -> list[float]:
-    """The finite values of one key, oldest first."""
-    return [v for record in records if (v := _number(record.get(key))) is not None]
-
-
-def _now(records: Sequence[Json], key: str) -> float | None:
-    """The median of the last few values: one odd batch must not decide."""
-    recent = _values(records, key)[-RECENT:]
-    return median(recent) if recent else None
-
-
-def _number(value: Any) -> float | None:
-    """The value as a finite float, or None for anything else."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None

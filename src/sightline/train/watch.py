@@ -17,6 +17,7 @@ from sightline.recipe import Recipe, method_name
 from sightline.train.loop import Batch, State
 
 PATIENCE = 10  # steps without a finite gradient, one after the other, before the run is given up
+SEARCHING = 3  # times as many in fp16, which loses a step whenever it tries too large a scale
 
 
 @torch.no_grad()
@@ -70,6 +71,7 @@ class Watch:
             "embedding_std": float(feature_std(z)),
             "embedding_rank": float(effective_rank(z)),
             "chance_loss": self.recipe.method.chance_loss(self.recipe.batch_size),
+            "lost_steps": int(state.guard.total),
             "first_step": self.first_step,
             "time": round(time.perf_counter() - self.begun, 2),
         }
@@ -81,13 +83,16 @@ class Watch:
         )
         record |= {name: float(dist.mean(value)) for name, value in step.logs.items()}
         wrong = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
-        if not wrong:
+        longest, ended = state.guard.take_longest(), record["epoch"] == self.recipe.epochs
+        patience = PATIENCE * (SEARCHING if state.guard.scaled else 1)
+        if longest < patience and not wrong:
             return record
-        streak, ended = int(state.guard.streak), record["epoch"] == self.recipe.epochs
-        if 0 < streak < PATIENCE and not ended:
+        if int(state.guard.streak) > 0 and longest < patience and not ended:
             return None
+        what = [f"these are no longer numbers: {', '.join(wrong)}"] if wrong else []
+        if longest:
+            what.append(f"{longest} steps in a row had no finite gradient and were not taken")
         raise DivergedError(
-            f"By step {state.step} these are no longer numbers: {', '.join(wrong)}; the last "
-            f"{streak} steps had no finite gradient and were not taken. Lower --optim.lr, or "
-            "lengthen --optim.schedule.warmup-epochs; the last checkpoint is kept."
+            f"By step {state.step} {'; '.join(what)}. Lower --optim.lr, or lengthen "
+            "--optim.schedule.warmup-epochs; the last checkpoint is kept."
         )
