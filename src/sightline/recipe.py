@@ -85,8 +85,14 @@ class Recipe:
             refuse_chunk(self.chunk, method.student.backbone)
 
 
-def overridden(recipe: Recipe, given: Mapping[str, Any], flags: Sequence[str] = ()) -> Recipe:
-    """The recipe with the numbers that are not None and with flags as on the command line."""
+def overridden(
+    recipe: Recipe,
+    given: Mapping[str, Any],
+    flags: Sequence[str] = (),
+    *,
+    command: str = "pretrain DATA",
+) -> Recipe:
+    """The recipe with the numbers that are not None and with flags as given to a command."""
     known = {k: v for k, v in given.items() if v is not None}
     if not flags:
         return dataclasses.replace(recipe, **known)
@@ -94,7 +100,7 @@ def overridden(recipe: Recipe, given: Mapping[str, Any], flags: Sequence[str] = 
     words = [word for k, v in known.items() for word in (f"--{k.replace('_', '-')}", str(v))]
     return tyro.cli(
         Recipe,
-        prog="sightline pretrain DATA",
+        prog=f"sightline {command}",
         default=recipe,
         args=[*words, *flags],
         config=(tyro.conf.AvoidSubcommands,),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sightline.bench import run
+from sightline.bench import command, run
 from sightline.bench.clock import timed
 from sightline.bench.network import Pass, passes
 from sightline.bench.pictures import HEIGHT, WIDTH, photographs
@@ -67,19 +67,28 @@ def test_parts_limit_and_rest_add_up_to_a_step():
     assert found["waiting"] == 0 and found["way"] == "plain"
 
 
-def test_bad_words_get_a_sentence(capsys):
-    with pytest.raises(UserError, match="is lightly"):
-        run(against="timm")
-    with pytest.raises(UserError, match="measures moco and simclr"):
-        run(
-            "byol.cifar10_r18_100ep",
-            device="cpu",
-            batch_size=16,
-            seconds=0.01,
-            settings=["--backbone.name", "resnet8_narrow"],
-            against="lightly",
-            quiet=True,
-        )
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"against": "timm"}, "is lightly"),
+        ({"against": "lightly", "recipe": "byol.cifar10_r18_100ep"}, "measures moco and simclr"),
+        ({"seconds": float("nan")}, "--seconds is nan"),
+        ({"seconds": -1.0}, "above 0"),
+        ({"growing": True, "against": "lightly"}, "--against means nothing"),
+        ({"growing": True, "data": "shapes"}, "--data means nothing"),
+    ],
+)
+def test_bad_words_get_a_sentence_before_anything_is_measured(words, sentence, monkeypatch):
+    monkeypatch.setattr(command, "bench", None)
+    monkeypatch.setattr(command, "costs", None)
+    with pytest.raises(UserError, match=sentence):
+        run(**words, device="cpu", quiet=True)
+
+
+def test_an_unknown_recipe_or_setting_gets_a_sentence(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "simclr.shapes", "--no-such", "3"])
+    assert "sightline bench RECIPE --help" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["bench", "moco.nothing"])
     assert "no recipe" in capsys.readouterr().err
@@ -99,7 +108,19 @@ def test_json_is_for_programs(capsys):
             "--json",
         ]
     )
-    assert json.loads(capsys.readouterr().out)["recipe"] == "simclr.shapes"
+    found = json.loads(capsys.readouterr().out)
+    assert found["recipe"] == "simclr.shapes"
+    assert [part["name"] for part in found["parts"]] == [
+        "network, forward only",
+        "network, forward and backward",
+        "network alone (the limit)",
+        "decode",
+        "augment",
+        "heads and loss",
+        "loss alone",
+        "optimiser and teacher",
+        "end to end",
+    ]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What `sightline bench` does: settle recipe and pictures, measure, and say it in a table."""
 
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +11,9 @@ import torch
 from rich.console import Console
 
 from sightline import auto
+from sightline.bench import peer
 from sightline.bench.growth import costs
 from sightline.bench.measure import bench, words
-from sightline.bench.peer import lightly
 from sightline.bench.pictures import photographs
 from sightline.errors import UserError
 from sightline.recipe import Recipe, overridden
@@ -39,12 +40,22 @@ def run(
     """Measure a recipe on these pictures, or on generated ones, and print what was found."""
     if against not in (None, "lightly"):
         raise UserError(f'--against is "{against}"; the peer that can be measured is lightly.')
+    if not 0 < seconds < math.inf:
+        raise UserError(f"--seconds is {seconds:g}; it must be a number above 0, say 2.")
+    if growing and (against or data):
+        word = "--against" if against else "--data"
+        raise UserError(
+            f"--growth measures steps on random pictures, so that {word} means nothing with it. "
+            "Leave one of the two out."
+        )
     console, where = Console(quiet=quiet), auto.device_for(device)
     name = recipe or (ON_GPU if where.type == "cuda" else ON_CPU)
     made = named_recipe(name)
     if where.type == "cuda":
         made = replace(made, compile=True)
-    made = overridden(made, {"batch_size": batch_size}, settings)
+    made = overridden(made, {"batch_size": batch_size}, settings, command="bench RECIPE")
+    if against:
+        peer.check(made)
     made, _ = auto.fit_device(made, where)
     if growing:
         console.print(f"{name}, random pictures, {where}", highlight=False)
@@ -65,14 +76,14 @@ def run(
 def _beside(
     recipe: Recipe, device: torch.device, seconds: float, ours: float, console: Console
 ) -> dict[str, float]:
-    peer = lightly(recipe, source_of(recipe), device, seconds=max(seconds, 5.0))
-    ratio = ours / peer["end to end"]
+    found = peer.lightly(recipe, source_of(recipe), device, seconds=max(seconds, 5.0))
+    ratio = ours / found["end to end"]
     console.print(
-        f"Lightly: augmentation {peer['augment']:,.0f} pictures/s, end to end "
-        f"{peer['end to end']:,.0f} pictures/s; this is {ratio:.1f} times as fast.",
+        f"Lightly: augmentation {found['augment']:,.0f} pictures/s, end to end "
+        f"{found['end to end']:,.0f} pictures/s; this is {ratio:.1f} times as fast.",
         highlight=False,
     )
-    return peer | {"ratio": ratio}
+    return found | {"ratio": ratio}
 
 
 def _generated(recipe: Recipe, folder: Path, console: Console) -> str:

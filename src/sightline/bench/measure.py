@@ -20,7 +20,8 @@ from sightline.data.in_order import decoded_in_order
 from sightline.data.pictures import Pictures
 from sightline.data.threads import num_workers
 from sightline.losses import compiled_losses
-from sightline.methods import DataFacts, Moment
+from sightline.methods import DataFacts, Method, Moment
+from sightline.nn import Encoder
 from sightline.optim import build as build_optimizer
 from sightline.recipe import Recipe
 from sightline.train.compiled import compile_networks
@@ -87,6 +88,10 @@ def bench(
         rate = f"{1000 * n / ms:11,.0f} pictures/s{limit / ms:8.0%} of limit"
         console.print(f"{label:<29}{ms:10.2f} ms{rate}", highlight=False, soft_wrap=True)
 
+    if all(kind.trained for kind in kinds):  # no teacher: the forward half of what follows
+        halves = Counter({kind._replace(trained=False): times for kind, times in kinds.items()})
+        spent = alone(recipe, halves, device, seconds)
+        part("network, forward only", sum(spent[kind] * times for kind, times in halves.items()))
     for trained, label in ((False, "forward"), (True, "forward and backward")):
         own = [each[kind] * times for kind, times in kinds.items() if kind.trained == trained]
         if own:
@@ -95,9 +100,12 @@ def bench(
     part("decode", _decode(source, recipe))
     part("augment", timed(bed.augment, device, seconds=seconds))
     part("heads and loss", timed(bed.heads(), device, seconds=seconds))
+    part("loss alone", timed(bed.loss(), device, seconds=seconds))
     part("optimiser and teacher", timed(bed.move, device, seconds=seconds))
     del bed
     gc.collect()
+    if device.type == "cuda":  # what the parts took is not training's
+        torch.cuda.reset_peak_memory_stats(device)
     whole = end_to_end(recipe, pictures, device, seconds)
     part("end to end", whole["ms"])
     known = ("augment", "heads and loss", "optimiser and teacher")
@@ -177,13 +185,24 @@ class _Bed:
 
     def heads(self) -> Any:
         """Projector, predictor, queue and loss, on features that cost nothing."""
-        method = copy.deepcopy(self.method)
-        method.student.backbone = _Cheap(self.recipe.data.channels, method.student.backbone.dim).to(
-            self.device
-        )  # type: ignore[assignment]
-        teacher: Any = getattr(method, "teacher", None)
-        if teacher is not None:
-            teacher.net.backbone = copy.deepcopy(method.student.backbone)
+        return self._on_cheap(copy.deepcopy(self.method), self.method.student.backbone.dim)
+
+    def loss(self) -> Any:
+        """Queue and loss, on embeddings that cost nothing."""
+        with torch.no_grad():
+            dim = copy.deepcopy(self.method.student)(self.views[0].float())[1].shape[1]
+        method: Any = copy.deepcopy(self.method)
+        for encoder in (part for part in method.modules() if isinstance(part, Encoder)):
+            encoder.projector = nn.Identity()
+        if getattr(method, "predictor", None) is not None:
+            method.predictor = nn.Identity()
+        return self._on_cheap(method, dim)
+
+    def _on_cheap(self, method: Method, dim: int) -> Any:
+        """A step of the method, forward and backward, with features of this width for nothing."""
+        cheap = _Cheap(self.recipe.data.channels, dim).to(self.device)
+        for encoder in (part for part in method.modules() if isinstance(part, Encoder)):
+            encoder.backbone = copy.deepcopy(cheap)  # type: ignore[assignment]
         if compiles(self.recipe, self.device):
             compile_networks(method)
 

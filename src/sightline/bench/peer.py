@@ -43,10 +43,8 @@ class _Seen(torch.utils.data.Dataset):
         return self.transform(Image.open(io.BytesIO(found)).convert("RGB"))
 
 
-def lightly(
-    recipe: Recipe, source: Source, device: torch.device, *, seconds: float
-) -> dict[str, float]:
-    """Pictures per second of Lightly's transforms alone, and of its whole training."""
+def check(recipe: Recipe) -> Any:
+    """Lightly's package; a UserError if it is not installed or has no such method."""
     name = method_name(recipe.method)
     if name not in KNOWN:
         raise UserError(
@@ -63,19 +61,27 @@ def lightly(
             f"--against lightly needs Lightly, which cannot be imported here ({error}). "
             "Install it with: pip install lightly"
         ) from error
+    return lightly
+
+
+def lightly(
+    recipe: Recipe, source: Source, device: torch.device, *, seconds: float
+) -> dict[str, float]:
+    """Pictures per second of Lightly's transforms alone, and of its whole training."""
+    theirs, name = check(recipe), method_name(recipe.method)
     size = recipe.views[0].size
     kind = "MoCoV2Transform" if name == "moco" else "SimCLRTransform"
     blur = 0.5 if recipe.views[0].blur > 0 else 0.0
-    transform = getattr(lightly.transforms, kind)(input_size=size, gaussian_blur=blur)
+    transform = getattr(theirs.transforms, kind)(input_size=size, gaussian_blur=blur)
     batches = _batches(_Seen(source, transform), recipe, device)
     augmented = _rate(lambda: next(batches), recipe.batch_size, device, seconds)
-    step = _step(recipe, name, lightly, device)
+    step = _step(recipe, name, theirs, device)
     trained = _rate(lambda: step(next(batches)), recipe.batch_size, device, 2 * seconds)
     return {"augment": augmented, "end to end": trained}
 
 
 def _batches(seen: _Seen, recipe: Recipe, device: torch.device) -> Iterator[list[Tensor]]:
-    """Without end: of an epoch of few batches most workers would get none, and wait for the next."""
+    """Without end: of an epoch of few batches most workers would get none."""
     drawn = torch.utils.data.RandomSampler(seen, replacement=True, num_samples=ENDLESS)
     loader = torch.utils.data.DataLoader(
         seen,
