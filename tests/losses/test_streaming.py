@@ -196,3 +196,12 @@ def test_65536_pictures_take_less_than_a_gibibyte():
         value.backward()
         assert math.isfinite(value.item())
         assert torch.cuda.max_memory_allocated() - before < 2**30
+
+
+def test_a_second_derivative_is_refused():
+    """The slopes are made with the loss; through them torch would find another, wrong one."""
+    q, keys = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3)
+    loss = mean_surprise(q, keys, torch.zeros(4)) * q.square().mean()
+    (slope,) = torch.autograd.grad(loss, q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()

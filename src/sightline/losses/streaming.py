@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 # Similarities of a block: 256 MiB in float32, which with embeddings and gradients of 65,536
 # pictures in 256 dimensions stays under 1 GiB.
@@ -38,7 +39,7 @@ def mean_surprise(
 ) -> Float[Tensor, ""]:
     """The mean of -log sigmoid(positive - logsumexp of scale * q @ keys.T over keys not taken).
 
-    The gradient itself cannot be differentiated again.
+    The gradient itself cannot be differentiated again: torch raises.
     """
     learns = torch.is_grad_enabled()
     own = q.new_empty(len(q), 0, dtype=torch.long) if taken is None else taken
@@ -65,6 +66,7 @@ class _MeanSurprise(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         slopes = zip(ctx.saved_tensors, ctx.wanted, strict=True)
         return *(grad * slope if wanted else None for slope, wanted in slopes), *[None] * 4
