@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sightline.losses import compiled_losses
-from sightline.train.compiled import compile_networks
+from sightline.train.compiled import compile_networks, keep_code
 from tests.methods.small import make, moment, views
 
 
@@ -27,6 +27,7 @@ def compare(name: str, backend: str) -> tuple[float, int]:
     whole = copy.deepcopy(eager)
     compiled: Any = whole
     if backend == "inductor":  # as training does
+        keep_code()
         compile_networks(whole)
     else:
         compiled = torch.compile(whole, fullgraph=True, dynamic=False, backend=backend)

@@ -1,21 +1,27 @@
 """What is compiled keeps its names and numbers, and evaluation does without it."""
 
 import copy
+import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
+import torch._functorch.config as tracing
 
 from sightline.compiling import HOW
 from sightline.evals.features import evaluating
 from sightline.methods import BASELINES, METHODS
+from sightline.recipes import recipe
+from sightline.train import step
 from sightline.train.compiled import compile_networks
 from tests.methods.small import make, moment, views
 
 
-def test_the_networks_of_a_method_are_compiled_under_their_names(monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kept"))
+@pytest.fixture
+def called(monkeypatch):
+    """Networks in the order in which their compiled code is called."""
     called = []
 
     def compiled(self, **how):
@@ -23,6 +29,10 @@ def test_the_networks_of_a_method_are_compiled_under_their_names(monkeypatch, tm
         self._compiled_call_impl = lambda *x: (called.append(self), self._call_impl(*x))[1]
 
     monkeypatch.setattr(torch.nn.Module, "compile", compiled)
+    return called
+
+
+def test_the_networks_of_a_method_are_compiled_under_their_names(called):
     method = make("mocov3")
     plain = copy.deepcopy(method)
     compile_networks(method)
@@ -33,6 +43,26 @@ def test_the_networks_of_a_method_are_compiled_under_their_names(monkeypatch, tm
     networks = (student, student.backbone, student.projector, method.predictor)
     for network in (*networks, teacher, teacher.backbone, teacher.projector):
         assert called.count(network) == 2  # views
+
+
+def test_heads_are_compiled_where_backbones_encode_in_chunks(called):
+    method = make("mocov3")
+    compile_networks(method, backbones=False)
+    method(views(method), moment())
+    student, teacher = method.student, method.teacher.net
+    heads = (student.projector, method.predictor, teacher.projector)
+    assert set(called) == set(heads) and len(called) == 2 * len(heads)
+
+
+@pytest.mark.parametrize("chunk", [None, 64])
+def test_compiled_code_is_kept_where_it_is_found_again(chunk, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # and back to what it was, afterwards
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(step, "compiles", lambda *_: True)
+    with tracing.patch(autograd_cache_allow_custom_autograd_functions=False):
+        step.settle(replace(recipe("moco.cifar10_r18_200ep"), chunk=chunk), torch.device("cpu"))
+        assert tracing.autograd_cache_allow_custom_autograd_functions
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "sightline" / "compiled")
 
 
 def test_earlier_runs_of_a_process_use_nothing_up(monkeypatch):

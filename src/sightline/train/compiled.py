@@ -20,21 +20,28 @@ from sightline.methods import Method
 from sightline.nn import Encoder
 
 
-def compile_networks(method: Method) -> None:
-    """Compile a method's networks in place; the names of their weights stay as they are."""
+def keep_code() -> None:
+    """Let what is compiled from now on be found again, also after a restart of the machine."""
     # Losses and crops want all of float32; the networks are in bf16 anyway.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-    # Where the cache of compiled code is kept, also after a restart of the machine.
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(default_folder() / "compiled")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     Path(folder).mkdir(parents=True, exist_ok=True)
+    # Batch norm over groups brings its own gradient, which lies in the graph that the key is of.
+    tracing.autograd_cache_allow_custom_autograd_functions = True
+
+
+def compile_networks(method: Method, *, backbones: bool = True) -> None:
+    """Compile a method's networks in place; the names of their weights stay as they are.
+
+    Backbones that encode in chunks have compiled what a chunk runs by themselves.
+    """
     # A function is compiled eight times and then no more: earlier runs of this process, with other
     # shapes, must not use that up. What they compiled is still on the disk.
     torch.compiler.reset()
-    # Batch norm over groups brings its own gradient, which lies in the graph that the key is of.
-    tracing.autograd_cache_allow_custom_autograd_functions = True
     for encoder in (part for part in method.modules() if isinstance(part, Encoder)):
-        for part in (encoder, encoder.backbone, encoder.projector):  # whichever a method calls
+        whole = (encoder, encoder.backbone) if backbones else ()
+        for part in (*whole, encoder.projector):  # whichever a method calls
             part.compile(**HOW)
     if isinstance(head := getattr(method, "predictor", None), nn.Module):
         head.compile(**HOW)

@@ -19,6 +19,7 @@ from sightline.train.guard import Guard
 from sightline.train.loop import State, feed, train
 from sightline.train.probe import Probe
 from sightline.train.show import Bar, rows
+from sightline.train.step import compiles
 from sightline.train.watch import Watch
 
 
@@ -27,7 +28,7 @@ def build(recipe: Recipe, device: torch.device, data: DataFacts = UNKNOWN) -> Me
     torch.manual_seed(recipe.seed)
     method = recipe.method.build(recipe.backbone.build(), data).to(device)
     if recipe.chunk is not None:
-        chunked(method, recipe.chunk, compiled=recipe.compile)
+        chunked(method, recipe.chunk, compiled=compiles(recipe, device))
     # Convolutions run up to twice as fast in this layout, on the CPU too.
     return method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
 

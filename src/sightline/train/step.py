@@ -21,7 +21,7 @@ from sightline.methods import Method, Moment, Step
 from sightline.optim import clip_gradients, set_lr
 from sightline.ragged import Ragged
 from sightline.recipe import Recipe
-from sightline.train.compiled import compile_networks
+from sightline.train.compiled import compile_networks, keep_code
 from sightline.train.guard import take
 from sightline.train.state import State
 from sightline.views import views_of
@@ -196,13 +196,15 @@ def compiles(recipe: Recipe, device: torch.device) -> bool:
 
 
 def settle(recipe: Recipe, device: torch.device) -> None:
-    """Tell torch's libraries how to choose among kernels: by trying, or always the same ones."""
+    """Tell torch's libraries how to choose among kernels, and where to keep what they compile."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = not recipe.repeatable
         # Of small pictures all kernels are tried, not ten: some are faster, and it takes seconds.
         torch.backends.cudnn.benchmark_limit = 0 if recipe.views[0].size <= SMALL else 10
         torch.use_deterministic_algorithms(recipe.repeatable)
+    if compiles(recipe, device):
+        keep_code()
 
 
 def make(
@@ -227,8 +229,8 @@ def _with_tensors(batch: Batch, own: list[Tensor]) -> Batch:
 
 def _wrapped(method: Method, recipe: Recipe, device: torch.device) -> nn.Module:
     """The method as it is called: compiled if the recipe says so, averaged over processes."""
-    if compiles(recipe, device) and recipe.chunk is None:  # chunks compile theirs
-        compile_networks(method)
+    if compiles(recipe, device):
+        compile_networks(method, backbones=recipe.chunk is None)
     if dist.world_size() == 1:
         return method
     ids = [device.index] if device.type == "cuda" else None
