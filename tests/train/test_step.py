@@ -48,20 +48,76 @@ def batch(state, seed=0, value=None):
     return Batch(views, torch.arange(BATCH) % CLASSES, torch.arange(BATCH))
 
 
+VALUES = {  # operations of which a host must know values of the tensors
+    "_local_scalar_dense",
+    "_unique2",
+    "bincount",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "repeat_interleave.Tensor",
+    "unique_consecutive",
+    "unique_dim",
+}
+MOVES = ("cpu", "numpy", "tolist")  # past the operations
+
+
 class Asked(TorchDispatchMode):
     """Counts how often a value is read from a tensor: on a GPU each would stop the host."""
 
     def __init__(self):
         super().__init__()
         self.count = 0
+        self.patch = pytest.MonkeyPatch()
+
+    def __enter__(self):
+        for name in MOVES:
+            self.patch.setattr(torch.Tensor, name, self.counting(getattr(torch.Tensor, name)))
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.patch.undo()
+        return super().__exit__(*error)
+
+    def counting(self, move):
+        def counted(*words, **more):
+            self.count += 1
+            return move(*words, **more)
+
+        return counted
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func in (
-            torch.ops.aten._local_scalar_dense.default,
-            torch.ops.aten.nonzero.default,
-            torch.ops.aten.is_nonzero.default,
-        )
+        name = func.__name__.removesuffix(".default")
+        self.count += name in VALUES or name.partition(".")[0] in VALUES
+        if name.startswith(("index.", "index_put")):  # by a mask, its number of rows is a value
+            self.count += any(i is not None and i.dtype == torch.bool for i in args[1])
         return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x[x > 1],
+        lambda x: x.masked_select(x > 1),
+        lambda x: x.unique(),
+        lambda x: x.repeat_interleave(x.long()),
+        lambda x: x.nonzero(),
+        lambda x: bool(x[0] > 1),
+        lambda x: x[0].item(),
+        lambda x: x.tolist(),
+        lambda x: x.numpy(),
+        lambda x: x.cpu(),
+    ],
+)
+def test_every_way_of_reading_is_counted(read):
+    x = torch.tensor([1.0, 2.0])
+    with Asked() as asked:
+        read(x)
+    assert asked.count > 0
+    with Asked() as asked:
+        x[torch.tensor([1, 0])].where(x > 1, 0).repeat_interleave(2)
+    assert asked.count == 0
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
