@@ -1,13 +1,14 @@
-"""The teacher is a moving average of the student, and of its parameters alone."""
+"""Encoders, and the teacher: a moving average of the student, and of its parameters alone."""
 
 import copy
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sightline.nn import Teacher
+from sightline.nn import Backbone, Encoder, Teacher
 
 MOMENTUM = st.floats(0, 1)
 
@@ -59,3 +60,35 @@ def test_statistics_and_gradients_stay_its_own():
     teacher.follow(student, 0.5)
     assert not bool((teacher.net[1].running_mean == 7.0).any())
     assert not any(p.requires_grad for p in teacher.parameters())
+
+
+class Plain(Backbone):
+    """Layers in a row."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.mark.parametrize(
+    ("norm", "sizes", "calls"),
+    [
+        (nn.GroupNorm(1, 3), (8, 8, 8), 1),
+        (nn.GroupNorm(1, 3), (8, 8, 6), 3),  # another size cannot be in the batch
+        (nn.BatchNorm2d(3), (8, 8, 8), 3),  # its statistics are those of one view
+    ],
+)
+def test_views_go_as_one_batch_where_no_batch_norm_mixes_them(norm, sizes, calls):
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 3, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    encoder = Encoder(Plain(*layers), nn.BatchNorm1d(3)).double()  # the head sees one view
+    views = [torch.randn(5, 3, size, size, dtype=torch.float64) for size in sizes]
+    expected = [encoder(x) for x in views]
+    seen = []
+    encoder.backbone.register_forward_hook(lambda *_: seen.append(1))
+    found = encoder.each(*views)
+    assert len(seen) == calls
+    torch.testing.assert_close(found, expected)

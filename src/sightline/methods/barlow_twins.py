@@ -33,7 +33,6 @@ class BarlowTwins(Method):
     def forward(self, views: Views, at: Moment) -> Step:
         """The correlation of the views' columns over the global batch is pulled to identity."""
         x1, x2 = views
-        h1, z1 = self.student(x1)
-        _, z2 = self.student(x2)
+        (h1, z1), (_, z2) = self.student.each(x1, x2)
         loss = barlow_twins(z1, z2, redundancy=self.config.redundancy)
         return Step(loss=loss, features=h1)

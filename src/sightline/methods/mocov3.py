@@ -58,8 +58,7 @@ class MoCoV3(Method):
         x1, x2 = views
         t = self.config.temperature
 
-        h1, z1 = self.student(x1)
-        _, z2 = self.student(x2)
+        (h1, z1), (_, z2) = self.student.each(x1, x2)
         q1, q2 = self.predictor(z1), self.predictor(z2)
         _, k1 = self.teacher(x1)
         _, k2 = self.teacher(x2)

@@ -60,7 +60,7 @@ class MSBReg(Method):
     def forward(self, views: Views, at: Moment) -> Step:
         """The centroid loss, and whichever regularisers have a weight."""
         c = self.config
-        h, z = zip(*[self.student(x) for x in views], strict=True)
+        h, z = zip(*self.student.each(*views), strict=True)
         p = torch.stack([self.predictor(one) for one in z])  # [K, N, C]
         t = torch.stack([self.teacher(x)[1] for x in views])
         loss = CENTROIDS[c.centroid](p, t)

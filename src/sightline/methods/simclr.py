@@ -66,8 +66,7 @@ class SimCLR(Method):
         """Each embedding picks its partner among all others."""
         x1, x2 = views
         c = self.config
-        h1, z1 = self.student(x1)
-        _, z2 = self.student(x2)
+        (h1, z1), (_, z2) = self.student.each(x1, x2)
         some, cross = None, c.negatives == "cross"
         if c.num_negatives is not None:
             most = c.existing(len(x1) * dist.world_size())

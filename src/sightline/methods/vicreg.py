@@ -35,8 +35,7 @@ class VICReg(Method):
     def forward(self, views: Views, at: Moment) -> Step:
         """Views alike, columns spread, columns apart; statistics are of the global batch."""
         x1, x2 = views
-        h1, z1 = self.student(x1)
-        _, z2 = self.student(x2)
+        (h1, z1), (_, z2) = self.student.each(x1, x2)
         c = self.config
         loss = vicreg(z1, z2, invariance=c.invariance, variance=c.variance, covariance=c.covariance)
         return Step(loss=loss, features=h1)

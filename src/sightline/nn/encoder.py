@@ -8,7 +8,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from sightline import dist
+from sightline.nn.norm import BatchNorm
 
+BATCH_NORMS = (BatchNorm, nn.modules.batchnorm._BatchNorm)
 Images = Float[Tensor, "n c h w"]
 Rows = Float[Tensor, "n _"]
 
@@ -31,6 +33,14 @@ class Encoder(nn.Module):
         """Features before and embedding after the projector."""
         h = self.backbone(x)
         return h, self.projector(h)
+
+    def each(self, *views: Float[Tensor, "n c _ _"]) -> list[tuple[Rows, Rows]]:
+        """What calling it with each view gives; as one batch where no batch norm would mix them."""
+        mixed = any(isinstance(part, BATCH_NORMS) for part in self.backbone.modules())
+        if mixed or len({x.shape for x in views}) > 1:
+            return [self(x) for x in views]
+        h = self.backbone(torch.cat(views)).split(len(views[0]))
+        return [(part, self.projector(part)) for part in h]
 
 
 class Teacher(nn.Module):
