@@ -3,6 +3,7 @@
 import io
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sightline.data import index as indexes
 from sightline.data import open_source
 from sightline.data import parquet as parquets
 from sightline.data.index import IndexWriter, open_index
+from sightline.data.source import Computed, Source, settled
 from sightline.doctor import examine
 from sightline.errors import UserError
 from sightline.nn import Memory
@@ -77,6 +79,22 @@ def test_the_doctor_examines_shards(tmp_path):
     found = examine(three(tmp_path))
     assert (found.count, found.classes, found.median) == (15, 3, (16, 12))
     assert not found.unreadable
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_labels_are_looked_through_in_little_memory(unknown, tmp_path):
+    count = 20_000_000
+    with (tmp_path / "labels").open("wb") as file:  # zeros that take no room
+        file.truncate(8 * count)
+    labels = np.memmap(tmp_path / "labels", dtype=np.int64, mode="r+")
+    labels[-1] = -1 if unknown else 0
+    source = Source("many", Computed(count, str), labels, ("a",), lambda i: b"")
+    tracemalloc.start()
+    found = settled(source, needed=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
+    assert (found.labels is None) == unknown and len(found) == count
 
 
 def test_a_row_for_each_of_a_billion_pictures_is_refused_with_its_bytes():

@@ -135,9 +135,54 @@ def test_braces_are_a_shells():
     assert braces("plain") == ["plain"]
 
 
+def test_a_samples_plain_picture_is_taken_alone(tmp_path):
+    names = ["0.jpg", "0.seg.png", "1.seg.png", "1.PNG", "2.left.png", "2.right.png", "d.x/3.webp"]
+    (tmp_path / "x.tar").write_bytes(tar(dict.fromkeys(names, png(pixels()))))
+    kept = list(open_source(tmp_path / "x.tar").names)
+    assert kept == ["0.jpg", "1.PNG", "2.left.png", "2.right.png", "d.x/3.webp"]
+
+
+def damaged(at, block):
+    whole = bytearray(shard(0, 5))
+    headers = [i for i in range(0, len(whole), 512) if whole[i : i + 4] == b"set/"]
+    whole[headers[at] : headers[at] + len(block)] = block
+    return bytes(whole), headers[at]
+
+
+@pytest.mark.parametrize("block", [b"\xff" * 512, bytes(512), b"x"])
+@pytest.mark.parametrize("at", [1, 6])
+def test_a_damaged_shard_is_named_with_the_place(at, block, tmp_path):
+    content, place = damaged(at, block)
+    (tmp_path / "good.tar").write_bytes(shard(5, 5))
+    (tmp_path / "bad.tar").write_bytes(content)
+    for _ in range(2):  # no short index was kept
+        with pytest.raises(UserError, match=rf"bad\.tar is damaged .*at byte {place}\b.*again"):
+            open_source(tmp_path)
+    (tmp_path / "bad.tar").unlink()
+    assert len(open_source(tmp_path)) == 5
+
+
+def test_a_shard_that_was_cut_off_is_not_called_compressed(tmp_path):
+    whole = shard(0, 5)
+    place = len(whole.rstrip(b"\0")) - 600
+    (tmp_path / "x.tar").write_bytes(whole[:place])
+    with pytest.raises(UserError, match="cut off at byte") as error:
+        open_source(tmp_path)
+    assert "gunzip" not in str(error.value)
+
+
+@pytest.mark.parametrize("zeros", [0, 512, 1024, 700])
+def test_a_shard_may_end_without_a_mark(zeros, tmp_path):
+    whole = shard(0, 5)
+    end = -(-len(whole.rstrip(b"\0")) // 512) * 512
+    (tmp_path / "x.tar").write_bytes(whole[:end] + bytes(zeros))
+    assert same(open_source(tmp_path), 5)
+
+
 REFUSED = {
     "no pictures": ("x.tar", tar({"a.cls": b"1"}), "holds no pictures"),
-    "compressed": ("x.tar", b"\x1f\x8b" + bytes(600), "plain tar"),
+    "compressed": ("x.tar", b"\x1f\x8b" + bytes(600), "plain tar.*gunzip"),
+    "no tar": ("x.tar", b"a few words" * 99, "plain tar.*Write it again"),
     "compressed by name": ("x.tar.gz", b"x", "Unpack it first"),
     "a missing shard": ("x-{0..1}.tar", None, "There is no file"),
 }

@@ -1,8 +1,9 @@
 """Where decoded pixels are collected: in memory, or in a mapped file once they outgrow it."""
 
+import contextlib
 import json
 import os
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -11,6 +12,8 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from sightline.data import limits
+from sightline.data.parts import abandoned, new_part, remove_abandoned
 from sightline.errors import UserError
 
 CAP = "SIGHTLINE_CACHE_GIB"  # environment variable
@@ -43,7 +46,12 @@ def cap() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that can be taken without swapping."""
+    """Bytes that can be taken without swapping, or passing the limit of a container."""
+    free, left = _available(), limits.memory_left()
+    return free if left is None else min(free, left)
+
+
+def _available() -> int:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -55,18 +63,20 @@ def free_memory() -> int:
 
 def free_disk(folder: Path) -> int:
     """Bytes that decoded pixels may still take: of the disk, and of the cap once old ones go."""
-    while not folder.exists():
+    while not os.path.exists(folder):  # nor is what may not be looked at
         folder = folder.parent
     disk = os.statvfs(folder)
-    old = sum(file.stat().st_size for file in folder.glob("*.pixels"))
+    old = sum(file.stat().st_size for file in (*folder.glob("*.pixels"), *abandoned(folder)))
     return min(cap(), disk.f_bavail * disk.f_frsize + old)
 
 
 def make_room(folder: Path, needed: int) -> None:
     """Remove the pixels that were not used for longest until so many bytes are within the cap.
 
-    A run that has mapped a removed file keeps its bytes until it ends.
+    A run that has mapped a removed file keeps its bytes until it ends. What runs that were killed
+    left half written goes first.
     """
+    remove_abandoned(folder)
     files = sorted(folder.glob("*.pixels"), key=lambda file: file.stat().st_mtime)
     total = needed + sum(file.stat().st_size for file in files)
     for file in files:
@@ -79,7 +89,7 @@ def make_room(folder: Path, needed: int) -> None:
 
 def is_stored(folder: Path, key: str) -> bool:
     """Whether an earlier run left whole pixels under this key."""
-    return all(path.exists() for path in _paths(folder, key))
+    return all(os.path.exists(path) for path in _paths(folder, key))
 
 
 def open_stored(folder: Path, key: str) -> Stored | None:
@@ -108,14 +118,17 @@ class Store:
         self.skipped: list[tuple[str, str]] = []
         self.total = 0
         self.file: IO[bytes] | None = None
+        self.beside: list[Path] = []
 
     def __enter__(self) -> "Store":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.file is not None:
-            self.file.close()
-            Path(self.file.name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what did not fit is written once more
+                self.file.close()
+        for path in self.beside:
+            path.unlink(missing_ok=True)
 
     def skip(self, name: str, reason: str) -> None:
         """Note a picture that cannot be read."""
@@ -147,25 +160,35 @@ class Store:
                 flat[at : at + part.size] = part.reshape(-1)
                 at += part.size
             return Stored(torch.from_numpy(flat), heights, widths, kept, self.skipped)
-        self._flush()
-        beside = Path(self.file.name)
-        if self.key is None:  # the mapping outlives the name
-            return Stored(_mapped(beside), heights, widths, kept, self.skipped)
-        make_room(self.folder, self.total)
-        pixels, index = _paths(self.folder, self.key)
-        os.replace(beside, pixels)
-        # The index comes last: while it is missing the pixels do not count.
-        beside = beside.with_suffix(".part.npz")
         told = np.array(json.dumps(self.skipped))
-        np.savez(beside, heights=heights, widths=widths, kept=kept, skipped=told)
-        os.replace(beside, index)
+        with self._told():
+            self.file.flush()
+            pixels = self.beside[0]
+            if self.key is None:  # the mapping outlives the name
+                return Stored(_mapped(pixels), heights, widths, kept, self.skipped)
+            make_room(self.folder, self.total)
+            index = self._part()
+            try:
+                np.savez(index, heights=heights, widths=widths, kept=kept, skipped=told)
+            finally:
+                index.close()
+            # The index comes last: while it is missing the pixels do not count.
+            for written, path in zip(self.beside, _paths(self.folder, self.key), strict=True):
+                os.replace(written, path)
+            pixels, _ = _paths(self.folder, self.key)
         return Stored(_mapped(pixels), heights, widths, kept, self.skipped)
 
+    def _part(self) -> IO[bytes]:
+        """A new file that is gone with this store unless it gets its final name."""
+        part = new_part(self.folder, self.key)
+        self.beside.append(Path(part.name))
+        return part
+
     def _spill(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(".part", self.key, self.folder)  # also on shared disks
-        os.close(handle)
-        self.file = open(name, "wb")  # noqa: SIM115
+        with self._told():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(self.folder)
+            self.file = self._part()
         for part in self.parts:
             self._write(part)
         self.parts = []
@@ -178,24 +201,21 @@ class Store:
                 f"in {self.folder} may have. Raise {CAP}, lower data.store_size, or use "
                 "--data.keep stream."
             )
-        try:
+        with self._told():
             self.file.write(pixels.data)
-        except OSError as error:
-            raise UserError(self._full(error)) from error
 
-    def _flush(self) -> None:
-        assert self.file is not None
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """A disk that is full or takes nothing is told in a sentence."""
         try:
-            self.file.flush()
+            yield
         except OSError as error:
-            raise UserError(self._full(error)) from error
-
-    def _full(self, error: OSError) -> str:
-        return (
-            f"The decoded pictures do not fit in memory, and writing them to {self.folder} failed "
-            f"after {self.total / 2**30:.1f} GiB: {error.strerror}. Free some space, set "
-            "XDG_CACHE_HOME to a larger disk, or lower data.store_size."
-        )
+            raise UserError(
+                "The decoded pictures do not fit in memory, and writing them to "
+                f"{self.folder} failed after {self.total / 2**30:.1f} GiB: {error.strerror}. Free "
+                "some space, set XDG_CACHE_HOME to a larger disk, lower data.store_size, or use "
+                "--data.keep stream."
+            ) from error
 
 
 def _paths(folder: Path, key: str) -> tuple[Path, Path]:

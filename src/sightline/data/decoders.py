@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -44,6 +45,8 @@ class Decoders:
     def __init__(self, count: int) -> None:
         self.free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self.count, lines, rooms = count, [socket.socketpair() for _ in range(count)], []
+        self.dead: list[_Worker] = []
+        self.warned = threading.Lock()  # for good, by the first that warns
         for _ in range(count):
             rooms.append(os.memfd_create("sightline-pixels"))
             os.ftruncate(rooms[-1], ROOM)
@@ -63,7 +66,7 @@ class Decoders:
             line.close()
             os.close(room)
         self.settled = threading.Event()
-        waiting = (workers, self.free, self.settled)
+        waiting = (workers, self.free, self.dead, self.settled)
         threading.Thread(target=_await, args=waiting, daemon=True).start()
         self.close = weakref.finalize(self, _close, workers, self.started)
 
@@ -76,11 +79,22 @@ class Decoders:
     ) -> list[np.ndarray | str]:
         """Each picture's pixels [C, H, W], or why it has none."""
         how = {"store_size": store_size, "channels": channels}
-        with contextlib.suppress(queue.Empty, EOFError, OSError):  # none is free, or it has died
+        with contextlib.suppress(queue.Empty):  # none is free
             worker = self.free.get_nowait()
-            found = worker.ask(list(handed), how)
-            self.free.put(worker)
-            return found
+            try:
+                found = worker.ask(list(handed), how)
+                self.free.put(worker)
+                return found
+            except (EOFError, OSError):
+                self.dead.append(worker)
+        if self.dead and self.warned.acquire(blocking=False):
+            left = self.count - len(self.dead)
+            warnings.warn(
+                f"{len(self.dead)} of the {self.count} processes that decode pictures ended before "
+                f"their time; {left} are left, and threads do the rest, more slowly. Memory may "
+                "have run out: see dmesg.",
+                stacklevel=2,
+            )
         return [here(one, **how) for one in handed]
 
 
@@ -133,14 +147,17 @@ def shared(cores: int) -> Decoders:
 
 
 def _await(
-    workers: list[_Worker], free: "queue.SimpleQueue[_Worker]", settled: threading.Event
+    workers: list[_Worker],
+    free: "queue.SimpleQueue[_Worker]",
+    dead: list[_Worker],
+    settled: threading.Event,
 ) -> None:
     for worker in workers:
         try:
             worker.line.recv()
             free.put(worker)
         except (EOFError, OSError):
-            continue
+            dead.append(worker)
     settled.set()
 
 

@@ -2,12 +2,15 @@
 
 import functools
 import glob
+import io
 import os
 import re
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sightline.data.source import digest
 from sightline.errors import UserError, nearest
@@ -18,7 +21,15 @@ PACKAGES = {  # what fsspec needs for each kind of address
     **{"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub"},
     **{"http": "aiohttp", "https": "aiohttp", "abfs": "adlfs", "az": "adlfs"},
 }
-CHANGES = ("ETag", "etag", "oid", "blob_id", "LastModified", "last_modified", "mtime", "created")
+CHANGES = (  # what tells of one, in the words of different kinds
+    *("ETag", "etag", "oid", "blob_id", "md5Hash", "md5", "checksum", "LastModified"),
+    *("last_modified", "mtime", "updated", "created"),
+)
+PAUSES = (0.5, 2.0, 6.0)  # seconds before a server is asked again
+IN_VAIN = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, ImportError)
+BUSY = (408, 429)  # a web server's words for "later"
+ASKING = 32  # servers' answers waited for at once
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +38,24 @@ class File:
 
     path: str
     system: Any = field(default=None, compare=False)
+    told: str | None = field(default=None, compare=False)
+    """Size and change, where a listing told them."""
 
     @property
     def name(self) -> str:
         """Without its folder."""
         return os.path.basename(self.path)
 
+    @property
+    def known(self) -> bool:
+        """Whether its size and change can be told without asking a server."""
+        return self.system is None or self.told is not None
+
     def read(self) -> bytes:
         """All of it."""
         if self.system is None:
             return whole(self.path)
-        return self.system.cat_file(self.path)
+        return patiently(lambda: self.system.cat_file(self.path))
 
     def part(self, start: int, stop: int) -> bytes:
         """The bytes from one place up to another, in one read."""
@@ -45,11 +63,13 @@ class File:
             with open(self.path, "rb", buffering=0) as file:
                 file.seek(start)
                 return _exactly(file.read, stop - start)
-        return self.system.cat_file(self.path, start=start, end=stop)
+        return patiently(lambda: self.system.cat_file(self.path, start=start, end=stop))
 
     def opened(self) -> Any:
         """A binary file to be read in any order, and closed."""
-        return open(self.path, "rb") if self.system is None else self.system.open(self.path, "rb")
+        if self.system is None:
+            return open(self.path, "rb")
+        return _Patient(patiently(lambda: self.system.open(self.path, "rb")))
 
     def beside(self, name: str) -> "File":
         """Another file: an address, or a path from the folder of this one."""
@@ -67,15 +87,82 @@ class File:
             if self.system is None:
                 stat = os.stat(self.path)
                 return f"{self.path} {stat.st_size} {stat.st_mtime_ns}"
-            told = self.system.info(self.path)
-            return f"{self.path} {told.get('size')} {[told[k] for k in CHANGES if told.get(k)]}"
+            return f"{self.path} {self.told or _told(patiently(self._info))}"
         except OSError:
             return f"{self.path} missing"
 
+    def _info(self) -> dict[str, Any]:
+        return self.system.info(self.path)
 
-def stamp_of(files: Iterable[File]) -> str:
+
+class _Patient(io.RawIOBase):
+    """A remote file that is read again where the server fails."""
+
+    def __init__(self, file: Any) -> None:
+        self.file, self.at = file, 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = patiently(lambda: self._read(-1 if size is None else size))
+        self.at += len(data)
+        return data
+
+    def _read(self, size: int) -> bytes:
+        if self.file.tell() != self.at:
+            self.file.seek(self.at)
+        return self.file.read(size)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.at = self.file.seek(offset, 2) if whence == 2 else offset + self.at * whence
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+def patiently(ask: Callable[[], Answer]) -> Answer:
+    """A server's answer; it is asked a few times, and what fails for good is an OSError."""
+    tries = 0
+    while True:
+        try:
+            return ask()
+        except IN_VAIN:
+            raise
+        except Exception as error:  # drivers raise what their network libraries do
+            tries += 1
+            if tries > len(PAUSES) or _refused(error):
+                said = str(error).strip().split("\n")[0] or type(error).__name__
+                raise OSError(f"the server was asked {tries} times: {said}") from error
+            time.sleep(PAUSES[tries - 1])
+
+
+def _refused(error: Exception) -> bool:
+    """Whether a web server has answered, and would answer the same again."""
+    status = getattr(error, "status", None)
+    return isinstance(status, int) and 400 <= status < 500 and status not in BUSY
+
+
+def _told(info: Mapping[str, Any]) -> str:
+    """Nothing if not even the size is known: web servers list names alone."""
+    changes = [info[k] for k in CHANGES if info.get(k)]
+    return "" if info.get("size") is None and not changes else f"{info.get('size')} {changes}"
+
+
+def stamp_of(files: Sequence[File]) -> str:
     """A digest of the files' names, sizes and times of change."""
-    return digest(file.stamp() for file in files)
+    if all(file.known for file in files):
+        return digest(file.stamp() for file in files)
+    with ThreadPoolExecutor(ASKING) as pool:
+        return digest(pool.map(File.stamp, files))
 
 
 def is_remote(word: str) -> bool:
@@ -133,15 +220,20 @@ def _matches(word: str) -> list[File]:
     there = remote(word)
     try:
         if glob.has_magic(there.path):
-            return [File(one, there.system) for one in sorted(there.system.glob(there.path))]
+            return _listed(there, there.system.glob)
         if not there.path.lower().endswith((".tar", ".parquet", ".txt")):
-            inside = sorted(there.system.find(there.path))
-            return [File(one, there.system) for one in inside]
+            return _listed(there, there.system.find)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{word} cannot be listed: {error}. Check the address and access."
         ) from error
     return [there]
+
+
+def _listed(there: File, ask: Callable[..., dict[str, dict[str, Any]]]) -> list[File]:
+    """What is there, with what the listing tells of each file: asking for each takes long."""
+    found = patiently(lambda: ask(there.path, detail=True))
+    return [File(path, there.system, _told(found[path]) or None) for path in sorted(found)]
 
 
 def whole(path: str) -> bytes:

@@ -94,7 +94,7 @@ def _of_files(
         read=lambda i: files[i].read(),
         path=None if any(f.system for f in files) else lambda i: files[i].path,
         # Asking a server about every single picture would take longer than reading them.
-        stamp=lambda: digest(names) if any(f.system for f in files) else stamp_of(files),
+        stamp=lambda: stamp_of(files) if all(f.known for f in files) else digest(names),
     )
 
 

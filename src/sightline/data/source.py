@@ -1,17 +1,18 @@
 """A source: indexed pictures that are still encoded, with what is known of their classes."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
 import numpy as np
-from jaxtyping import Int64, Integer
+from jaxtyping import Bool, Int64, Integer
 
 from sightline.errors import UserError, nearest
 
 SPARSE = 4  # fewer than one in so many pictures of a run: they are read one by one
+PIECE = 1 << 20  # labels looked at together
 UNKNOWN = -1  # label of a picture whose class is not known
 
 
@@ -108,14 +109,20 @@ def subset(source: Source, keep: Integer[np.ndarray, " m"]) -> Source:
 
 def settled(source: Source, *, needed: bool) -> Source:
     """The source with a label for every picture, or with none at all."""
-    if source.labels is None or (source.labels >= 0).all():
+    if source.labels is None or all(some.all() for some in _known(source.labels)):
         return source
-    known = np.flatnonzero(source.labels >= 0)
-    if not needed or not len(known):
+    if not needed or not any(some.any() for some in _known(source.labels)):
         return replace(source, labels=None, class_names=())
+    known = np.flatnonzero(source.labels >= 0)
     left_out = len(source) - len(known)
     note = f"{left_out} of {len(source)} pictures of {source.name} have no label: left out."
     return replace(subset(source, known), notes=(*source.notes, note))
+
+
+def _known(labels: Int64[np.ndarray, " n"]) -> Iterator[Bool[np.ndarray, " m"]]:
+    """Which labels are known, in pieces: a billion of them would take a gigabyte at once."""
+    for first in range(0, len(labels), PIECE):
+        yield labels[first : first + PIECE] >= 0
 
 
 def keep_classes(source: Source, file: Path) -> Source:

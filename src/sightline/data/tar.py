@@ -12,18 +12,20 @@ import numpy as np
 
 from sightline.data.cache import default_folder
 from sightline.data.files import File, stamp_of
-from sightline.data.folder import is_picture
-from sightline.data.index import Index, IndexWriter, open_index
+from sightline.data.folder import PICTURES, is_picture
+from sightline.data.index import Index, IndexWriter, made_index
 from sightline.data.source import UNKNOWN, Computed, Source, digest, sorted_words
+from sightline.data.threads import reason
 from sightline.errors import UserError
 from sightline.progress import shown
 
-VERSION = 1  # of the index
+VERSION = 2  # of the index
 READERS = 8  # shards indexed at once
 RUN = 2 << 20  # bytes that are read in one go
 LONGEST_RUN = 256  # pictures
 CAPTIONS = 1000  # so many words, of which most come once, are captions and no classes
 WORDS = 1_000_000  # different ones that are counted at all
+PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
 LABELS = ("label", "cls", "class", "class_name", "class_id")  # keys of a JSON file
 
 
@@ -39,11 +41,7 @@ def open_tar(files: Sequence[File], name: str, *, cache_dir: str | Path | None =
     folder = Path(cache_dir) if cache_dir else default_folder()
     stamp = stamp_of(files)
     key = digest([f"tar {VERSION}", stamp])
-    index = open_index(folder, key)
-    if index is None:
-        _write(files, name, folder, key)
-        index = open_index(folder, key)
-        assert index is not None
+    index = made_index(folder, key, lambda writer: _write(files, name, writer))
     return _source(files, name, index, stamp)
 
 
@@ -77,16 +75,17 @@ def _source(files: Sequence[File], name: str, index: Index, stamp: str) -> Sourc
         class_names=class_names,
         read=read,
         stamp=lambda: stamp,
+        notes=index.notes,
         shards=np.array(starts),
         group=max(1, min(LONGEST_RUN, int(RUN / mean))),
         read_run=read_run,
     )
 
 
-def _write(files: Sequence[File], name: str, folder: Path, key: str) -> None:
+def _write(files: Sequence[File], name: str, index: IndexWriter) -> None:
     numbers: dict[str, int] = {}
     count = total = text = 0
-    with IndexWriter(folder, key) as index, ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         index.add({"starts": [0]})
         shards = _few_ahead(pool, files)
         for rows in shown(shards, f"indexing {name}", total=len(files)):
@@ -130,9 +129,8 @@ def _rows(file: File) -> Iterator[_Row]:
     """The pictures of one shard; members of one key follow each other."""
     key, pictures, words = "", list[_Row](), dict[str, str | None]()
     try:
-        with file.opened() as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
-            for member in tar:
-                tar.members = []  # type: ignore[attr-defined]  # it would remember them all
+        with file.opened() as opened, _plain_tar(file, opened) as tar:
+            for member in _members(file, opened, tar):
                 if not member.isfile() or os.path.basename(member.name).startswith("."):
                     continue
                 now, kind = _split(member.name)
@@ -145,18 +143,55 @@ def _rows(file: File) -> Iterator[_Row]:
                     content = tar.extractfile(member)
                     words[kind] = _word(kind, content.read() if content else b"")
         yield from _labelled(pictures, words)
-    except tarfile.TarError as error:
-        raise UserError(
-            f"{file.path} cannot be read as a plain tar file: {error}. Compressed ones cannot be "
-            "read from the middle: unpack them once, for example with gunzip."
-        ) from error
     except FileNotFoundError as error:
         raise UserError(f"There is no file {file.path}. Check the name or the pattern.") from error
+    except OSError as error:
+        raise UserError(f"{file.path} cannot be read: {reason(error)}.") from error
+
+
+def _plain_tar(file: File, opened: Any) -> tarfile.TarFile:
+    try:
+        return tarfile.open(fileobj=opened, mode="r:")
+    except tarfile.TarError as error:
+        opened.seek(0)
+        packed = opened.read(8).startswith(PACKED)
+        advice = (
+            "It is compressed, and cannot be read from the middle: unpack it once, for example "
+            "with gunzip or unzstd."
+            if packed
+            else "Write it again, or leave it out."
+        )
+        raise UserError(
+            f"{file.path} cannot be read as a plain tar file: {error}. {advice}"
+        ) from error
+
+
+def _members(file: File, opened: Any, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """What is in a tar; where a header is damaged tarfile would end as if nothing followed."""
+    try:
+        for member in tar:
+            tar.members = []  # type: ignore[attr-defined]  # it would remember them all
+            yield member
+    except tarfile.TarError as error:
+        raise UserError(_damaged(file, tar.offset, str(error))) from error
+    opened.seek(tar.offset)
+    end = opened.read(2 * tarfile.BLOCKSIZE)
+    if any(end):  # two blocks of zeros mark the end; that the file just ends is forgiven
+        raise UserError(_damaged(file, tar.offset, "what begins there is no member of it"))
+
+
+def _damaged(file: File, offset: int, why: str) -> str:
+    return (
+        f"The tar shard {file.path} is damaged or cut off at byte {offset}: {why}. The pictures "
+        "behind that place would be lost. Write the shard again, or leave it out."
+    )
 
 
 def _labelled(pictures: list[_Row], words: dict[str, str | None]) -> Iterator[_Row]:
+    """The sample's picture: one such as 000.seg.png comes along only where there is no 000.jpg."""
     word = next((words[k] for k in ("cls", "json", "txt") if words.get(k) is not None), None)
-    for row in pictures:
+    plain = [row for row in pictures if f".{_split(row.name)[1]}" in PICTURES]
+    for row in plain or pictures:
         yield row._replace(word=word)
 
 

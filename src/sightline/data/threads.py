@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from sightline.data import limits
 from sightline.data.decode import decode
 
 Decoded = np.ndarray | str  # HWC pixels, or why there are none
@@ -30,9 +31,9 @@ def reason(error: Exception) -> str:
 
 def num_workers() -> int:
     """As many threads as this process may use processors."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    known = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    return min(cores, limits.processors() or cores)
 
 
 def own_workers() -> int:
