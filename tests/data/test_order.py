@@ -1,9 +1,11 @@
+import hashlib
 import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 
+from sightline.data import Loader
 from sightline.data.order import LANES, PIECES, WINDOW, Order, Shards
 from sightline.data.source import Computed, Source
 from sightline.data.stream import Streamed
@@ -15,15 +17,29 @@ SETS = {  # count, batch, piece, where shards begin
     "odd batch": (3000, 7, 4, [0, 1500, 3000]),
     "less than a piece": (100, 8, 64, [0, 30, 100]),
 }
+UNEVEN = {  # count, batch, largest piece, where pieces begin
+    "last group smaller": (1990, 10, 8, [k * 199 + i for k in range(10) for i in range(0, 199, 8)]),
+    "groups of any size": (
+        40_000,
+        100,
+        60,
+        np.r_[0, np.sort(np.random.default_rng(0).permutation(39_999)[:1999]) + 1],
+    ),
+    "more batches than pictures": (50, 64, 30, [0, 20, 20]),
+}
+for key, (count, batch, _, starts) in UNEVEN.items():
+    starts = np.array([*starts, count])
+    UNEVEN[key] = (count, batch, int(np.diff(starts).max()), starts)
 
 
 def order(name, seed=0):
-    count, batch, piece, starts = SETS[name]
+    count, batch, piece, starts = (SETS | UNEVEN)[name]
     shards = Shards(np.array(starts), piece)
+    assert shards.uneven == (name in UNEVEN)
     return Order(count=count, batch_size=batch, seed=seed, shards=shards)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", SETS | UNEVEN)
 def test_an_epoch_is_a_permutation(name):
     made = order(name)
     for epoch in (0, 3):
@@ -43,17 +59,94 @@ def test_whole_pieces_of_all_shards_come_before_what_is_left_of_them(name):
     assert numbered[whole:] == sorted(numbered[whole:])
 
 
-def test_a_position_alone_decides():
-    made = order("many windows")
-    some = torch.tensor([69_999, 5, 31_415, 64, 5])
+@pytest.mark.parametrize("name", ["many windows", "groups of any size"])
+def test_a_position_alone_decides(name):
+    made = order(name)
+    some = torch.tensor([39_999, 5, 31_415, 64, 5])
     expected = made.pictures(2, torch.arange(made.count))[some]
     assert torch.equal(made.pictures(2, some), expected)
 
 
-def test_seeds_and_epochs_differ():
-    first = order("many windows").pictures(0, torch.arange(256))
-    assert not torch.equal(first, order("many windows").pictures(1, torch.arange(256)))
-    assert not torch.equal(first, order("many windows", seed=1).pictures(0, torch.arange(256)))
+@pytest.mark.parametrize("name", ["many windows", "groups of any size"])
+def test_seeds_and_epochs_differ(name):
+    first = order(name).pictures(0, torch.arange(256))
+    assert not torch.equal(first, order(name).pictures(1, torch.arange(256)))
+    assert not torch.equal(first, order(name, seed=1).pictures(0, torch.arange(256)))
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "piece", "digest"),
+    [
+        (1000, 16, 8, "9b27db8f9767eff3"),
+        (40_050, 256, 1000, "62577eca6f18f1cb"),
+        (40_000, 128, 5000, "a8771199554e792b"),
+    ],
+)
+def test_pieces_of_one_size_come_as_they_did(count, batch, piece, digest):
+    """However they are told: a file that is cut, or the row groups of it."""
+    cut = np.append(np.arange(0, count, piece), count)
+    for starts in (np.array([0, count]), cut):
+        made = Order(count=count, batch_size=batch, seed=1, shards=Shards(starts, piece))
+        pictures = made.pictures(2, torch.arange(count)).numpy()
+        assert hashlib.blake2b(pictures.tobytes(), digest_size=8).hexdigest() == digest
+
+
+def test_a_group_of_any_size_is_used_up_in_a_window():
+    made = order("groups of any size")
+    lanes, pieces = made.lanes
+    steps = made.pictures(0, torch.arange(made.count)).view(-1, made.batch_size)
+    piece = torch.searchsorted(torch.from_numpy(made.shards.starts), steps, right=True)
+    step = torch.arange(len(steps))[:, None].expand_as(steps).flatten()
+    number = len(made.shards.starts)
+    first = torch.full((number,), len(steps)).scatter_reduce(0, piece.flatten(), step, "amin")
+    last = torch.full((number,), -1).scatter_reduce(0, piece.flatten(), step, "amax")
+    longest = -(-pieces * made.shards.piece // (made.batch_size // lanes))
+    cut_in_two = (last - first > longest).sum()
+    assert cut_in_two < lanes and (last >= first).sum() == number - 1
+    assert np.mean([len(row.unique()) for row in piece]) > 0.75 * made.batch_size
+
+
+@pytest.mark.parametrize("name", ["odd batch", "groups of any size"])
+def test_processes_together_take_what_one_takes(name):
+    count, batch, piece, starts = (SETS | UNEVEN)[name]
+    grey = np.zeros((1, 1, 3), np.uint8)
+    source = Source(
+        "x",
+        Computed(count, str),
+        None,
+        (),
+        lambda i: grey,
+        shards=np.array(starts),
+        group=piece,
+        read_run=lambda first, behind: [grey] * (behind - first),
+    )
+    pictures = Streamed(source, store_size=1, channels=3, workers=1)
+    one = Loader(pictures, batch_size=batch, seed=5)
+    for world_size in (n for n in (5, 7, 10) if batch % n == 0):
+        parts = [
+            Loader(pictures, batch_size=batch, seed=5, rank=r, world_size=world_size)
+            for r in range(world_size)
+        ]
+        for step in (0, 33, 401):
+            together = torch.cat([part.indices(step)[1] for part in parts])
+            assert torch.equal(together, one.indices(step)[1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "lanes"),
+    [(16, 16), (64, 64), (192, 64), (4096, 64), (100, 50), (250, 50), (255, 51), (7, 7), (127, 1)],
+)
+def test_lanes_are_the_largest_share_of_a_batch(batch, lanes):
+    made = Order(count=10**6, batch_size=batch, seed=0, shards=Shards(np.array([0, 10**6]), 40))
+    assert made.lanes == (lanes, PIECES)
+
+
+def test_fewer_lanes_for_large_pieces_divide_the_batch_too():
+    for batch in (100, 250, 256):
+        for piece in (200, 1000, 5000, WINDOW):
+            shards = Shards(np.array([0, 10**6]), piece)
+            lanes, _ = Order(count=10**6, batch_size=batch, seed=0, shards=shards).lanes
+            assert batch % lanes == 0
 
 
 def test_steps_read_few_new_pieces_and_each_is_used_up_in_a_window():

@@ -115,17 +115,57 @@ def test_parquet_is_streamed_by_row_group(tmp_path):
         assert torch.equal(raw.labels, raw.index)
 
 
-def test_an_unreadable_picture_is_replaced_by_the_next_and_named(tmp_path):
-    for i in range(6):
-        write(tmp_path / f"{i}.png", pixels(i + 1, 4))
-    (tmp_path / "5.png").write_bytes(b"")
-    (tmp_path / "2.png").write_bytes(b"no picture")
-    for decoder in ("cpu", "nvjpeg"):
-        pictures = streamed(open_source(tmp_path), decoder=decoder)
-        batch, index = pictures.packed(torch.arange(6), lambda n: torch.empty(n, dtype=torch.uint8))
-        assert index.tolist() == [0, 1, 3, 3, 4, 0]
-        assert (batch.sizes[:, 0] - 1).tolist() == index.tolist()
-        assert {name for name, _ in pictures.skipped} == {"2.png", "5.png"}
+def room(n):
+    return torch.empty(n, dtype=torch.uint8)
+
+
+def broken(tmp_path, bad, count=128):
+    """Pictures of a folder, of which picture i is i % 50 + 1 rows high and some are none."""
+    for i in range(count):
+        write(tmp_path / f"{i:03d}.png", pixels(i % 50 + 1, 2))
+    for i in bad:
+        (tmp_path / f"{i:03d}.png").write_bytes(b"no picture" if i % 2 else b"")
+    return open_source(tmp_path)
+
+
+@pytest.mark.parametrize("decoder", ["cpu", "nvjpeg"])
+def test_an_unreadable_picture_is_replaced_by_one_that_the_batch_lacks_and_named(tmp_path, decoder):
+    pictures = streamed(broken(tmp_path, [2, 5, 7], 12), decoder=decoder)
+    batch, index = pictures.packed(torch.arange(8), room)
+    assert [i for i in index.tolist() if i < 8] == [0, 1, 3, 4, 6]
+    assert len(index.unique()) == 8
+    assert (batch.sizes[:, 0] - 1).tolist() == index.tolist()
+    assert {name for name, _ in pictures.skipped} == {"002.png", "005.png", "007.png"}
+
+
+def test_a_set_that_the_batch_holds_wholly_repeats_what_it_has(tmp_path):
+    pictures = streamed(broken(tmp_path, [2, 5], 6))
+    batch, index = pictures.packed(torch.arange(6), room)
+    assert set(index.tolist()) == {0, 1, 3, 4}
+    assert (batch.sizes[:, 0] - 1).tolist() == index.tolist()
+
+
+def test_what_stands_in_for_unreadable_ones_depends_on_the_batch_alone(tmp_path):
+    source = broken(tmp_path, [*range(30, 50), *range(1, 128, 9)])
+    settings = dict(batch_size=32, seed=1)
+    whole = list(itertools.islice(Loader(streamed(source), **settings).batches(0), 8))
+    for raw in whole:
+        assert len(raw.index.unique()) == 32
+    for start in (1, 6):
+        pictures = streamed(source, workers=1)
+        fresh = Loader(pictures, **settings).batches(start)
+        for a, b in zip(whole[start:], fresh, strict=False):
+            assert torch.equal(a.index, b.index)
+            assert torch.equal(a.pictures.padded(), b.pictures.padded())
+
+
+def test_many_unreadable_neighbours_do_not_end_a_run(tmp_path):
+    source = broken(tmp_path, range(40, 100))
+    seen = [
+        raw.index
+        for raw in itertools.islice(Loader(streamed(source), batch_size=16, seed=0).batches(0), 16)
+    ]
+    assert not set(torch.cat(seen).tolist()) & set(range(40, 100))
 
 
 def test_nothing_readable_ends_the_run():
@@ -133,8 +173,19 @@ def test_nothing_readable_ends_the_run():
         raise OSError("the disk is gone")
 
     source = Source("x", Computed(100, str), None, (), read)
-    with pytest.raises(UserError, match=f"{TRIES} pictures of x in a row .* the disk is gone"):
+    with pytest.raises(UserError, match=f"{TRIES} of {TRIES} pictures of x .* the disk is gone"):
         streamed(source).batch(torch.arange(2))
+
+
+def test_a_few_readable_ones_do_not_make_a_run():
+    def read(i):
+        if i % 10:
+            raise OSError("the disk is gone")
+        return np.zeros((2, 2, 3), np.uint8)
+
+    source = Source("x", Computed(1000, str), None, (), read)
+    with pytest.raises(UserError, match=r"\d\d of 80 pictures of x tried in a row"):
+        streamed(source).batch(torch.arange(200))
 
 
 def test_an_error_of_a_reader_reaches_the_loop():

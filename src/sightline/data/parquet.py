@@ -5,6 +5,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 from sightline.data.cache import default_folder
 from sightline.data.decode import UnreadableError
 from sightline.data.files import File, stamp_of
-from sightline.data.rows import Columns, few_labels, many_labels, opened
+from sightline.data.rows import READERS, Columns, few_labels, many_labels, opened
 from sightline.data.source import Computed, Source, listed
 from sightline.errors import UserError
 from sightline.progress import shown
@@ -30,7 +31,10 @@ def open_parquet(
     files: Sequence[File], name: str, *, cache_dir: str | Path | None = None
 ) -> Source:
     """The pictures of one or more files, one after the other."""
-    footers = list(shown(map(_footer, files), f"opening {name}", total=len(files)))
+    alike: dict[Columns, Columns] = {}  # one copy of class names that thousands of files repeat
+    with ThreadPoolExecutor(READERS, thread_name_prefix="open") as pool:
+        made = pool.map(lambda file: _footer(file, alike), files)
+        footers = list(shown(made, f"opening {name}", total=len(files)))
     columns = footers[0].columns
     for file, footer in zip(files, footers, strict=True):
         if footer.columns != columns:
@@ -41,6 +45,11 @@ def open_parquet(
             )
     rows = Rows(files, footers)
     count = int(rows.starts[-1])
+    if not count:
+        raise UserError(
+            f"{name} has no pictures: no row in {len(files)} Parquet file(s). Check that the files "
+            "were written to the end."
+        )
     stamp = stamp_of(files)
     if count > MANY:
         folder = Path(cache_dir) if cache_dir else default_folder()
@@ -55,24 +64,24 @@ def open_parquet(
         class_names=class_names,
         read=rows.read,
         stamp=lambda: stamp,
-        shards=rows.starts,
-        group=max(1, footers[0].group),
+        shards=np.cumsum([0, *(n for footer in footers for n in footer.groups)]),
+        group=rows.group,
         read_run=rows.read_run,
     )
 
 
 class _Footer(NamedTuple):
     columns: Columns
-    rows: int
-    group: int  # rows of its first row group
+    groups: tuple[int, ...]  # rows of each row group
 
 
-def _footer(file: File) -> _Footer:
+def _footer(file: File, alike: dict[Columns, Columns]) -> _Footer:
     try:
         with opened(file) as parquet:
             told = parquet.metadata
-            group = told.row_group(0).num_rows if told.num_row_groups else 0
-            return _Footer(_columns(file, parquet.schema_arrow), told.num_rows, group)
+            groups = tuple(told.row_group(i).num_rows for i in range(told.num_row_groups))
+            columns = _columns(file, parquet.schema_arrow)
+            return _Footer(alike.setdefault(columns, columns), groups)
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{file.path} is not a Parquet file that can be read: {error}.") from error
 
@@ -82,8 +91,8 @@ class Rows:
 
     def __init__(self, files: Sequence[File], footers: Sequence[_Footer]) -> None:
         self.files, self.columns = files, footers[0].columns
-        self.group = max(footer.group for footer in footers)
-        self.starts = np.cumsum([0, *(footer.rows for footer in footers)])
+        self.group = max((n for footer in footers for n in footer.groups), default=0)
+        self.starts = np.cumsum([0, *(sum(footer.groups) for footer in footers)])
         self.lock = threading.Lock()
         self.recent: deque[tuple[int, pa.Array]] = deque(maxlen=RECENT)  # first row, values
         self.stream: Iterator[tuple[int, pa.Array]] = iter(())

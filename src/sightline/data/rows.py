@@ -1,10 +1,12 @@
 """Names and classes of Parquet rows: the small columns, beside the pictures."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sightline.data.files import File
@@ -14,6 +16,7 @@ from sightline.errors import UserError
 from sightline.progress import shown
 
 VERSION = 1  # of the index
+READERS = 16  # files opened at once
 BATCH = 1 << 16  # rows of a small column read at once
 Labels = tuple[np.ndarray | None, tuple[str, ...]]
 
@@ -43,10 +46,15 @@ def few_labels(
     words: list[Any] = []
     wanted = [f"{columns.image}.path"] if columns.has_path else []
     wanted += [columns.label] if columns.label else []
-    for file in files:
+
+    def table_of(file: File) -> tuple[int, pa.Table | None]:
         with opened(file) as parquet:
-            rows = parquet.metadata.num_rows
-            table = parquet.read(columns=wanted) if wanted else None
+            table = parquet.read(columns=wanted, use_threads=False) if wanted else None
+            return parquet.metadata.num_rows, table
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="open") as pool:
+        tables = list(pool.map(table_of, files))
+    for file, (rows, table) in zip(files, tables, strict=True):
         paths: list[str | None] = [None] * rows
         if table is not None and columns.has_path:
             paths = [value["path"] if value else None for value in table[columns.image].to_pylist()]

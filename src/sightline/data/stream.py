@@ -1,39 +1,42 @@
 """Pictures that are read and decoded when they are asked for; none of their pixels are kept."""
 
-import contextlib
+import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from sightline import dist
+from sightline import random
 from sightline.data.decoders import decoders_for
 from sightline.data.nvjpeg import decode_batch
-from sightline.data.order import LANES, PIECES, WINDOW, Shards
+from sightline.data.order import Shards
 from sightline.data.pictures import Pictures, Room, pack
+from sightline.data.pieces import Encoded, Needed, Pieces
 from sightline.data.source import Source
 from sightline.data.threads import decoded, own_workers, reason, silence
 from sightline.errors import UserError
 from sightline.ragged import Ragged
 
 FETCHERS = 4  # threads that read files of this machine for a GPU that decodes
-READERS = 8  # runs of neighbours that are read at once: remote ones take their time
 CHUNK = 16  # pictures per task
-TRIES = 16  # neighbours tried in place of a picture that cannot be read
+TRIES = 64  # pictures tried in place of others that cannot be read, before giving up is thought of
+HOPELESS = 0.75  # share of them that cannot be read either
 NOTED = 1000  # unreadable pictures that are remembered by name
 EXPECTED = 16  # batches that may be under way
-Encoded = bytes | np.ndarray
 
 
 class Streamed(Pictures):
     """The interface of `Pictures` over an encoded source.
 
-    A picture that cannot be read is replaced by the next that can, and noted in `skipped`.
+    A picture that cannot be read is noted in `skipped`, and replaced by one from anywhere that can
+    and that the batch does not hold yet: which one is a function of the batch alone.
     """
 
     def __init__(
@@ -57,10 +60,9 @@ class Streamed(Pictures):
         at_hand = decoder == "nvjpeg" and source.path is not None
         threads = min(FETCHERS, cores) if at_hand else cores
         self.threads = ThreadPoolExecutor(workers or threads, thread_name_prefix="decode")
-        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self.lock, self.begun = threading.Lock(), threading.Lock()
-        self.runs: OrderedDict[int, Future[Sequence[Encoded]]] = OrderedDict()
-        self.pending: OrderedDict[bytes, list[Future[list[_Found]]]] = OrderedDict()
+        self.pieces = None if self.shards is None else Pieces(source, self.shards)
+        self.pending: OrderedDict[bytes, _Begun] = OrderedDict()
         silence()
 
     @property
@@ -78,7 +80,7 @@ class Streamed(Pictures):
         """No batch is there before it is decoded."""
         return False
 
-    @property
+    @cached_property
     def shards(self) -> Shards | None:
         """Neighbours that are read in one go, where the source has such."""
         source = self.source
@@ -98,52 +100,86 @@ class Streamed(Pictures):
     def expect(self, index: Int64[Tensor, " b"]) -> None:
         """Begin to read these pictures, and to decode them if the CPU does that."""
         with self.begun:
-            if (shards := self.shards) is not None:
-                for first, behind in sorted({shards.run(i) for i in index.tolist()}):
-                    self._run(first, behind)
             key = index.numpy().tobytes()
             if key not in self.pending:
-                self.pending[key] = self._begin(index)
+                needed = {} if self.pieces is None else self.pieces.need(index.tolist())
+                self.pending[key] = _Begun(self._begin(index), needed)
             while len(self.pending) > EXPECTED:
-                for future in self.pending.popitem(last=False)[1]:
+                forgotten = self.pending.popitem(last=False)[1]
+                for future in forgotten.futures:
                     future.cancel()
+                self._release(forgotten.needed)
 
     def packed(self, index: Int64[Tensor, " b"], room: Room) -> tuple[Ragged, Int64[Tensor, " b"]]:
         """The pictures, in the room given or where they were decoded; and which ones they are."""
         with self.begun:
-            futures = self.pending.pop(index.numpy().tobytes(), None)
-        found = [one for future in futures or self._begin(index) for one in future.result()]
+            begun = self.pending.pop(index.numpy().tobytes(), None)
+        futures, needed = begun or _Begun(self._begin(index), {})
+        try:
+            found = [one for future in futures for one in future.result()]
+        finally:
+            self._release(needed)
+        chosen = index.tolist()
         if self.decoder == "nvjpeg":
-            return self._on_device(found)
-        parts = [one.data for one in found if isinstance(one.data, np.ndarray)]
-        sizes = torch.tensor([part.shape[1:] for part in parts])
-        chosen = torch.tensor([one.index for one in found])
-        return pack(parts, sizes, self.channels, room, self.pool), chosen
+            return self._on_device(chosen, found)
+        self._replace(chosen, found)
+        sizes = torch.tensor([part.shape[1:] for part in found])
+        return pack(found, sizes, self.channels, room, self.pool), torch.tensor(chosen)
 
-    def _begin(self, index: Tensor) -> "list[Future[list[_Found]]]":
+    def _begin(self, index: Tensor) -> "list[Future[list[Any]]]":
         """Tasks that read, and decode if the CPU does that."""
+        task: Callable[[Sequence[int]], list[Any]]
         task = self._decoded if self.decoder == "cpu" else self._encoded
         return [self.threads.submit(task, part.tolist()) for part in index.split(CHUNK)]
 
-    def _on_device(self, found: "list[_Found]") -> tuple[Ragged, Tensor]:
-        files = [one.data for one in found]
+    def _release(self, needed: Needed) -> None:
+        if self.pieces is not None:
+            self.pieces.release(needed)
+
+    def _on_device(self, chosen: list[int], found: list[Any]) -> tuple[Ragged, Tensor]:
+        files = [one for one in found if not isinstance(one, str)]
         settings = dict(store_size=self.store_size, channels=self.channels)
-        pixels = decode_batch(files, device=self.device, **settings)
-        for i, (one, now) in enumerate(zip(found, pixels, strict=True)):
-            if isinstance(now, str):
-                self._note(one.index, now)
-                found[i] = self._decode(one.index + 1)
-                pixels[i] = torch.from_numpy(found[i].data).to(self.device)
-        good = [x for x in pixels if isinstance(x, Tensor)]
+        pixels = iter(decode_batch(files, device=self.device, **settings))
+        found = [one if isinstance(one, str) else next(pixels) for one in found]
+        self._replace(chosen, found)
+        good = [torch.as_tensor(one, device=self.device) for one in found]
         sizes = torch.tensor([x.shape[1:] for x in good])
         ends = (sizes.prod(1) * self.channels).cumsum(0)
         largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max()))
         flat = torch.cat([x.flatten() for x in good])
-        chosen = torch.tensor([one.index for one in found])
         starts = ends - sizes.prod(1) * self.channels
-        return Ragged(flat, starts, sizes, self.channels, largest), chosen
+        return Ragged(flat, starts, sizes, self.channels, largest), torch.tensor(chosen)
 
-    def _decoded(self, part: Sequence[int]) -> "list[_Found]":
+    def _replace(self, chosen: list[int], found: list[Any]) -> None:
+        """Put pixels of others where there is only a reason, and say which others these are."""
+        failed = [place for place, one in enumerate(found) if isinstance(one, str)]
+        if not failed:
+            return
+        count, taken = len(self.source), set(chosen)
+        others = {place: _others(chosen[place], count) for place in failed}
+        for place in failed:
+            self._note(chosen[place], found[place])
+        tried = broken = 0
+        while failed:
+            now, failed = failed[:CHUNK], failed[CHUNK:]
+            for place in now:
+                # A set that the batch holds wholly has no others.
+                free = (i for i in others[place] if i not in taken or len(taken) >= count)
+                chosen[place] = next(free)
+                taken.add(chosen[place])
+            tried += len(now)
+            for place, one in zip(
+                now, self.pool.map(self._decode, [chosen[place] for place in now]), strict=True
+            ):
+                found[place] = one
+                if isinstance(one, str):
+                    self._note(chosen[place], one)
+                    broken += 1
+                    failed.append(place)
+            if broken >= TRIES and broken >= HOPELESS * tried:
+                raise self._hopeless(broken, tried)
+
+    def _decoded(self, part: Sequence[int]) -> list[np.ndarray | str]:
         """In a process if there are any; what that cannot read is looked at here."""
         if self.processes is None:
             return [self._decode(i) for i in part]
@@ -154,53 +190,27 @@ class Streamed(Pictures):
             return [self._decode(i) for i in part]
         settings = dict(store_size=self.store_size, channels=self.channels)
         found = zip(part, self.processes(handed, **settings), strict=True)
-        return [self._decode(i) if isinstance(x, str) else _Found(i, x) for i, x in found]
+        return [self._decode(i) if isinstance(x, str) else x for i, x in found]
 
-    def _decode(self, index: int) -> "_Found":
-        """A picture's pixels [C, H, W], or those of the next that has any."""
+    def _decode(self, i: int) -> np.ndarray | str:
+        """A picture's pixels [C, H, W], or why there are none."""
         settings = dict(store_size=self.store_size, channels=self.channels)
-        for i in range(index, index + TRIES):
-            now = i % len(self.source)
-            pixels = decoded(lambda now=now: self._read(now), **settings)  # type: ignore[misc]
-            if not isinstance(pixels, str):
-                return _Found(now, np.ascontiguousarray(pixels.transpose(2, 0, 1)))
-            self._note(now, pixels)
-        raise self._hopeless()
+        pixels = decoded(lambda: self._read(i), **settings)
+        return (
+            pixels if isinstance(pixels, str) else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        )
 
-    def _encoded(self, part: Sequence[int]) -> "list[_Found]":
+    def _encoded(self, part: Sequence[int]) -> list[Encoded | str]:
         return [self._fetch(i) for i in part]
 
-    def _fetch(self, index: int) -> "_Found":
-        for i in range(index, index + TRIES):
-            now = i % len(self.source)
-            try:
-                return _Found(now, self._read(now))
-            except (OSError, ValueError) as error:
-                self._note(now, reason(error))
-        raise self._hopeless()
+    def _fetch(self, i: int) -> Encoded | str:
+        try:
+            return self._read(i)
+        except (OSError, ValueError) as error:
+            return reason(error)
 
     def _read(self, i: int) -> Encoded:
-        """From a run that was expected; others alone, for samples from all over the set."""
-        shards = self.shards
-        first = shards.run(i)[0] if shards else i
-        with self.lock:
-            run = self.runs.get(first)
-        if run is not None:
-            with contextlib.suppress(OSError):  # what failed together may still come alone
-                return run.result()[i - first]
-        return self.source.read(i)
-
-    def _run(self, first: int, behind: int) -> None:
-        """Begin to read neighbours, unless they are being read or were lately."""
-        read = self.source.read_run
-        assert read is not None
-        with self.lock:
-            if first not in self.runs:
-                self.runs[first] = self.readers.submit(read, first, behind)
-            self.runs.move_to_end(first)
-            windows = min(LANES * PIECES, WINDOW // self.source.group) // dist.world_size()
-            while len(self.runs) > windows * 5 // 4 + 16:
-                self.runs.popitem(last=False)
+        return self.source.read(i) if self.pieces is None else self.pieces.read(i)
 
     def _note(self, i: int, why: str) -> None:
         noted = (str(self.names[i]), why)
@@ -208,18 +218,24 @@ class Streamed(Pictures):
             if len(self.skipped) < NOTED and noted not in self.skipped:
                 self.skipped.append(noted)
 
-    def _hopeless(self) -> UserError:
+    def _hopeless(self, broken: int, tried: int) -> UserError:
         name, why = self.skipped[-1]
         return UserError(
-            f"{TRIES} pictures of {self.source.name} in a row cannot be read; the last is {name}: "
-            f"{why}. Check that the data are whole and can be reached."
+            f"{broken} of {tried} pictures of {self.source.name} tried in a row cannot be read; "
+            f"the last is {name}: {why}. Check that the data are whole and can be reached."
         )
 
 
-class _Found:
-    """A picture that could be read, and which one it is."""
+class _Begun(NamedTuple):
+    """Tasks of a batch, and the pieces that are kept for it."""
 
-    __slots__ = ("data", "index")
+    futures: list[Future[list[Any]]]
+    needed: Needed
 
-    def __init__(self, index: int, data: Encoded) -> None:
-        self.index, self.data = index, data
+
+def _others(index: int, count: int) -> Iterator[int]:
+    """Pictures to be tried in place of one: all there are, from anywhere, again and again."""
+    key = random.key(0, "instead")
+    start = int(random.bits(key, torch.tensor([index]), 1))
+    for first in itertools.count(start, CHUNK):
+        yield from random.shuffled(key, count, torch.arange(first, first + CHUNK) % count).tolist()
