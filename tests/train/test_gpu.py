@@ -40,7 +40,7 @@ def test_a_compiled_method_is_the_eager_one(name):
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
 
 
-def steps(name, optim, *, recorded, value=None):
+def steps(name, optim, *, recorded):
     """Losses of steps on pictures that lie on the GPU, and the way they were taken."""
     config = METHODS[name](**SMALL[name])
     recipe = Recipe(

@@ -1,5 +1,6 @@
 """The driver: a run that was stopped goes on to the same numbers, bit for bit."""
 
+import contextlib
 import math
 import pickle
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from sightline import api
-from sightline.errors import DivergedError
+from sightline.errors import DivergedError, UserError
 from sightline.runs import Run
 from sightline.train import checkpoint, run, whole
 from sightline.train.guard import Guard
@@ -68,10 +69,9 @@ class Killed(BaseException):
     """What a kill looks like from inside."""
 
 
-@pytest.mark.parametrize(("name", "after"), [("moco", 7), ("byol", 1), ("simclr", 4)])
-def test_a_stopped_run_goes_on_to_the_same_bits(name, after, photos, tmp_path, monkeypatch):
-    """Before the first checkpoint (step 1), right at it (4) and after it (7 of 12)."""
-    whole_run = pretrain(photos, tmp_path / "whole", name)
+@contextlib.contextmanager
+def killed(after):
+    """A run in here dies once it has logged this step."""
     log = Run.log
 
     def log_and_die(self, record):
@@ -79,10 +79,17 @@ def test_a_stopped_run_goes_on_to_the_same_bits(name, after, photos, tmp_path, m
         if record["step"] == after:
             raise Killed
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Run, "log", log_and_die)
-        with pytest.raises(Killed):
-            pretrain(photos, tmp_path / "cut", name)
+        yield
+
+
+@pytest.mark.parametrize(("name", "after"), [("moco", 7), ("byol", 1), ("simclr", 4)])
+def test_a_stopped_run_goes_on_to_the_same_bits(name, after, photos, tmp_path):
+    """Before the first checkpoint (step 1), right at it (4) and after it (7 of 12)."""
+    whole_run = pretrain(photos, tmp_path / "whole", name)
+    with killed(after):
+        pretrain(photos, tmp_path / "cut", name)
     resumed = pretrain(photos, tmp_path / "cut", name, resume=True)
     one, other = checkpoint.load(whole_run), checkpoint.load(resumed)
     assert one["step"] == other["step"] == 12
@@ -134,6 +141,26 @@ def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
             device="cpu",
             out=tmp_path / "named",
         )
+
+
+def test_a_run_does_not_go_on_with_other_pictures(tmp_path):
+    """Epochs would end elsewhere, and rows of a memory be another's."""
+    folder = pictures(tmp_path / "photos", count=36)
+    with killed(5):
+        pretrain(folder, tmp_path / "run", "instdisc")
+    for file in sorted(folder.rglob("*.*"))[:4]:
+        file.unlink()
+    with pytest.raises(UserError, match="begun with 36 pictures, and there are 32 now"):
+        api.resume(tmp_path / "run")
+
+
+def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
+    photos, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("os.sysconf", lambda name: 10)
+    monkeypatch.setattr(whole, "pictures_of", None)
+    with pytest.raises(UserError, match="for each of 36 pictures takes 1,152 bytes"):
+        pretrain(photos, tmp_path / "run", "instdisc")
 
 
 def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path):

@@ -7,7 +7,6 @@ nothing: bf16, channels_last, pinned memory, pictures that are decoded already w
 
 import copy
 import io
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from sightline.data import Source
+from sightline.data.threads import num_workers
 from sightline.errors import UserError
 from sightline.recipe import Recipe, method_name
 from sightline.train.step import DTYPES
@@ -87,7 +87,7 @@ def _batches(seen: _Seen, recipe: Recipe, device: torch.device) -> Iterator[list
         seen,
         batch_size=recipe.batch_size,
         sampler=drawn,
-        num_workers=os.cpu_count() or 1,
+        num_workers=num_workers(),
         pin_memory=device.type == "cuda",
     )
     return iter(loader)

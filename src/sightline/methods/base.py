@@ -104,6 +104,7 @@ class MethodConfig:
 
     shuffles: ClassVar[bool] = False  # has keys whose batch norm can be shuffled
     needs_labels: ClassVar[bool] = False  # only the supervised baseline
+    row_each: ClassVar[bool] = False  # keeps `dim` numbers for each picture of the data
 
     bn: Literal["sync", "split", "shuffle"] = "sync"
     """Batch norm over the whole global batch, or over groups of bn_group pictures; `shuffle`

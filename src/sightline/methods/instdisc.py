@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from sightline.nn import Backbone, Encoder, Memory, mlp
 class InstDiscConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet, released code. The paper has proximal_lambda=30."""
 
+    row_each: ClassVar[bool] = True
     dim: int = 128
     loss: Literal["nce", "softmax"] = "nce"
     num_noise: int = 4096  # draws of NCE for each picture, with replacement
@@ -54,9 +55,8 @@ class InstDisc(Method):
 
     def __init__(self, backbone: Backbone, config: InstDiscConfig, num_pictures: int) -> None:
         super().__init__()
-        head = mlp(backbone.dim, config.dim, last_bias=True)
         self.config, self.num_pictures = config, num_pictures
-        self.student = Encoder(backbone, head)
+        self.student = Encoder(backbone, mlp(backbone.dim, config.dim, last_bias=True))
         self.memory = Memory(num_pictures, config.dim)
         self.register_buffer("normaliser", torch.zeros(()))
 

@@ -22,7 +22,7 @@ class Memory(nn.Module):
 
     def __init__(self, num_pictures: int, dim: int) -> None:
         super().__init__()
-        _refuse_too_large(num_pictures, dim)
+        refuse_too_large(num_pictures, dim)
         bound = math.sqrt(3 / dim)
         self.register_buffer("rows", torch.empty(num_pictures, dim).uniform_(-bound, bound))
 
@@ -44,7 +44,7 @@ class Memory(nn.Module):
         self.rows[index] = torch.where(v.isfinite().all(), moved, old)
 
 
-def _refuse_too_large(num_pictures: int, dim: int) -> None:
+def refuse_too_large(num_pictures: int, dim: int) -> None:
     """Before the rows are made: the system would end the process without a word."""
     needed = 4 * num_pictures * dim
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -13,8 +13,9 @@ from sightline.data import Pictures, Source, open_pictures, open_source, planned
 from sightline.data.loader import check_batches
 from sightline.errors import UserError
 from sightline.evals.baselines import baselines
+from sightline.nn.memory import refuse_too_large
 from sightline.recipe import Data, Recipe, method_name, to_dict
-from sightline.runs import Run, write_json
+from sightline.runs import Run, read_json, write_json
 from sightline.train import measure
 from sightline.train.loop import State
 from sightline.train.memory import fitting
@@ -68,9 +69,21 @@ def go_on(recipe: Recipe, run: Run, device: torch.device, console: Console) -> N
     dist.start(device.type)
     try:
         pictures = pictures_of(recipe, device, console)
+        _refuse_others(run, pictures)
         _finish(recipe, run, pictures, device, console)
     finally:
         dist.stop()
+
+
+def _refuse_others(run: Run, pictures: Pictures) -> None:
+    """A run goes on with the pictures it was begun with: its order is that of their number."""
+    begun = (read_json(run.recipe_path) or {}).get("pictures", len(pictures))
+    if begun != len(pictures):
+        raise UserError(
+            f"{run.path} was begun with {begun:,} pictures, and there are {len(pictures):,} now: "
+            "epochs and batches would not be those of the rest. Bring back what has changed, or "
+            "begin a new run with --out."
+        )
 
 
 def source_of(recipe: Recipe) -> Source:
@@ -83,6 +96,8 @@ def source_of(recipe: Recipe) -> Source:
             "--labels if its sub-folders are classes, or choose a method of `sightline methods` "
             "that learns without."
         )
+    if recipe.method.row_each:  # before hours of decoding
+        refuse_too_large(len(source), recipe.method.dim)  # type: ignore[attr-defined]
     return source
 
 
