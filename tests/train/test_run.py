@@ -79,9 +79,10 @@ def killed(after):
         if record["step"] == after:
             raise Killed
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "log", log_and_die)
-        yield
+        with pytest.raises(Killed):
+            yield
 
 
 @pytest.mark.parametrize(("name", "after"), [("moco", 7), ("byol", 1), ("simclr", 4)])
