@@ -6,8 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.parallel import DistributedDataParallel
 
+from sightline.compiling import HOW
+from sightline.losses import compiled_losses
 from sightline.methods import BASELINES, METHODS
+from sightline.train.compiled import compile_networks
 from tests.methods.small import make, moment, views
 
 ALL = sorted(METHODS | BASELINES)
@@ -145,3 +149,31 @@ def test_it_traces_without_a_graph_break_on_two_processes(two_processes, name):
         for found, expected in losses:
             torch.testing.assert_close(found, expected)
         assert graphs == [graphs[0]] * 4
+
+
+def trained(name):
+    """Graphs after each step of a method compiled as training does, and what broke them."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    method, graphs = make(name), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(HOW, "backend", "aot_eager")
+        patch.delitem(HOW, "options")
+        compile_networks(method)
+        shared = DistributedDataParallel(method, broadcast_buffers=False)
+        for step in range(4):
+            with compiled_losses():
+                loss = shared(views(method, step), moment(step)).loss
+            loss.backward()
+            method.after_step(moment(step))
+            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    return graphs, dict(torch._dynamo.utils.counters["graph_break"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fast_moco", "moco", "swav"])
+def test_compiled_networks_make_the_same_graphs_on_two_processes(two_processes, name):
+    """As DistributedDataParallel runs them, with patches, a queue and prototypes."""
+    for graphs, broken in two_processes(trained, name):
+        assert graphs == [graphs[0]] * 4 and graphs[0] > 2
+        assert not broken
