@@ -21,7 +21,7 @@ from sightline.data.pictures import Pictures
 from sightline.data.threads import num_workers
 from sightline.losses import compiled_losses
 from sightline.methods import DataFacts, Method, Moment
-from sightline.nn import Encoder
+from sightline.nn import encoders
 from sightline.optim import build as build_optimizer
 from sightline.recipe import Recipe
 from sightline.train.compiled import compile_networks
@@ -80,7 +80,10 @@ def bench(
     pictures = pictures_of(recipe, device, None, source)
     bed = _Bed(recipe, pictures, device)
     kinds = bed.passes()
-    each = alone(recipe, kinds, device, seconds)
+    halves = Counter[Pass]()
+    if all(kind.trained for kind in kinds):  # no teacher: forward is the half of what is trained
+        halves.update({kind._replace(trained=False): times for kind, times in kinds.items()})
+    each = alone(recipe, kinds | halves, device, seconds)
     limit = sum(each[kind] * times for kind, times in kinds.items())
 
     def part(label: str, ms: float) -> None:
@@ -88,10 +91,8 @@ def bench(
         rate = f"{1000 * n / ms:11,.0f} pictures/s{limit / ms:8.0%} of limit"
         console.print(f"{label:<29}{ms:10.2f} ms{rate}", highlight=False, soft_wrap=True)
 
-    if all(kind.trained for kind in kinds):  # no teacher: the forward half of what follows
-        halves = Counter({kind._replace(trained=False): times for kind, times in kinds.items()})
-        spent = alone(recipe, halves, device, seconds)
-        part("network, forward only", sum(spent[kind] * times for kind, times in halves.items()))
+    if halves:
+        part("network, forward only", sum(each[kind] * times for kind, times in halves.items()))
     for trained, label in ((False, "forward"), (True, "forward and backward")):
         own = [each[kind] * times for kind, times in kinds.items() if kind.trained == trained]
         if own:
@@ -190,9 +191,10 @@ class _Bed:
     def loss(self) -> Any:
         """Queue and loss, on embeddings that cost nothing."""
         with torch.no_grad():
-            dim = copy.deepcopy(self.method.student)(self.views[0].float())[1].shape[1]
+            one = self.views[0][:1].float()
+            dim = copy.deepcopy(self.method.student).eval()(one)[1].shape[1]
         method: Any = copy.deepcopy(self.method)
-        for encoder in (part for part in method.modules() if isinstance(part, Encoder)):
+        for encoder in encoders(method):
             encoder.projector = nn.Identity()
         if getattr(method, "predictor", None) is not None:
             method.predictor = nn.Identity()
@@ -201,7 +203,7 @@ class _Bed:
     def _on_cheap(self, method: Method, dim: int) -> Any:
         """A step of the method, forward and backward, with features of this width for nothing."""
         cheap = _Cheap(self.recipe.data.channels, dim).to(self.device)
-        for encoder in (part for part in method.modules() if isinstance(part, Encoder)):
+        for encoder in encoders(method):
             encoder.backbone = copy.deepcopy(cheap)  # type: ignore[assignment]
         if compiles(self.recipe, self.device):
             compile_networks(method)

@@ -7,6 +7,7 @@ out, and shared memory for the pixels.
 import gc
 import mmap
 import os
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -75,5 +76,10 @@ def answered(handed: list[Handed], room: np.ndarray, **how: int) -> list[Any]:
 
 def here(one: Handed, **how: int) -> np.ndarray | str:
     """A picture's pixels [C, H, W], or why it has none."""
-    pixels = decoded(lambda: whole(one) if isinstance(one, str) else one, **how)
+    return planes(lambda: whole(one) if isinstance(one, str) else one, **how)
+
+
+def planes(read: Callable[[], bytes | np.ndarray], **how: int) -> np.ndarray | str:
+    """The pixels [C, H, W] of what is read, or why there are none."""
+    pixels = decoded(read, **how)
     return pixels if isinstance(pixels, str) else np.ascontiguousarray(pixels.transpose(2, 0, 1))

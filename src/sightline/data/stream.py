@@ -15,12 +15,13 @@ from torch import Tensor
 
 from sightline import random
 from sightline.data.decoders import decoders_for
+from sightline.data.decoding import planes
 from sightline.data.nvjpeg import decode_batch
 from sightline.data.order import Shards
 from sightline.data.pictures import Pictures, Room, pack
 from sightline.data.pieces import Encoded, Needed, Pieces
 from sightline.data.source import Source
-from sightline.data.threads import decoded, own_workers, reason, silence
+from sightline.data.threads import own_workers, reason, silence
 from sightline.errors import UserError
 from sightline.ragged import Ragged
 
@@ -194,11 +195,7 @@ class Streamed(Pictures):
 
     def _decode(self, i: int) -> np.ndarray | str:
         """A picture's pixels [C, H, W], or why there are none."""
-        settings = dict(store_size=self.store_size, channels=self.channels)
-        pixels = decoded(lambda: self._read(i), **settings)
-        return (
-            pixels if isinstance(pixels, str) else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-        )
+        return planes(lambda: self._read(i), store_size=self.store_size, channels=self.channels)
 
     def _encoded(self, part: Sequence[int]) -> list[Encoded | str]:
         return [self._fetch(i) for i in part]

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sightline.compiling import HOW
 from sightline.errors import UserError
-from sightline.nn.encoder import Encoder, Teacher
+from sightline.nn.encoder import Teacher, encoders
 from sightline.nn.norm import BatchNorm, Statistics
 
 Run = Callable[..., Tensor]
@@ -30,15 +30,14 @@ def chunked(method: nn.Module, size: int, *, compiled: bool = False) -> None:
     """
     teachers = [part for part in method.modules() if isinstance(part, Teacher)]
     views = {id(teacher.net): teacher.keys_each for teacher in teachers}
-    for part in method.modules():
-        if isinstance(part, Encoder):
-            rows = size * views.get(id(part), 1)
-            refuse_chunk(rows, part.backbone)
-            norms = batch_norms(part.backbone)
-            for name in ("forward", "upto", "onward"):  # the ways in that heads and patches use
-                if (run := getattr(part.backbone, name, None)) is not None:
-                    run = torch.compile(run, **HOW) if compiled else run
-                    setattr(part.backbone, name, partial(in_chunks, run, norms, rows))
+    for encoder in encoders(method):
+        backbone, rows = encoder.backbone, size * views.get(id(encoder), 1)
+        refuse_chunk(rows, backbone)
+        norms = batch_norms(backbone)
+        for name in ("forward", "upto", "onward"):  # the ways in that heads and patches use
+            if (run := getattr(backbone, name, None)) is not None:
+                run = torch.compile(run, **HOW) if compiled else run
+                setattr(backbone, name, partial(in_chunks, run, norms, rows))
 
 
 def refuse_chunk(size: int, backbone: nn.Module) -> None:

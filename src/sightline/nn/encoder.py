@@ -1,6 +1,7 @@
 """Backbone, student and teacher networks."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,6 +42,11 @@ class Encoder(nn.Module):
             return [self(x) for x in views]
         h = self.backbone(torch.cat(views)).split(len(views[0]))
         return [(part, self.projector(part)) for part in h]
+
+
+def encoders(module: nn.Module) -> Iterator[Encoder]:
+    """Those that a method holds, the teacher's too."""
+    return (part for part in module.modules() if isinstance(part, Encoder))
 
 
 class Teacher(nn.Module):

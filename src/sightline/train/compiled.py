@@ -17,7 +17,7 @@ from torch import nn
 from sightline.compiling import HOW
 from sightline.data.cache import default_folder
 from sightline.methods import Method
-from sightline.nn import Encoder
+from sightline.nn import encoders
 
 
 def keep_code() -> None:
@@ -39,7 +39,7 @@ def compile_networks(method: Method, *, backbones: bool = True) -> None:
     # A function is compiled eight times and then no more: earlier runs of this process, with other
     # shapes, must not use that up. What they compiled is still on the disk.
     torch.compiler.reset()
-    for encoder in (part for part in method.modules() if isinstance(part, Encoder)):
+    for encoder in encoders(method):
         whole = (encoder, encoder.backbone) if backbones else ()
         for part in (*whole, encoder.projector):  # whichever a method calls
             part.compile(**HOW)
