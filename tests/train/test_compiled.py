@@ -15,7 +15,7 @@ from sightline.evals.features import evaluating
 from sightline.methods import BASELINES, METHODS
 from sightline.recipes import recipe
 from sightline.train import step
-from sightline.train.compiled import compile_networks
+from sightline.train.compiled import compile_networks, keep_code
 from tests.methods.small import make, moment, views
 
 
@@ -63,6 +63,14 @@ def test_compiled_code_is_kept_where_it_is_found_again(chunk, monkeypatch, tmp_p
         step.settle(replace(recipe("moco.cifar10_r18_200ep"), chunk=chunk), torch.device("cpu"))
         assert tracing.autograd_cache_allow_custom_autograd_functions
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "sightline" / "compiled")
+
+
+def test_a_cache_folder_that_takes_nothing_is_no_reason_to_stop(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    keep_code()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
 
 
 def test_earlier_runs_of_a_process_use_nothing_up(monkeypatch):

@@ -6,6 +6,7 @@ to: in its backward pass the compiler (torch 2.11) reads the keys again, after t
 overwritten them. Losses are compiled by themselves (`compiled_losses`).
 """
 
+import contextlib
 import os
 import warnings
 from pathlib import Path
@@ -25,8 +26,9 @@ def keep_code() -> None:
     # Losses and crops want all of float32; the networks are in bf16 anyway.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(default_folder() / "compiled")
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # where nothing can be written, torch has a place of its own
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     # Batch norm over groups brings its own gradient, which lies in the graph that the key is of.
     tracing.autograd_cache_allow_custom_autograd_functions = True
 
