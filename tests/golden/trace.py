@@ -1,9 +1,13 @@
 """Three training steps of every method in float64, as numbers that must not change by accident.
 
-`python -m tests.golden.trace` records them anew; a commit that does so says why they changed.
+Weights and sums are looked up by the names that parameters had when the traces were recorded;
+RECORDED_NAMES translates today's. `traces.json` holds for every machine to rounding; `exact.json`
+was recorded on one kind of processor and holds there to the last bit.
+`python -m tests.golden.trace` records both again; a commit that does so says why they changed.
 """
 
 import json
+import platform
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,6 +30,9 @@ from sightline.views import View
 from tests.methods.small import SMALL
 
 RECORDED = Path(__file__).with_name("traces.json")
+EXACT = Path(__file__).with_name("exact.json")
+# Today's name of a part of a state dict, and the one it had when the traces were recorded.
+RECORDED_NAMES: dict[str, str] = {}
 STEPS, BATCH, SIZE, PICTURES, CLASSES = 3, 8, 16, 40, 5
 WARM = Schedule(warmup_epochs=0.5, warmup_start=0.5)
 SGD = Optim(lr=3.0, schedule=WARM)
@@ -86,17 +93,39 @@ def trace(case: str) -> dict[str, Any]:
     for key, value in method.state_dict().items():
         if value.is_floating_point():
             # Unequal weights: neither another order nor another direction leaves the sum alone.
+            key = recorded_name(key)
             weighted = value.flatten() * numbers(key, 1, value.numel())[0]
             part = key.split(".")[0]
             sums[part] = sums.get(part, 0.0) + weighted.abs().sum().item()
     return {"losses": losses, "sums": sums}
 
 
+def recorded_name(key: str) -> str:
+    """The name that a tensor of the state dict had when the traces were recorded."""
+    for new, old in RECORDED_NAMES.items():
+        if key == new or key.startswith(f"{new}."):
+            return old + key.removeprefix(new)
+    return key
+
+
+def processor() -> str:
+    """What decides the last bit of a sum on a CPU: its vector instructions, its kind, and torch."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if platform.system() == "Linux" else []
+    fields = [
+        line.split(":", 1)[1].strip()
+        for line in lines
+        if ":" in line and line.startswith(("model", "cpu family"))
+    ]
+    capability = torch.backends.cpu.get_cpu_capability()
+    return " ".join([torch.__version__, capability, *dict.fromkeys(fields)])
+
+
 def settle(method: torch.nn.Module) -> None:
     """Weights from our own numbers: torch's normal ones differ in the last bit by processor."""
     for key, value in method.state_dict().items():
         if value.ndim > 1:
-            rows = numbers(key.replace("teacher.net.", "student."), len(value), value[0].numel())
+            name = recorded_name(key).replace("teacher.net.", "student.")
+            rows = numbers(name, len(value), value[0].numel())
             value.copy_(F.normalize(rows, dim=1).view(value.shape))
 
 
@@ -115,4 +144,6 @@ def batch(config: Any, step: int) -> Batch:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    RECORDED.write_text(json.dumps({case: trace(case) for case in CASES}, indent=1) + "\n")
+    traces = {case: trace(case) for case in CASES}
+    RECORDED.write_text(json.dumps(traces, indent=1) + "\n")
+    EXACT.write_text(json.dumps({"recorded_on": processor(), "traces": traces}, indent=1) + "\n")
