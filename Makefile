@@ -14,8 +14,8 @@ install: .venv/.installed
 	touch $@
 
 demo: install
-	$(BIN)/sightline pretrain shapes --recipe simclr.shapes --device cpu --out runs/demo --overwrite
-	$(BIN)/sightline evaluate runs/demo --labeled shapes
+	$(BIN)/selfsight pretrain shapes --recipe simclr.shapes --device cpu --out runs/demo --overwrite
+	$(BIN)/selfsight evaluate runs/demo --labeled shapes
 	@echo "Open runs/demo/report.html in a browser."
 
 lint: install

@@ -2,7 +2,7 @@
 
 Every page is a Markdown file of the repository. A page of a method holds a marker
 
-    <!-- forward: sightline.methods.moco.MoCo -->
+    <!-- forward: selfsight.methods.moco.MoCo -->
 
 and under it a table with notes. The marker becomes that class's `forward`, or the function of that
 name, as the source has it now, and each note stands beside the line that holds its first column.
@@ -27,7 +27,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer, get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from sightline.errors import UserError
+from selfsight.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = re.compile(r"<!-- forward: (?P<name>[\w.]+) -->\n(?P<notes>(?:\|.*\n)*)")
@@ -152,7 +152,7 @@ def body(page: Page, root: Path) -> str:
     if "<!-- forward:" in text:
         raise UserError(
             f"{page.source} has a forward marker that cannot be read. Write it on a line of its "
-            "own as `<!-- forward: sightline.methods.NAME.Class -->`."
+            "own as `<!-- forward: selfsight.methods.NAME.Class -->`."
         )
     made = converter().render(text)
     for comment, table in forwards.items():
@@ -163,7 +163,7 @@ def body(page: Page, root: Path) -> str:
 @cache
 def converter() -> MarkdownIt:
     """Markdown with tables; headings get anchors, tables scroll, links follow the pages."""
-    md = MarkdownIt("commonmark", {"highlight": coloured}).enable("table")
+    md = MarkdownIt("commonmark", {"highlight": colored}).enable("table")
     md.core.ruler.push("anchors", lambda state: anchor(state.tokens))
     md.core.ruler.push("links", lambda state: relink(state.tokens))
     md.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
@@ -193,7 +193,7 @@ def relink(tokens: list[Token]) -> None:
         token.attrSet("href", path + mark + place)
 
 
-def coloured(code: str, language: str, _: object) -> str:
+def colored(code: str, language: str, _: object) -> str:
     """Code with spans for the parts of its language; plain where there is none."""
     try:
         lexer = get_lexer_by_name(language) if language else None

@@ -1,4 +1,4 @@
-"""Small folders of pictures, and runs on them that take a second or two."""
+"""Small folders of images, and runs on them that take a second or two."""
 
 import numpy as np
 from PIL import Image
@@ -6,14 +6,14 @@ from PIL import Image
 QUICK = ("--device", "cpu", "--epochs", "2", "--batch-size", "8", "--log-every", "1")
 
 
-def pictures(folder, count=24, size=(40, 32), classes=("cats", "dogs"), ending="jpg"):
-    """Noise around a colour for each class, a sub-folder each."""
+def images(folder, count=24, size=(40, 32), classes=("cats", "dogs"), ending="jpg"):
+    """Noise around a color for each class, a sub-folder each."""
     rng = np.random.default_rng(0)
     for i in range(count):
         name = classes[i % len(classes)]
-        colour = np.random.default_rng(i % len(classes) + 1).integers(0, 255, 3)
-        pixels = np.clip(colour + rng.normal(0, 40, (size[1], size[0], 3)), 0, 255)
-        path = folder / name / f"picture {i:03d}.{ending}"
+        color = np.random.default_rng(i % len(classes) + 1).integers(0, 255, 3)
+        pixels = np.clip(color + rng.normal(0, 40, (size[1], size[0], 3)), 0, 255)
+        path = folder / name / f"image {i:03d}.{ending}"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.astype(np.uint8)).save(path)
     return folder

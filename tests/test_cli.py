@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from sightline.cli import main, split_settings
-from sightline.methods import METHODS
-from sightline.runs import Run
-from tests.folders import QUICK, pictures
+from selfsight.cli import main, split_settings
+from selfsight.methods import METHODS
+from selfsight.run_folder import Run
+from tests.folders import QUICK, images
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    return pictures(tmp_path_factory.mktemp("data") / "photos")
+    return images(tmp_path_factory.mktemp("data") / "photos")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def fails(capsys, *words, code=2):
 
 
 def test_help_needs_no_torch_and_less_than_a_second():
-    code = "import sys; from sightline.cli import main; main(['pretrain', '--help'])"
+    code = "import sys; from selfsight.cli import main; main(['pretrain', '--help'])"
     begun = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code],
@@ -79,7 +79,7 @@ def test_evaluate_with_labels_writes_knn_and_linear(finished, photos, capsys):
         result = finished.result(name)
         assert 0 <= result["accuracy"] <= 1 and 0 <= result["untrained_accuracy"] <= 1
         assert result["settings"]["train"] + result["settings"]["test"] == 24
-    # The classes are two colours, which an untrained network tells apart as well.
+    # The classes are two colors, which an untrained network tells apart as well.
     assert finished.result("linear")["accuracy"] >= 0.75
 
 
@@ -96,7 +96,7 @@ def test_doctor_tells_what_is_there_and_what_would_be_done(photos, capsys):
     assert found["count"] == 24 and found["short_side"] == 32
     assert found["recipe"]["method"]["name"] in METHODS
     main(["doctor", str(photos), "--device", "cpu"])
-    assert "24 pictures" in capsys.readouterr().out
+    assert "24 images" in capsys.readouterr().out
 
 
 def test_methods_and_recipes_list_what_exists(capsys):
@@ -164,14 +164,14 @@ def test_a_mistake_gets_a_sentence_and_status_2(case, photos, tmp_path, capsys):
 
 
 def test_what_cannot_be_read_is_named_and_left_out(tmp_path, capsys):
-    folder = pictures(tmp_path / "photos")
-    (folder / "cats/broken.jpg").write_bytes(b"not a picture")
+    folder = images(tmp_path / "photos")
+    (folder / "cats/broken.jpg").write_bytes(b"not an image")
     (folder / "cats/phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(64))
     main(["pretrain", str(folder), *QUICK, "--out", str(tmp_path / "run")])
     said = " ".join(capsys.readouterr().err.split())
     assert "broken.jpg" in said
-    assert "sightline[heic]" in said
-    assert json.loads((tmp_path / "run/recipe.json").read_text())["pictures"] == 24
+    assert "selfsight[heic]" in said
+    assert json.loads((tmp_path / "run/recipe.json").read_text())["images"] == 24
 
 
 def test_settings_are_told_from_the_commands_own_words():

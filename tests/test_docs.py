@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from docs.build import ROOT, build
 
-from sightline.errors import UserError
-from sightline.methods import BASELINES, METHODS
-from sightline.recipes import RECIPES
+from selfsight.errors import UserError
+from selfsight.methods import BASELINES, METHODS
+from selfsight.recipes import RECIPES
 
 PAGES = sorted([*METHODS, *BASELINES, "eqco"])
 SECTIONS = ("The idea", "The equation", "Our forward", "Recipe", "Where", "Published numbers")
@@ -31,8 +31,8 @@ def copied(tmp_path):
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copyfile(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "src/sightline/methods", tmp_path / "src/sightline/methods")
-    shutil.copytree(ROOT / "src/sightline/losses", tmp_path / "src/sightline/losses")
+    shutil.copytree(ROOT / "src/selfsight/methods", tmp_path / "src/selfsight/methods")
+    shutil.copytree(ROOT / "src/selfsight/losses", tmp_path / "src/selfsight/losses")
     return tmp_path
 
 
@@ -120,7 +120,7 @@ def test_a_note_without_a_line_stops_the_build(copied, tmp_path):
 
 
 def test_a_step_without_a_note_stops_the_build(copied, tmp_path):
-    source = copied / "src/sightline/methods/moco.py"
+    source = copied / "src/selfsight/methods/moco.py"
     changed(source, "        h, q = self", "        x_q = x_q.flip(3)\n        h, q = self")
     with pytest.raises(UserError, match=r"no note for the step `x_q = x_q.flip\(3\)` of forward"):
         build(tmp_path / "site", copied)
@@ -128,5 +128,5 @@ def test_a_step_without_a_note_stops_the_build(copied, tmp_path):
 
 def test_a_marker_that_names_nothing_stops_the_build(copied, tmp_path):
     changed(copied / "docs/methods/moco.md", "methods.moco.MoCo", "methods.moco.Gone")
-    with pytest.raises(UserError, match=r"sightline.methods.moco has none"):
+    with pytest.raises(UserError, match=r"selfsight.methods.moco has none"):
         build(tmp_path / "site", copied)

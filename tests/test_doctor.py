@@ -3,7 +3,7 @@ from json import dumps
 
 import pytest
 
-from sightline import doctor
+from selfsight import doctor
 from tests.data.made import parquet, pixels, png, write
 
 
@@ -22,7 +22,7 @@ def test_an_examination_tells_what_is_there(folder):
     assert (found.smallest, found.largest) == ((20, 10), (60, 50))
     assert (found.short_side, found.channels, found.classes) == (30, 3, 0)
     assert found.modes == {"RGB": 4}
-    assert found.unreadable == (("broken.jpg", "not a picture that Pillow knows"),)
+    assert found.unreadable == (("broken.jpg", "not an image that Pillow knows"),)
     assert found.duplicates == (("1.png", "again.png"),)
     mean = 3 * (200 + 1200 + 1200 + 3000) / 4
     assert found.bytes_in_memory == int(mean * 5) and found.fits_in_memory
@@ -32,11 +32,11 @@ def test_an_examination_is_json_and_words(folder):
     found = doctor.examine(folder)
     dumps(asdict(found))
     words = doctor.words(found)
-    for part in ("5 pictures", "20x10 to 60x50", "broken.jpg", "1.png = again.png"):
+    for part in ("5 images", "20x10 to 60x50", "broken.jpg", "1.png = again.png"):
         assert part in words
 
 
-def test_grey_pictures_have_one_channel(tmp_path):
+def test_gray_images_have_one_channel(tmp_path):
     write(tmp_path / "1.png", pixels()[..., 0])
     assert doctor.examine(tmp_path).channels == 1
     write(tmp_path / "2.png", pixels())

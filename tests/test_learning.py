@@ -7,16 +7,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from sightline import api
-from sightline.data import load, open_source
-from sightline.methods import BASELINES, METHODS, DataFacts
-from sightline.nn.patches import Patches
-from sightline.optim import Schedule
-from sightline.recipe import Recipe
-from sightline.recipes import recipe
-from sightline.runs import Run
-from sightline.train.measure import online_knn
-from sightline.train.run import build, pretrain
+from selfsight import api
+from selfsight.data import load, open_source
+from selfsight.methods import BASELINES, METHODS, DataFacts
+from selfsight.nn.patch_student import Patches
+from selfsight.optim import Schedule
+from selfsight.recipe import Recipe
+from selfsight.recipes import recipe
+from selfsight.run_folder import Run
+from selfsight.runs.results import online_knn
+from selfsight.train.pretrain import build, pretrain
 
 # What all methods share: the demo's recipe with larger crops, since most of a shape must be seen
 # to tell it, heads for a narrow network, and a higher rate for some hundred steps.
@@ -46,9 +46,9 @@ OWN: dict[str, dict] = {
     "swav": {"num_prototypes": 32, "num_small": 0, "freeze_steps": 32, "temperature": 0.3},
     "vicreg": {"dim": 128},
 }
-# These got stronger colours; InstDisc did not learn with them (18.5 %).
+# These got stronger colors; InstDisc did not learn with them (18.5 %).
 STRONG = ("byol", "fast_moco", "mocov3", "msbreg", "simsiam")
-STRONG_COLOUR = {"jitter": (0.8, 0.8, 0.8, 0.2), "grey": 0.4}
+STRONG_COLOR = {"jitter": (0.8, 0.8, 0.8, 0.2), "gray": 0.4}
 # InstDisc, JCL and MoCo, whose heads have no batch norm, failed at rates of 0.01 and more.
 CHANGES: dict[str, dict] = {
     "byol": {"batch_size": 64},
@@ -69,8 +69,8 @@ def short(name: str) -> Recipe:
     known = {field.name for field in fields(kind)}
     heads = {key: value for key, value in HEADS.items() if key in known}
     method = kind(**heads | OWN.get(name, {}))
-    colour = STRONG_COLOUR if name in STRONG else {}
-    view = replace(demo.views[0], scale=SCALE, **colour)
+    color = STRONG_COLOR if name in STRONG else {}
+    view = replace(demo.views[0], scale=SCALE, **color)
     changes = SHARED | CHANGES.get(name, {})
     rates = {key: changes.pop(key) for key in ("lr", "predictor_lr") if key in changes}
     return replace(
@@ -83,7 +83,7 @@ def short(name: str) -> Recipe:
     )
 
 
-def learnt(out, *settings, method=None, recipe=None, epochs, data="shapes"):
+def learned(out, *settings, method=None, recipe=None, epochs, data="shapes"):
     """kNN accuracy of a short run and of its untrained network, and the verdict."""
     torch.set_num_threads(2)
     run = api.pretrain(
@@ -95,14 +95,14 @@ def learnt(out, *settings, method=None, recipe=None, epochs, data="shapes"):
 
 @pytest.mark.slow
 def test_the_demo_recipe_learns_shapes(tmp_path):
-    trained, untrained, verdict = learnt(tmp_path / "run", recipe="simclr.shapes", epochs=16)
+    trained, untrained, verdict = learned(tmp_path / "run", recipe="simclr.shapes", epochs=16)
     assert trained > untrained + 0.15
     assert verdict["verdict"] == "learning"
 
 
 @pytest.mark.slow
 def test_byol_without_its_predictor_is_called_collapsed(tmp_path):
-    *_, verdict = learnt(
+    *_, verdict = learned(
         tmp_path / "run", "--method.no-predictor", method="byol", epochs=12, data="digits"
     )
     assert verdict["verdict"] == "collapsed"
@@ -113,7 +113,7 @@ def test_byol_without_its_predictor_is_called_collapsed(tmp_path):
 def test_a_queue_far_older_than_the_encoder_is_named(tmp_path):
     """Keys of nine epochs under a teacher that forgets within a step."""
     settings = ["--method.queue-size", "12800", "--method.momentum", "0.0"]
-    *_, verdict = learnt(tmp_path / "run", *settings, method="moco", epochs=12, data="digits")
+    *_, verdict = learned(tmp_path / "run", *settings, method="moco", epochs=12, data="digits")
     assert verdict["verdict"] != "learning" or "queue" in verdict["sentence"]
     assert "queue" in verdict["sentence"]
 

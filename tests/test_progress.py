@@ -1,7 +1,7 @@
 """Progress is told once something has taken a moment, and only then."""
 
-from sightline import progress
-from sightline.progress import shown
+from selfsight import progress
+from selfsight.progress import shown
 
 
 def test_long_work_says_how_far_it_is_where_there_is_no_terminal(capsys, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.folders import pictures
+from tests.folders import images
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", README.read_text(), re.DOTALL)
@@ -18,17 +18,17 @@ COMMANDS = [
     for kind, text in BLOCKS
     if kind == "sh"
     for line in text.splitlines()
-    if line.startswith(("sightline", "torchrun"))
+    if line.startswith(("selfsight", "torchrun"))
 ]
 SHORTER = ["--epochs", "2", "--device", "cpu"]  # what a test can afford
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with pictures called as in the README."""
+    """A folder with images called as in the README."""
     folder = tmp_path_factory.mktemp("home")
-    pictures(folder / "photos", count=160, size=(96, 80))
-    pictures(folder / "data", count=40, size=(96, 80))
+    images(folder / "photos", count=160, size=(96, 80))
+    images(folder / "data", count=40, size=(96, 80))
     return folder
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sightline.methods import BASELINES, METHODS
-from sightline.recipes import FILES, RECIPES
+from selfsight.methods import BASELINES, METHODS
+from selfsight.recipes import FILES, RECIPES
 from tests.methods.small import SMALL
 
 NAMED = METHODS | BASELINES
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src/sightline"
+SOURCE = ROOT / "src/selfsight"
 METHOD_FILES = [p for p in (SOURCE / "methods").glob("*.py") if p.stem not in ("__init__", "base")]
 
 
@@ -27,7 +27,7 @@ def test_a_method_is_found_by_its_name():
     """Key, file, recipe file and small settings for the contract tests."""
     assert {p.stem for p in METHOD_FILES} == set(NAMED) == set(FILES) == set(SMALL)
     for name, config in NAMED.items():
-        assert inspect.getmodule(config).__name__ == f"sightline.methods.{name}"
+        assert inspect.getmodule(config).__name__ == f"selfsight.methods.{name}"
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -59,6 +59,6 @@ def test_commands_start_without_a_compiler():
     """Importing one, or what imports it, would add seconds to every command."""
     heavy = ("torch._dynamo", "torchvision", "sklearn", "timm", "triton")
     names = f"[name for name in {heavy} if name in sys.modules]"
-    text = f"import sys, sightline.api, sightline.bench; print({names})"
+    text = f"import sys, selfsight.api, selfsight.bench; print({names})"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -4,15 +4,15 @@ import jaxtyping
 import pytest
 import torch
 
-from sightline.backbones import BackboneConfig, stem_for
-from sightline.errors import UserError
-from sightline.nn import Backbone
+from selfsight.backbones import BackboneConfig, stem_for
+from selfsight.errors import UserError
+from selfsight.nn import Backbone
 
 
 @pytest.mark.parametrize(
     ("size", "stem"), [(28, "lowres"), (32, "lowres"), (64, "lowres"), (65, "imagenet")]
 )
-def test_small_pictures_get_the_low_resolution_stem(size, stem):
+def test_small_images_get_the_low_resolution_stem(size, stem):
     assert stem_for(size) == stem
     with torch.device("meta"):
         network = BackboneConfig(name="resnet18", image_size=size).build()
@@ -42,7 +42,7 @@ def test_an_unknown_timm_model_offers_the_nearest():
 
 def test_a_size_that_a_timm_model_cannot_take_is_a_sentence():
     config = BackboneConfig(name="timm:swinv2_tiny_window8_256", image_size=36)
-    with pytest.raises(UserError, match="cannot take pictures of 36 x 36 with 3 channels"):
+    with pytest.raises(UserError, match="cannot take images of 36 x 36 with 3 channels"):
         config.build()
 
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torchvision
 
-from sightline.backbones import BACKBONES, BackboneConfig
-from sightline.backbones.resnet import Bottleneck, ResNet
-from sightline.nn.norm import convert
+from selfsight.backbones import BACKBONES, BackboneConfig
+from selfsight.backbones.resnet import Bottleneck, ResNet
+from selfsight.nn.batch_norm import convert
 
 
-def pictures(size=64, channels=3):
+def images(size=64, channels=3):
     generator = torch.Generator().manual_seed(0)
     return torch.randn(2, channels, size, size, generator=generator)
 
@@ -23,7 +23,7 @@ def test_weights_load_into_torchvision_and_give_its_features(name):
     theirs.fc = torch.nn.Identity()
     weights = {key: value.clone() for key, value in ours.state_dict().items()}
     theirs.load_state_dict(weights, strict=True, assign=True)
-    x = pictures()
+    x = images()
     for mode in (True, False):  # the second with running statistics that the first has moved
         ours.train(mode)
         theirs.train(mode)
@@ -71,21 +71,21 @@ def test_every_network_gives_rows_of_its_width(name):
 @pytest.mark.parametrize(("stem", "side"), [("imagenet", 8), ("lowres", 32)])
 def test_the_low_resolution_stem_keeps_every_pixel(stem, side):
     network = BackboneConfig(name="resnet10_narrow", stem=stem).build()
-    assert network.stem(pictures(32)).shape == (2, 16, side, side)
-    assert network.upto(pictures(32), 4).shape[2:] == (max(side // 8, 1),) * 2
+    assert network.stem(images(32)).shape == (2, 16, side, side)
+    assert network.upto(images(32), 4).shape[2:] == (max(side // 8, 1),) * 2
 
 
 @pytest.mark.parametrize("channels", [1, 4])
-def test_pictures_may_have_any_number_of_channels(channels):
+def test_images_may_have_any_number_of_channels(channels):
     network = BackboneConfig(name="resnet10_narrow", in_channels=channels).build()
-    assert network(pictures(32, channels)).shape == (2, 128)
+    assert network(images(32, channels)).shape == (2, 128)
 
 
 @pytest.mark.parametrize("stage", range(5))
 def test_up_to_a_stage_and_onward_is_the_whole(stage):
     torch.manual_seed(0)
     network = BackboneConfig(name="resnet10_narrow").build().eval()
-    x = pictures(32)
+    x = images(32)
     assert torch.equal(network.onward(network.upto(x, stage), stage), network(x))
 
 

@@ -8,12 +8,12 @@ import timm
 import torch
 from torch import nn
 
-from sightline.backbones import BackboneConfig
-from sightline.backbones.count import multiply_adds, parameters
-from sightline.backbones.vit import TokenBatchNorm, ViT, positions
-from sightline.errors import UserError
-from sightline.nn import Encoder, Teacher
-from sightline.recipes import recipe
+from selfsight.backbones import BackboneConfig
+from selfsight.backbones.flops import multiply_adds, parameters
+from selfsight.backbones.vit import TokenBatchNorm, ViT, positions
+from selfsight.errors import UserError
+from selfsight.nn import Encoder, Teacher
+from selfsight.recipes import recipe
 
 REFERENCE = Path(__file__).parents[1] / "reference" / "mocov3_sincos.npz"
 
@@ -23,7 +23,7 @@ def small(**settings):
     return ViT(24, 2, 3, **{"patch": 4, "image_size": 16, **settings})
 
 
-def pictures(size=16, dtype=torch.float32):
+def images(size=16, dtype=torch.float32):
     g = torch.Generator().manual_seed(1)
     return torch.randn(3, 3, size, size, generator=g, dtype=dtype)
 
@@ -41,7 +41,7 @@ def test_weights_load_into_timm_and_give_its_features():
         img_size=16, patch_size=4, embed_dim=24, depth=2, num_heads=3, num_classes=0
     )
     theirs.load_state_dict(dict(ours.state_dict()) | {"pos_embed": ours.pos_embed})
-    torch.testing.assert_close(ours(pictures()), theirs(pictures()), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours(images()), theirs(images()), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_weights_load_into_timm_and_give_its_features():
     ],
 )
 def test_size_and_cost_are_those_of_the_tables(name, millions, giga):
-    """MoCo v3, table 3 (multiply-adds per picture of 224 pixels) and figure 8.
+    """MoCo v3, table 3 (multiply-adds per image of 224 pixels) and figure 8.
 
     The table's 632 million for ViT-H count a classifier of 1000 classes, which is not here.
     """
@@ -94,7 +94,7 @@ def test_a_frozen_patch_projection_gets_no_gradient_and_the_teacher_keeps_it(fro
     student = Encoder(small(freeze_patch=frozen), nn.Linear(24, 4))
     teacher = Teacher(student)
     before = student.backbone.patch_embed.proj.weight.clone()
-    student(pictures())[1].sum().backward()
+    student(images())[1].sum().backward()
     torch.optim.SGD([p for p in student.parameters() if p.requires_grad], lr=0.1).step()
     teacher.follow(student, 0.9)
     kept = teacher.net.backbone.patch_embed.proj.weight
@@ -112,7 +112,7 @@ def test_vit_bn_has_batch_norm_before_each_mlp_and_nowhere_else():
     assert isinstance(network.norm, nn.LayerNorm)
 
 
-def test_token_batch_norm_is_batch_norm_over_pictures_and_tokens():
+def test_token_batch_norm_is_batch_norm_over_images_and_tokens():
     x = torch.randn(3, 7, 24) * 2 + 1
     theirs = nn.BatchNorm1d(24)
     expected = theirs(x.flatten(0, 1)).unflatten(0, (3, 7))
@@ -121,17 +121,17 @@ def test_token_batch_norm_is_batch_norm_over_pictures_and_tokens():
     torch.testing.assert_close(ours.bn.running_mean, theirs.running_mean)
 
 
-def test_a_picture_of_another_size_gets_positions_of_its_own():
+def test_an_image_of_another_size_gets_positions_of_its_own():
     made_for_16, made_for_32 = small(), small(image_size=32)
     made_for_32.load_state_dict(made_for_16.state_dict())
-    torch.testing.assert_close(made_for_16(pictures(32)), made_for_32(pictures(32)))
+    torch.testing.assert_close(made_for_16(images(32)), made_for_32(images(32)))
 
 
 def test_a_size_that_does_not_divide_into_patches_is_refused():
     with pytest.raises(UserError, match="225 pixels do not divide into patches of 16"):
         BackboneConfig(name="vit_s16", image_size=225)
     with pytest.raises(UserError, match="18 pixels do not divide"):
-        small()(pictures(18))
+        small()(images(18))
 
 
 def test_a_recipe_whose_views_do_not_divide_into_patches_is_refused():

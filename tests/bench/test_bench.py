@@ -7,12 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from sightline.bench import command, run
-from sightline.bench.clock import timed
-from sightline.bench.network import Pass, passes
-from sightline.bench.pictures import HEIGHT, WIDTH, photographs
-from sightline.cli import main
-from sightline.errors import UserError
+from selfsight.bench import command, run
+from selfsight.bench.generated_images import HEIGHT, WIDTH, photographs
+from selfsight.bench.network_limit import Pass, passes
+from selfsight.bench.timer import timed
+from selfsight.cli import main
+from selfsight.errors import UserError
 from tests.methods.small import make, moment, views
 
 
@@ -37,8 +37,8 @@ def test_generated_photographs_are_as_heavy_as_real_ones(tmp_path):
     files = sorted(photographs(tmp_path / "made", 3).iterdir())
     assert len(files) == 3
     for file in files:
-        with Image.open(file) as picture:
-            assert picture.size == (WIDTH, HEIGHT)
+        with Image.open(file) as image:
+            assert image.size == (WIDTH, HEIGHT)
         assert 30_000 < file.stat().st_size < 90_000
 
 
@@ -88,7 +88,7 @@ def test_bad_words_get_a_sentence_before_anything_is_measured(words, sentence, m
 def test_an_unknown_recipe_or_setting_gets_a_sentence(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "simclr.shapes", "--no-such", "3"])
-    assert "sightline bench RECIPE --help" in capsys.readouterr().err
+    assert "selfsight bench RECIPE --help" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["bench", "moco.nothing"])
     assert "no recipe" in capsys.readouterr().err
@@ -118,7 +118,7 @@ def test_json_is_for_programs(capsys):
         "augment",
         "heads and loss",
         "loss alone",
-        "optimiser and teacher",
+        "optimizer and teacher",
         "end to end",
     ]
 

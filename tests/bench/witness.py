@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from sightline import dist
-from sightline.methods import Method, MethodConfig, Step
-from sightline.nn import Encoder, mlp
+from selfsight import dist
+from selfsight.methods import Method, MethodConfig, Step
+from selfsight.nn import Encoder, mlp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,13 @@ class Witness(Method):
         self.student = Encoder(backbone, mlp(backbone.dim, 4, norm=False))
 
     def forward(self, views, at):
-        """Raise where processes, batch, threads or pictures are not as told."""
+        """Raise where processes, batch, threads or images are not as told."""
         c = self.config
         found = dist.world_size(), len(at.index), torch.get_num_threads()
         if found != (c.processes, c.batch, c.threads):
             raise RuntimeError(f"found {found}")
         if len(dist.gather(at.index).unique()) != c.processes * c.batch:
-            raise RuntimeError("a picture came twice")
+            raise RuntimeError("an image came twice")
         if dist.rank() == c.unlucky:
             raise RuntimeError("out of luck")
         h, z = self.student(views[0])

@@ -4,13 +4,13 @@ import json
 
 from triton.runtime.jit import JITFunction
 
-from sightline.data.shrink import together
-from tests.data.interpreted import pictures
+from selfsight.data.resize import together
+from tests.data.interpreted import images
 from tests.views.compiled import compile_only
 
 if __name__ == "__main__":
     found: list[dict] = []
     JITFunction.run = compile_only(found)
     for channels in (1, 3):
-        together(*pictures(channels))
+        together(*images(channels))
     print(json.dumps(found))

@@ -1,20 +1,20 @@
 """`python -m tests.data.interpreted`, with TRITON_INTERPRET=1 set: shrinking without a GPU.
 
-Prints as JSON, for each number of channels, how far the kernel is from torch, in grey levels.
+Prints as JSON, for each number of channels, how far the kernel is from torch, in gray levels.
 """
 
 import json
 
 import torch
 
-from sightline.data.shrink import shrunk, together
+from selfsight.data.resize import shrunk, together
 from tests.views.interpreted import let_numpy_index
 
-# Not to a width of 1, where torch 2.11 is wrong by some grey levels (and Pillow is not).
+# Not to a width of 1, where torch 2.11 is wrong by some gray levels (and Pillow is not).
 SIZES = [((7, 21), (4, 12)), ((5, 150), (4, 140)), ((8, 6), (2, 2))]
 
 
-def pictures(channels, device="cpu"):
+def images(channels, device="cpu"):
     """Noise, in which every pixel counts; and the sizes to shrink it to."""
     made = torch.Generator().manual_seed(channels)
     noise = [
@@ -25,7 +25,7 @@ def pictures(channels, device="cpu"):
 
 
 def apart(ours, theirs):
-    """The largest difference, in grey levels."""
+    """The largest difference, in gray levels."""
     pairs = zip(ours, theirs, strict=True)
     return max(float((a.cpu().int() - b.cpu().int()).abs().max()) for a, b in pairs)
 
@@ -33,4 +33,4 @@ def apart(ours, theirs):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     let_numpy_index()
-    print(json.dumps({c: apart(together(*pictures(c)), shrunk(*pictures(c))) for c in (1, 3)}))
+    print(json.dumps({c: apart(together(*images(c)), shrunk(*images(c))) for c in (1, 3)}))

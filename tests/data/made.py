@@ -1,4 +1,4 @@
-"""Small picture files made on the spot."""
+"""Small image files made on the spot."""
 
 import io
 import json
@@ -29,10 +29,10 @@ def write(path, array):
     return path
 
 
-def parquet(path, pictures, labels=None, class_names=(), *, plain=False, **settings):
+def parquet(path, images, labels=None, class_names=(), *, plain=False, **settings):
     """A file in the Hugging Face convention; `plain` has a binary column instead of a struct."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [png(p) if isinstance(p, np.ndarray) else p for p in pictures]
+    rows = [png(p) if isinstance(p, np.ndarray) else p for p in images]
     image = rows if plain else [{"bytes": b, "path": f"{i}.png"} for i, b in enumerate(rows)]
     columns = {"image": pa.array(image, pa.binary() if plain else None)}
     features = {"image": {"_type": "Image"}}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from sightline.data import decode as module
-from sightline.data.decode import LONGEST, UnreadableError, decode, header
+from selfsight.data import decode as module
+from selfsight.data.decode import LONGEST, UnreadableError, decode, header
 from tests.data.made import encoded, pixels, png
 
 
@@ -46,17 +46,17 @@ def test_four_channels_keep_transparency():
     np.testing.assert_array_equal(decode(png(x), store_size=64, channels=4), x)
 
 
-def test_grey_is_repeated_and_colour_is_weighted():
-    grey = pixels()[..., 0]
+def test_gray_is_repeated_and_color_is_weighted():
+    gray = pixels()[..., 0]
     np.testing.assert_array_equal(
-        decode(png(grey), store_size=64), np.repeat(grey[..., None], 3, axis=2)
+        decode(png(gray), store_size=64), np.repeat(gray[..., None], 3, axis=2)
     )
     expected = np.asarray(Image.fromarray(pixels()).convert("L"))
     out = decode(png(pixels()), store_size=64, channels=1)
     np.testing.assert_array_equal(out[..., 0], expected)
 
 
-def test_cmyk_jpeg_has_the_colours_it_had():
+def test_cmyk_jpeg_has_the_colors_it_had():
     red = Image.new("RGB", (16, 16), (250, 20, 20))
     out = decode(encoded(red.convert("CMYK"), "JPEG", quality=95), store_size=64)
     assert np.abs(out.astype(int) - (250, 20, 20)).max() <= 6
@@ -96,7 +96,7 @@ def test_decoded_pixels_are_treated_as_a_file():
     ("data", "why"),
     [
         (b"", "empty"),
-        (b"these are no pixels", "not a picture"),
+        (b"these are no pixels", "not an image"),
         (encoded(Image.fromarray(pixels(64, 64)), "JPEG")[:600], "(?i)truncated"),
     ],
 )
@@ -107,5 +107,5 @@ def test_a_broken_file_says_why(data, why):
 
 def test_heic_names_the_extra_that_reads_it(monkeypatch):
     monkeypatch.setattr(module, "heic_readable", lambda: False)
-    with pytest.raises(UnreadableError, match=r"sightline\[heic\]"):
+    with pytest.raises(UnreadableError, match=r"selfsight\[heic\]"):
         decode(b"\0\0\0\x18ftypheic" + bytes(32), store_size=64)

@@ -4,18 +4,18 @@ import threading
 import pytest
 import torch
 
-from sightline.data import Loader, Pictures
-from sightline.data.loader import ahead
-from sightline.errors import UserError
+from selfsight.data import Images, Loader
+from selfsight.data.loader import ahead
+from selfsight.errors import UserError
 
 COUNT, BATCH = 53, 12
 
 
 @pytest.fixture(scope="module")
-def pictures():
-    """Picture i has the value i everywhere and the label i."""
+def images():
+    """Image i has the value i everywhere and the label i."""
     values = torch.arange(COUNT, dtype=torch.uint8)
-    return Pictures(
+    return Images(
         values.repeat_interleave(4),
         torch.full((COUNT,), 2),
         torch.full((COUNT,), 2),
@@ -25,8 +25,8 @@ def pictures():
     )
 
 
-def loader(pictures, **settings):
-    return Loader(pictures, **{"batch_size": BATCH, "seed": 0} | settings)
+def loader(images, **settings):
+    return Loader(images, **{"batch_size": BATCH, "seed": 0} | settings)
 
 
 def epoch(made, number):
@@ -34,41 +34,41 @@ def epoch(made, number):
     return torch.cat([made.indices(number * steps + i)[1] for i in range(steps)])
 
 
-def test_an_epoch_shows_no_picture_twice(pictures):
-    made = loader(pictures)
+def test_an_epoch_shows_no_image_twice(images):
+    made = loader(images)
     assert made.steps_per_epoch == COUNT // BATCH
     for number in range(3):
         seen = epoch(made, number)
         assert len(seen.unique()) == len(seen) == COUNT // BATCH * BATCH
 
 
-def test_every_picture_comes_in_some_epoch(pictures):
-    made = loader(pictures)
+def test_every_image_comes_in_some_epoch(images):
+    made = loader(images)
     assert len(torch.cat([epoch(made, n) for n in range(8)]).unique()) == COUNT
 
 
-def test_epochs_and_seeds_differ(pictures):
-    made = loader(pictures)
+def test_epochs_and_seeds_differ(images):
+    made = loader(images)
     assert not torch.equal(epoch(made, 0), epoch(made, 1))
-    assert not torch.equal(epoch(made, 0), epoch(loader(pictures, seed=1), 0))
+    assert not torch.equal(epoch(made, 0), epoch(loader(images, seed=1), 0))
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_processes_together_see_what_one_sees(pictures, world_size):
-    parts = [loader(pictures, rank=r, world_size=world_size) for r in range(world_size)]
+def test_processes_together_see_what_one_sees(images, world_size):
+    parts = [loader(images, rank=r, world_size=world_size) for r in range(world_size)]
     for step in (0, 3, 7):
         together = torch.cat([part.indices(step)[1] for part in parts])
-        assert torch.equal(together, loader(pictures).indices(step)[1])
+        assert torch.equal(together, loader(images).indices(step)[1])
 
 
-def test_batches_resume_at_any_step(pictures):
-    made = loader(pictures)
+def test_batches_resume_at_any_step(images):
+    made = loader(images)
     for start in (0, 3, 6):
         for step, raw in enumerate(itertools.islice(made.batches(start), 3), start):
             number, index = made.indices(step)
             assert raw.epoch == number == step // made.steps_per_epoch
             assert torch.equal(raw.index, index) and torch.equal(raw.labels, index)
-            assert torch.equal(raw.pictures.padded()[:, 0, 0, 0].long(), index)
+            assert torch.equal(raw.images.padded()[:, 0, 0, 0].long(), index)
 
 
 def test_fetching_ahead_changes_nothing_and_ends_its_thread():
@@ -86,16 +86,16 @@ def test_an_error_while_fetching_ahead_is_raised():
         next(items)
 
 
-def test_fewer_than_two_batches_are_refused_with_the_batch_that_works(pictures):
-    with pytest.raises(UserError, match=r"53 pictures, .* need 64\. Use --batch-size 26"):
-        loader(pictures, batch_size=32)
-    loader(pictures, batch_size=26)
+def test_fewer_than_two_batches_are_refused_with_the_batch_that_works(images):
+    with pytest.raises(UserError, match=r"53 images, .* need 64\. Use --batch-size 26"):
+        loader(images, batch_size=32)
+    loader(images, batch_size=26)
     with pytest.raises(UserError, match="--batch-size 24"):
-        loader(pictures, batch_size=32, world_size=4)
+        loader(images, batch_size=32, world_size=4)
 
 
-def test_skipped_pictures_are_counted_in_the_refusal(pictures):
-    few = Pictures(
+def test_skipped_images_are_counted_in_the_refusal(images):
+    few = Images(
         torch.zeros(3, dtype=torch.uint8),
         torch.ones(3, dtype=torch.int64),
         torch.ones(3, dtype=torch.int64),
@@ -103,19 +103,19 @@ def test_skipped_pictures_are_counted_in_the_refusal(pictures):
         names=["a", "b", "c"],
         skipped=[("d", "broken")],
     )
-    with pytest.raises(UserError, match=r"3 pictures \(1 more could not be read\).*Add pictures"):
+    with pytest.raises(UserError, match=r"3 images \(1 more could not be read\).*Add images"):
         loader(few)
 
 
-def test_a_batch_that_processes_cannot_share_is_refused(pictures):
+def test_a_batch_that_processes_cannot_share_is_refused(images):
     with pytest.raises(UserError, match="multiple of 5"):
-        loader(pictures, world_size=5)
+        loader(images, world_size=5)
 
 
 @pytest.mark.gpu
-def test_batches_fetched_for_the_gpu_are_the_same(pictures):
-    there = loader(pictures, device="cuda").batches(2)
-    for here, raw in itertools.islice(zip(loader(pictures).batches(2), there, strict=False), 6):
+def test_batches_fetched_for_the_gpu_are_the_same(images):
+    there = loader(images, device="cuda").batches(2)
+    for here, raw in itertools.islice(zip(loader(images).batches(2), there, strict=False), 6):
         assert raw.index.is_cuda
-        assert torch.equal(raw.pictures.padded().cpu(), here.pictures.padded())
+        assert torch.equal(raw.images.padded().cpu(), here.images.padded())
         assert torch.equal(raw.index.cpu(), here.index)

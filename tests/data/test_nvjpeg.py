@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from sightline.data.decode import decode
-from sightline.data.jpeg import jpeg
-from sightline.data.nvjpeg import decode_batch
+from selfsight.data.decode import decode
+from selfsight.data.jpeg_header import jpeg
+from selfsight.data.nvjpeg import decode_batch
 from tests.data.made import encoded, pixels, png
 
 
@@ -57,12 +57,12 @@ def test_big_endian_exif_is_read_as_pillow_reads_it():
 
 
 def test_a_batch_of_all_kinds_keeps_its_order():
-    grey = encoded(smooth(seed=1).convert("L"), "JPEG", quality=95)
+    gray = encoded(smooth(seed=1).convert("L"), "JPEG", quality=95)
     cmyk = encoded(smooth(seed=2).convert("CMYK"), "JPEG", quality=95)
     files = [
         file(smooth(seed=0)),
         png(pixels(seed=3)),
-        grey,
+        gray,
         cmyk,
         file(smooth(40, 90)),
         pixels(5, 5),
@@ -81,7 +81,7 @@ def test_broken_files_say_why_and_spoil_no_other():
     assert "truncated" in ours[1].lower() and "empty" in ours[2] and isinstance(ours[3], str)
 
 
-def test_grey_is_decoded_to_one_channel_and_transparency_left_to_the_cpu():
+def test_gray_is_decoded_to_one_channel_and_transparency_left_to_the_cpu():
     (ours,), (expected,) = both([file(smooth())], channels=1)
     assert ours.shape[0] == 1 and np.abs(ours.numpy().astype(int) - expected).mean() < 1
     (ours,), (expected,) = both([file(smooth())], channels=4)

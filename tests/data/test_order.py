@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data import Loader
-from sightline.data.order import LANES, PIECES, WINDOW, Order, Shards
-from sightline.data.source import Computed, Source
-from sightline.data.stream import Streamed
+from selfsight.data import Loader
+from selfsight.data.order import LANES, PIECES, WINDOW, Order, Shards
+from selfsight.data.source import Computed, Source
+from selfsight.data.stream import Streamed
 
 SETS = {  # count, batch, piece, where shards begin
     "one shard": (1000, 20, 8, [0, 1000]),
@@ -25,7 +25,7 @@ UNEVEN = {  # count, batch, largest piece, where pieces begin
         60,
         np.r_[0, np.sort(np.random.default_rng(0).permutation(39_999)[:1999]) + 1],
     ),
-    "more batches than pictures": (50, 64, 30, [0, 20, 20]),
+    "more batches than images": (50, 64, 30, [0, 20, 20]),
 }
 for key, (count, batch, _, starts) in UNEVEN.items():
     starts = np.array([*starts, count])
@@ -43,7 +43,7 @@ def order(name, seed=0):
 def test_an_epoch_is_a_permutation(name):
     made = order(name)
     for epoch in (0, 3):
-        seen = made.pictures(epoch, torch.arange(made.count))
+        seen = made.images(epoch, torch.arange(made.count))
         assert torch.equal(seen.sort().values, torch.arange(made.count))
 
 
@@ -51,7 +51,7 @@ def test_an_epoch_is_a_permutation(name):
 def test_whole_pieces_of_all_shards_come_before_what_is_left_of_them(name):
     count, _, piece, starts = SETS[name]
     shards = Shards(np.array(starts), piece)
-    numbered = shards.pictures(torch.arange(count)).tolist()
+    numbered = shards.images(torch.arange(count)).tolist()
     whole = sum(n // piece for n in np.diff(starts)) * piece
     for first in range(0, whole, piece):
         assert shards.run(numbered[first]) == (numbered[first], numbered[first] + piece)
@@ -63,15 +63,15 @@ def test_whole_pieces_of_all_shards_come_before_what_is_left_of_them(name):
 def test_a_position_alone_decides(name):
     made = order(name)
     some = torch.tensor([39_999, 5, 31_415, 64, 5])
-    expected = made.pictures(2, torch.arange(made.count))[some]
-    assert torch.equal(made.pictures(2, some), expected)
+    expected = made.images(2, torch.arange(made.count))[some]
+    assert torch.equal(made.images(2, some), expected)
 
 
 @pytest.mark.parametrize("name", ["many windows", "groups of any size"])
 def test_seeds_and_epochs_differ(name):
-    first = order(name).pictures(0, torch.arange(256))
-    assert not torch.equal(first, order(name).pictures(1, torch.arange(256)))
-    assert not torch.equal(first, order(name, seed=1).pictures(0, torch.arange(256)))
+    first = order(name).images(0, torch.arange(256))
+    assert not torch.equal(first, order(name).images(1, torch.arange(256)))
+    assert not torch.equal(first, order(name, seed=1).images(0, torch.arange(256)))
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_pieces_of_one_size_come_as_they_did(count, batch, piece, digest):
     cut = np.append(np.arange(0, count, piece), count)
     for starts in (np.array([0, count]), cut):
         made = Order(count=count, batch_size=batch, seed=1, shards=Shards(starts, piece))
-        pictures = made.pictures(2, torch.arange(count)).numpy()
-        assert hashlib.blake2b(pictures.tobytes(), digest_size=8).hexdigest() == digest
+        images = made.images(2, torch.arange(count)).numpy()
+        assert hashlib.blake2b(images.tobytes(), digest_size=8).hexdigest() == digest
 
 
 def test_a_group_of_any_size_is_used_up_in_a_window():
     made = order("groups of any size")
     lanes, pieces = made.lanes
-    steps = made.pictures(0, torch.arange(made.count)).view(-1, made.batch_size)
+    steps = made.images(0, torch.arange(made.count)).view(-1, made.batch_size)
     piece = torch.searchsorted(torch.from_numpy(made.shards.starts), steps, right=True)
     step = torch.arange(len(steps))[:, None].expand_as(steps).flatten()
     number = len(made.shards.starts)
@@ -109,22 +109,22 @@ def test_a_group_of_any_size_is_used_up_in_a_window():
 @pytest.mark.parametrize("name", ["odd batch", "groups of any size"])
 def test_processes_together_take_what_one_takes(name):
     count, batch, piece, starts = (SETS | UNEVEN)[name]
-    grey = np.zeros((1, 1, 3), np.uint8)
+    gray = np.zeros((1, 1, 3), np.uint8)
     source = Source(
         "x",
         Computed(count, str),
         None,
         (),
-        lambda i: grey,
+        lambda i: gray,
         shards=np.array(starts),
         group=piece,
-        read_run=lambda first, behind: [grey] * (behind - first),
+        read_run=lambda first, behind: [gray] * (behind - first),
     )
-    pictures = Streamed(source, store_size=1, channels=3, workers=1)
-    one = Loader(pictures, batch_size=batch, seed=5)
+    images = Streamed(source, store_size=1, channels=3, workers=1)
+    one = Loader(images, batch_size=batch, seed=5)
     for world_size in (n for n in (5, 7, 10) if batch % n == 0):
         parts = [
-            Loader(pictures, batch_size=batch, seed=5, rank=r, world_size=world_size)
+            Loader(images, batch_size=batch, seed=5, rank=r, world_size=world_size)
             for r in range(world_size)
         ]
         for step in (0, 33, 401):
@@ -152,7 +152,7 @@ def test_fewer_lanes_for_large_pieces_divide_the_batch_too():
 def test_steps_read_few_new_pieces_and_each_is_used_up_in_a_window():
     count, batch, piece = 10**8, 256, 32
     made = Order(count=count, batch_size=batch, seed=0, shards=Shards(np.array([0, count]), piece))
-    index = made.pictures(0, torch.arange(512 * batch)).view(512, batch) // piece
+    index = made.images(0, torch.arange(512 * batch)).view(512, batch) // piece
     seen: set[int] = set()
     new = []
     for row in index.tolist():
@@ -169,14 +169,14 @@ def test_steps_read_few_new_pieces_and_each_is_used_up_in_a_window():
 
 def test_a_batch_is_made_of_many_pieces():
     made = order("many windows")
-    assert len((made.pictures(0, torch.arange(64)) // 32).unique()) > 50
+    assert len((made.images(0, torch.arange(64)) // 32).unique()) > 50
 
 
 @pytest.mark.parametrize("world_size", [2, 8])
 def test_processes_read_disjoint_pieces(world_size):
     count, batch = 65_536, 64
     made = Order(count=count, batch_size=batch, seed=0, shards=Shards(np.array([0, count]), 32))
-    index = made.pictures(0, torch.arange(count)).view(-1, world_size, batch // world_size)
+    index = made.images(0, torch.arange(count)).view(-1, world_size, batch // world_size)
     pieces = [set((index[:, r] // 32).flatten().tolist()) for r in range(world_size)]
     assert sum(map(len, pieces)) == len(set().union(*pieces))
 
@@ -188,30 +188,30 @@ def test_windows_stay_within_their_bound():
         assert lanes * pieces * piece <= WINDOW
 
 
-def test_a_billion_pictures_cost_no_memory():
+def test_a_billion_images_cost_no_memory():
     count = 10**9
-    grey = np.full((2, 2, 3), 7, np.uint8)
+    gray = np.full((2, 2, 3), 7, np.uint8)
     source = Source(
         name="huge",
         names=Computed(count, str),
         labels=None,
         class_names=(),
-        read=lambda i: grey + i % 100,
+        read=lambda i: gray + i % 100,
         shards=np.arange(0, count + 1, 10**6),
         group=50,
-        read_run=lambda first, behind: [grey + i % 100 for i in range(first, behind)],
+        read_run=lambda first, behind: [gray + i % 100 for i in range(first, behind)],
     )
     tracemalloc.start()
-    pictures = Streamed(source, store_size=2, channels=3, workers=1)
-    made = Order(count=count, batch_size=64, seed=0, shards=pictures.shards)
+    images = Streamed(source, store_size=2, channels=3, workers=1)
+    made = Order(count=count, batch_size=64, seed=0, shards=images.shards)
     last = count // 64 - 1
     for step in (0, 1, last // 2, last):
-        index = made.pictures(0, torch.arange(64) + step * 64)
+        index = made.images(0, torch.arange(64) + step * 64)
         if step:  # as the loader does; else as a sample
-            pictures.expect(index)
-        batch = pictures.batch(index)[0]
+            images.expect(index)
+        batch = images.batch(index)[0]
         assert torch.equal(batch[:, 0, 0, 0].long(), 7 + index % 100)
-    assert pictures.names[count - 1] == str(count - 1)
+    assert images.names[count - 1] == str(count - 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 16 * 2**20

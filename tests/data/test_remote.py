@@ -7,10 +7,10 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
-from sightline.data import files, load, open_source
-from sightline.data.files import File, stamp_of
+from selfsight.data import load, open_source
+from selfsight.data.remote import File, stamp_of
 from tests.data.made import parquet, pixels, png
-from tests.data.test_tar import same, shard
+from tests.data.sources.test_tar import same, shard
 
 
 class ServerDisconnectedError(Exception):
@@ -20,7 +20,7 @@ class ServerDisconnectedError(Exception):
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(files, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(remote, "PAUSES", (0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ def test_a_server_is_asked_again(there, failing, tmp_path):
         assert same(open_source(word), 3)
 
 
-def test_a_picture_that_does_not_come_is_skipped_with_the_reason(there, failing):
+def test_an_image_that_does_not_come_is_skipped_with_the_reason(there, failing):
     for i in range(3):
         there.pipe(f"/photos/{i}.png", png(pixels(seed=i)))
     source = open_source("memory://photos")
     failing(4, ServerDisconnectedError("Server disconnected"))
-    pictures = load(source, store_size=64, workers=1)
-    assert pictures.skipped == [
+    images = load(source, store_size=64, workers=1)
+    assert images.skipped == [
         ("/photos/0.png", "the server was asked 4 times: Server disconnected")
     ]
 
@@ -107,7 +107,7 @@ def test_reading_goes_on_where_it_failed(there, monkeypatch):
 
 
 @pytest.mark.parametrize("word", ["memory://photos", "memory://photos/*.png"])
-def test_changed_remote_pictures_are_decoded_anew(there, word, tmp_path):
+def test_changed_remote_images_are_decoded_anew(there, word, tmp_path):
     settings = {"store_size": 64, "cache_dir": tmp_path, "budget_bytes": 0}
     for seed in (1, 2):
         there.pipe("/photos/0.png", png(pixels(seed=seed)))

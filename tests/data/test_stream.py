@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from sightline.data import Loader, load, open_pictures, open_source, planned
-from sightline.data.source import Computed, Source
-from sightline.data.stream import TRIES, Streamed
-from sightline.errors import UserError
+from selfsight.data import Loader, load, open_images, open_source, planned
+from selfsight.data.source import Computed, Source
+from selfsight.data.stream import TRIES, Streamed
+from selfsight.errors import UserError
 from tests.data.made import encoded, parquet, pixels, png, write
 
 CPU = torch.device("cpu")
@@ -20,12 +20,12 @@ CPU = torch.device("cpu")
 def own_cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder / "sightline"
+    return folder / "selfsight"
 
 
 @pytest.fixture
 def shards(tmp_path):
-    """Picture i is i rows high; 40 of them in three shards."""
+    """Image i is i rows high; 40 of them in three shards."""
     for k, (first, behind) in enumerate(((0, 11), (11, 30), (30, 40))):
         with tarfile.open(tmp_path / f"{k}.tar", "w") as out:
             for i in range(first, behind):
@@ -50,8 +50,8 @@ def streamed(source, **settings):
 
 def same(a, b):
     assert torch.equal(a.index, b.index) and a.epoch == b.epoch
-    assert torch.equal(a.pictures.padded(), b.pictures.padded())
-    assert torch.equal(a.pictures.sizes, b.pictures.sizes)
+    assert torch.equal(a.images.padded(), b.images.padded())
+    assert torch.equal(a.images.sizes, b.images.sizes)
     assert torch.equal(a.labels, b.labels)
     return True
 
@@ -74,7 +74,7 @@ def test_batches_from_any_step_equal_those_of_a_loader_that_began_earlier(shards
         for a, b in zip(whole[start : start + 4], fresh, strict=False):
             assert same(a, b)
     for raw in whole:
-        assert torch.equal(raw.pictures.sizes[:, 0], raw.index + 1)
+        assert torch.equal(raw.images.sizes[:, 0], raw.index + 1)
         assert torch.equal(raw.labels, raw.index)
 
 
@@ -91,7 +91,7 @@ def test_processes_together_stream_what_one_streams(shards, world_size):
         assert torch.equal(together, one.indices(step)[1])
 
 
-def test_neighbours_are_read_once_an_epoch(shards):
+def test_neighbors_are_read_once_an_epoch(shards):
     source = open_source(shards)
     runs = []
 
@@ -111,7 +111,7 @@ def test_parquet_is_streamed_by_row_group(tmp_path):
     source = open_source(tmp_path / "x.parquet")
     assert source.group == 5
     for raw in itertools.islice(Loader(streamed(source), batch_size=10, seed=0).batches(0), 3):
-        assert torch.equal(raw.pictures.sizes[:, 0], raw.index + 1)
+        assert torch.equal(raw.images.sizes[:, 0], raw.index + 1)
         assert torch.equal(raw.labels, raw.index)
 
 
@@ -120,27 +120,27 @@ def room(n):
 
 
 def broken(tmp_path, bad, count=128):
-    """Pictures of a folder, of which picture i is i % 50 + 1 rows high and some are none."""
+    """Images of a folder, of which image i is i % 50 + 1 rows high and some are none."""
     for i in range(count):
         write(tmp_path / f"{i:03d}.png", pixels(i % 50 + 1, 2))
     for i in bad:
-        (tmp_path / f"{i:03d}.png").write_bytes(b"no picture" if i % 2 else b"")
+        (tmp_path / f"{i:03d}.png").write_bytes(b"no image" if i % 2 else b"")
     return open_source(tmp_path)
 
 
 @pytest.mark.parametrize("decoder", ["cpu", "nvjpeg"])
-def test_an_unreadable_picture_is_replaced_by_one_that_the_batch_lacks_and_named(tmp_path, decoder):
-    pictures = streamed(broken(tmp_path, [2, 5, 7], 12), decoder=decoder)
-    batch, index = pictures.packed(torch.arange(8), room)
+def test_an_unreadable_image_is_replaced_by_one_that_the_batch_lacks_and_named(tmp_path, decoder):
+    images = streamed(broken(tmp_path, [2, 5, 7], 12), decoder=decoder)
+    batch, index = images.packed(torch.arange(8), room)
     assert [i for i in index.tolist() if i < 8] == [0, 1, 3, 4, 6]
     assert len(index.unique()) == 8
     assert (batch.sizes[:, 0] - 1).tolist() == index.tolist()
-    assert {name for name, _ in pictures.skipped} == {"002.png", "005.png", "007.png"}
+    assert {name for name, _ in images.skipped} == {"002.png", "005.png", "007.png"}
 
 
 def test_a_set_that_the_batch_holds_wholly_repeats_what_it_has(tmp_path):
-    pictures = streamed(broken(tmp_path, [2, 5], 6))
-    batch, index = pictures.packed(torch.arange(6), room)
+    images = streamed(broken(tmp_path, [2, 5], 6))
+    batch, index = images.packed(torch.arange(6), room)
     assert set(index.tolist()) == {0, 1, 3, 4}
     assert (batch.sizes[:, 0] - 1).tolist() == index.tolist()
 
@@ -152,14 +152,14 @@ def test_what_stands_in_for_unreadable_ones_depends_on_the_batch_alone(tmp_path)
     for raw in whole:
         assert len(raw.index.unique()) == 32
     for start in (1, 6):
-        pictures = streamed(source, workers=1)
-        fresh = Loader(pictures, **settings).batches(start)
+        images = streamed(source, workers=1)
+        fresh = Loader(images, **settings).batches(start)
         for a, b in zip(whole[start:], fresh, strict=False):
             assert torch.equal(a.index, b.index)
-            assert torch.equal(a.pictures.padded(), b.pictures.padded())
+            assert torch.equal(a.images.padded(), b.images.padded())
 
 
-def test_many_unreadable_neighbours_do_not_end_a_run(tmp_path):
+def test_many_unreadable_neighbors_do_not_end_a_run(tmp_path):
     source = broken(tmp_path, range(40, 100))
     seen = [
         raw.index
@@ -173,7 +173,7 @@ def test_nothing_readable_ends_the_run():
         raise OSError("the disk is gone")
 
     source = Source("x", Computed(100, str), None, (), read)
-    with pytest.raises(UserError, match=f"{TRIES} of {TRIES} pictures of x .* the disk is gone"):
+    with pytest.raises(UserError, match=f"{TRIES} of {TRIES} images of x .* the disk is gone"):
         streamed(source).batch(torch.arange(2))
 
 
@@ -184,7 +184,7 @@ def test_a_few_readable_ones_do_not_make_a_run():
         return np.zeros((2, 2, 3), np.uint8)
 
     source = Source("x", Computed(1000, str), None, (), read)
-    with pytest.raises(UserError, match=r"\d\d of 80 pictures of x tried in a row"):
+    with pytest.raises(UserError, match=r"\d\d of 80 images of x tried in a row"):
         streamed(source).batch(torch.arange(200))
 
 
@@ -198,8 +198,8 @@ def test_resident_data_never_wait_and_streams_count_what_they_wait(shards):
     kept = Loader(load(open_source(shards), store_size=8), batch_size=8, seed=0)
     first, second = itertools.islice(kept.batches(0), 2)
     assert kept.resident and kept.waited == 0
-    assert first.pictures.flat is second.pictures.flat
-    assert first.pictures.largest == second.pictures.largest
+    assert first.images.flat is second.images.flat
+    assert first.images.largest == second.images.largest
     loader = Loader(streamed(open_source(shards)), batch_size=8, seed=0)
     next(loader.batches(0))
     assert not loader.resident and loader.waited > 0
@@ -216,9 +216,9 @@ def test_small_sets_are_kept_and_told_why(shards):
 
 
 def test_sets_that_fit_nowhere_are_streamed(shards, monkeypatch):
-    monkeypatch.setattr("sightline.data.plan.free_memory", lambda: 0)
+    monkeypatch.setattr("selfsight.data.storage_plan.free_memory", lambda: 0)
     assert settled(open_source(shards)).keep == "pixels"  # the disk has room
-    monkeypatch.setenv("SIGHTLINE_CACHE_GIB", "0")
+    monkeypatch.setenv("SELFSIGHT_CACHE_GIB", "0")
     assert settled(open_source(shards)).keep == "stream"
     assert settled(open_source(shards), keep="pixels").keep == "pixels"
 
@@ -229,11 +229,11 @@ def test_what_an_earlier_run_decoded_is_used(shards):
     assert made.reasons["data.keep"] == "Decoded by an earlier run."
 
 
-def test_a_plan_says_how_pictures_are_opened(shards):
+def test_a_plan_says_how_images_are_opened(shards):
     source = open_source(shards)
     settings = dict(decoder="cpu", store_size=16, channels=None, device=CPU)
-    assert isinstance(open_pictures(source, keep="stream", **settings), Streamed)
-    assert open_pictures(source, keep="pixels", **settings).kept
+    assert isinstance(open_images(source, keep="stream", **settings), Streamed)
+    assert open_images(source, keep="pixels", **settings).kept
 
 
 def test_nvjpeg_without_a_gpu_is_refused(shards):
@@ -242,8 +242,8 @@ def test_nvjpeg_without_a_gpu_is_refused(shards):
 
 
 def test_a_cap_that_is_no_number_is_refused(shards, monkeypatch):
-    monkeypatch.setenv("SIGHTLINE_CACHE_GIB", "much")
-    with pytest.raises(UserError, match="SIGHTLINE_CACHE_GIB is 'much'"):
+    monkeypatch.setenv("SELFSIGHT_CACHE_GIB", "much")
+    with pytest.raises(UserError, match="SELFSIGHT_CACHE_GIB is 'much'"):
         load(open_source(shards), store_size=8, budget_bytes=0)
 
 
@@ -257,7 +257,7 @@ def test_the_cache_keeps_to_its_cap_and_gives_up_what_was_not_used_for_longest(
             write(tmp_path / name / f"{i}.png", noise)
         sources.append(open_source(tmp_path / name))
     one = 4 * noise.size
-    monkeypatch.setenv("SIGHTLINE_CACHE_GIB", str(2.5 * one / 2**30))
+    monkeypatch.setenv("SELFSIGHT_CACHE_GIB", str(2.5 * one / 2**30))
     settings = dict(store_size=64, budget_bytes=0)
     a, _ = load(sources[0], **settings), load(sources[1], **settings)
     load(sources[0], **settings)  # used again: b is now the oldest
@@ -269,8 +269,8 @@ def test_the_cache_keeps_to_its_cap_and_gives_up_what_was_not_used_for_longest(
     with pytest.raises(ZeroDivisionError):
         load(broken[1], **settings)
     assert a.batch(torch.tensor([0]))[0].any()
-    monkeypatch.setenv("SIGHTLINE_CACHE_GIB", str(0.5 * one / 2**30))
-    with pytest.raises(UserError, match="Raise SIGHTLINE_CACHE_GIB"):
+    monkeypatch.setenv("SELFSIGHT_CACHE_GIB", str(0.5 * one / 2**30))
+    with pytest.raises(UserError, match="Raise SELFSIGHT_CACHE_GIB"):
         load(sources[1], **settings)
 
 
@@ -293,17 +293,17 @@ def test_a_stream_to_the_gpu_equals_one_to_the_cpu(tmp_path, decoder):
         (tmp_path / f"{i:02d}.jpg").write_bytes(encoded(smooth, "JPEG", quality=95))
     source = open_source(tmp_path)
     here = Loader(streamed(source), batch_size=8, seed=0).batches(2)
-    pictures = streamed(source, decoder=decoder, device="cuda")
-    there = Loader(pictures, batch_size=8, seed=0, device="cuda").batches(2)
+    images = streamed(source, decoder=decoder, device="cuda")
+    there = Loader(images, batch_size=8, seed=0, device="cuda").batches(2)
     for a, b in itertools.islice(zip(here, there, strict=False), 6):
         assert b.index.is_cuda and torch.equal(a.index, b.index.cpu())
-        assert b.pictures.flat.is_cuda
-        difference = a.pictures.padded().int() - b.pictures.padded().cpu().int()
+        assert b.images.flat.is_cuda
+        difference = a.images.padded().int() - b.images.padded().cpu().int()
         assert difference.abs().float().mean() < (1e-9 if decoder == "cpu" else 2)
 
 
 @pytest.mark.gpu
-def test_nvjpeg_fills_the_cache_within_few_grey_levels_of_the_cpu(tmp_path):
+def test_nvjpeg_fills_the_cache_within_few_gray_levels_of_the_cpu(tmp_path):
     for i in range(8):
         smooth = Image.fromarray(pixels(6, 8, seed=i)).resize((160, 120), 3)
         (tmp_path / f"{i}.jpg").write_bytes(encoded(smooth, "JPEG", quality=95))

@@ -1,10 +1,10 @@
-"""Two processes of N pictures equal one process of 2N: for every method, step after step."""
+"""Two processes of N images equal one process of 2N: for every method, step after step."""
 
 import pytest
 import torch
 
-from sightline import dist
-from sightline.methods import BASELINES, METHODS
+from selfsight import dist
+from selfsight.methods import BASELINES, METHODS
 from tests.methods.small import make, moment, views
 
 STEPS = 3
@@ -43,7 +43,7 @@ CASES = [(name, {}) for name in sorted(METHODS | BASELINES)] + [
     ("simo", {"bn": "shuffle", "bn_group": 4}),
     ("mocov3", {"head": "vit"}),
     ("mocov3", {"norm": "ws"}),
-    ("msbreg", {"singular": "a", "regularised": "projection", "norm": "ln"}),
+    ("msbreg", {"singular": "a", "regularized": "projection", "norm": "ln"}),
     ("msbreg", {"singular": "c", "centroid": "both", "uniformity_weight": 0.5}),
 ]
 

@@ -1,21 +1,21 @@
-"""Small labelled pictures whose classes differ by brightness, and a network that sees it."""
+"""Small labeled images whose classes differ by brightness, and a network that sees it."""
 
 import torch
 from torch import nn
 
-from sightline.data import Pictures
-from sightline.evals.labelled import Labelled
-from sightline.views import Centre, View
+from selfsight.data import Images
+from selfsight.evals.labeled_data import Labeled
+from selfsight.views import Center, View
 
-SPEC = Centre(size=8, resize=8, mean=(0.5,), std=(0.25,))
+SPEC = Center(size=8, resize=8, mean=(0.5,), std=(0.25,))
 VIEWS = (
-    View(size=8, mean=(0.5,), std=(0.25,), blur=0.0, grey=0.0, jitter=(0.1, 0.1, 0.0, 0.0)),
+    View(size=8, mean=(0.5,), std=(0.25,), blur=0.0, gray=0.0, jitter=(0.1, 0.1, 0.0, 0.0)),
 ) * 2
 
 
-def from_pixels(pixels, labels=None, class_names=(), names=None) -> Pictures:
-    """Pictures [c, h, w], each of its own size."""
-    return Pictures(
+def from_pixels(pixels, labels=None, class_names=(), names=None) -> Images:
+    """Images [c, h, w], each of its own size."""
+    return Images(
         torch.cat([x.flatten() for x in pixels]),
         torch.tensor([x.shape[1] for x in pixels]),
         torch.tensor([x.shape[2] for x in pixels]),
@@ -26,7 +26,7 @@ def from_pixels(pixels, labels=None, class_names=(), names=None) -> Pictures:
     )
 
 
-def bright(n=60, *, classes=3, channels=3, side=8, seed=0, labelled=True, names=None) -> Pictures:
+def bright(n=60, *, classes=3, channels=3, side=8, seed=0, labeled=True, names=None) -> Images:
     """Classes in turn, each with its own channel or level of brightness, and noise."""
     g = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % classes
@@ -35,15 +35,15 @@ def bright(n=60, *, classes=3, channels=3, side=8, seed=0, labelled=True, names=
         x[i, y[i] % channels] += 60 + 90 * (int(y[i]) // channels)
     return from_pixels(
         x.to(torch.uint8),
-        y if labelled else None,
-        tuple(f"class {c}" for c in range(classes)) if labelled else (),
+        y if labeled else None,
+        tuple(f"class {c}" for c in range(classes)) if labeled else (),
         names,
     )
 
 
-def labelled(train, **settings) -> Labelled:
-    """Labelled pictures with the small evaluation view."""
-    return Labelled(train=train, **{"spec": SPEC, **settings})
+def labeled(train, **settings) -> Labeled:
+    """Labeled images with the small evaluation view."""
+    return Labeled(train=train, **{"spec": SPEC, **settings})
 
 
 class Means(nn.Module):

@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.evals.baselines import ColourHistogram, baselines
-from sightline.evals.knn import KNN
-from tests.evals.small import SPEC, Means, bright, from_pixels, labelled
+from selfsight.evals.baselines import ColorHistogram, baselines
+from selfsight.evals.knn import KNN
+from tests.evals.small import SPEC, Means, bright, from_pixels, labeled
 
 
-def test_histogram_counts_each_colour_once():
+def test_histogram_counts_each_color_once():
     x = torch.zeros(1, 3, 2, 2)
     x[0, :, 0, 0] = 1.0  # one white pixel, three black
-    h = ColourHistogram()(x)
+    h = ColorHistogram()(x)
     assert h.shape == (1, 64)
     assert h[0, 0].item() == pytest.approx(math.sqrt(3 / 4))
     assert h[0, 63].item() == pytest.approx(math.sqrt(1 / 4))
@@ -22,27 +22,27 @@ def test_histogram_counts_each_colour_once():
 def test_histogram_tells_red_from_blue():
     red, blue = torch.zeros(2, 1, 3, 2, 2).unbind()
     red[:, 0], blue[:, 2] = 1.0, 1.0
-    assert (ColourHistogram()(red) * ColourHistogram()(blue)).sum() == 0
+    assert (ColorHistogram()(red) * ColorHistogram()(blue)).sum() == 0
 
 
 @pytest.mark.parametrize("channels", [1, 2, 5])
 def test_histogram_of_any_number_of_channels(channels):
-    h = ColourHistogram()(torch.rand(3, channels, 6, 6))
+    h = ColorHistogram()(torch.rand(3, channels, 6, 6))
     assert h.shape == (3, 16 * channels)
     torch.testing.assert_close(h.norm(dim=1), torch.ones(3))
 
 
 def test_histogram_does_not_see_where_and_pixels_do():
-    # Class 0 has its bright half above, class 1 below; the colours are the same.
+    # Class 0 has its bright half above, class 1 below; the colors are the same.
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 40, (40, 3, 8, 8), generator=g)
     y = torch.arange(40) % 2
     x[y == 0, :, :4] += 200
     x[y == 1, :, 4:] += 200
-    pictures = from_pixels(x.to(torch.uint8), y, ("above", "below"))
-    found = baselines(KNN(data=labelled(pictures), ks=(5,)), Means())
+    images = from_pixels(x.to(torch.uint8), y, ("above", "below"))
+    found = baselines(KNN(data=labeled(images), ks=(5,)), Means())
     assert found["pixels"] == 1.0
-    assert found["colour_histogram"] < 0.8
+    assert found["color_histogram"] < 0.8
     assert found["untrained"] < 0.8
 
 
@@ -51,16 +51,16 @@ def test_pixels_are_compared_as_a_whole_and_not_only_their_middle():
     x = torch.full((12, 3, 16, 16), 100)
     y = torch.arange(12) % 2
     x[y == 1, :, :2] = 255
-    pictures = from_pixels(x.to(torch.uint8), y, ("plain", "bordered"))
-    middle = KNN(data=labelled(pictures, spec=SPEC.__class__(size=8, resize=16)), ks=(3,))
+    images = from_pixels(x.to(torch.uint8), y, ("plain", "bordered"))
+    middle = KNN(data=labeled(images, spec=SPEC.__class__(size=8, resize=16)), ks=(3,))
     assert baselines(middle, nn.Sequential(nn.Flatten()))["pixels"] == 1.0
 
 
 def test_chance_is_guessing_the_most_common_class():
-    pictures = bright(40, classes=4)
-    pictures.labels[:20] = 3
+    images = bright(40, classes=4)
+    images.labels[:20] = 3
     test = bright(40, classes=4, seed=1)
-    knn = KNN(data=labelled(pictures, test=test))
+    knn = KNN(data=labeled(images, test=test))
     found = baselines(knn, Means())
     assert found["chance"] == pytest.approx(0.25)
     assert found["untrained"] == knn(Means())["accuracy"]

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.errors import UserError
-from sightline.evals.classifier import Trained
-from sightline.evals.features import random_views
-from sightline.evals.strong import DropPath
-from sightline.evals.training import COSINE, Strong, Training, falling, sgd
-from sightline.optim import Optim
-from sightline.views import Centre
-from tests.evals.small import SPEC, Means, Small, bright, from_pixels, labelled
+from selfsight.errors import UserError
+from selfsight.evals.classifier import Trained
+from selfsight.evals.features import random_views
+from selfsight.evals.regularization import DropPath
+from selfsight.evals.training_settings import COSINE, Strong, Training, falling, sgd
+from selfsight.optim import Optim
+from selfsight.views import Center
+from tests.evals.small import SPEC, Means, Small, bright, from_pixels, labeled
 
 HEAD = Training(source="here", epochs=10, batch_size=20, head=sgd(1.0, COSINE))
 WHOLE = replace(HEAD, backbone=sgd(0.1, COSINE), head=sgd(0.1, COSINE))
@@ -29,11 +29,11 @@ STRONG = Strong(
 
 
 def trained(training=HEAD, n=60, classes=3, **settings):
-    data = labelled(bright(n, classes=classes), test=bright(30, classes=classes, seed=1))
+    data = labeled(bright(n, classes=classes), test=bright(30, classes=classes, seed=1))
     return Trained(data=data, training=training, **settings)
 
 
-def test_all_regularisation_together_still_learns():
+def test_all_regularization_together_still_learns():
     found = trained(replace(WHOLE, epochs=25, strong=STRONG))(Small())
     assert found["accuracy"] >= 0.9
     assert found["ema_accuracy"] >= 0.9
@@ -56,7 +56,7 @@ def test_labels_that_say_nothing_give_chance(training):
         pixels = torch.randint(0, 256, (n, 3, 8, 8), generator=g, dtype=torch.uint8)
         return from_pixels(pixels, torch.randint(0, 3, (n,), generator=g))
 
-    it = Trained(data=labelled(noise(60), test=noise(600)), training=replace(training, epochs=5))
+    it = Trained(data=labeled(noise(60), test=noise(600)), training=replace(training, epochs=5))
     assert it(Small())["accuracy"] == pytest.approx(1 / 3, abs=0.08)
 
 
@@ -107,7 +107,7 @@ def test_frozen_training_is_torchs_loop():
     torch.testing.assert_close(model.heads[0].bias, head.bias, rtol=1e-5, atol=1e-6)
 
 
-def test_an_epoch_shows_every_picture_once():
+def test_an_epoch_shows_every_image_once():
     it = trained(replace(HEAD, epochs=2))
     for epoch in (0, 1):
         (parts,) = zip(*(it._rows(it.data, 3 * epoch + step) for step in range(3)), strict=True)
@@ -115,14 +115,14 @@ def test_an_epoch_shows_every_picture_once():
         assert torch.cat([index for _, index in parts]).sort().values.tolist() == list(range(60))
 
 
-def test_a_repeated_picture_stands_in_one_batch_with_views_of_its_own():
+def test_a_repeated_image_stands_in_one_batch_with_views_of_its_own():
     it = trained(replace(HEAD, strong=Strong(repeats=2)))
     first, second = it._rows(it.data, 0)
     assert (first[0], second[0]) == (0, 1)
     assert first[1].tolist() == second[1].tolist()
     assert len(first[1]) == 10
     seen = torch.cat([part for step in range(3) for _, part in it._rows(it.data, step)])
-    assert len(seen.unique()) == 30  # half the pictures in an epoch of the same length
+    assert len(seen.unique()) == 30  # half the images in an epoch of the same length
 
 
 def test_heads_of_several_rates_are_each_alone():
@@ -174,7 +174,7 @@ def test_top5_where_there_are_more_classes():
     assert found["accuracy"] <= found["top5"] <= 1
 
 
-def test_a_batch_is_no_larger_than_the_pictures_and_says_so():
+def test_a_batch_is_no_larger_than_the_images_and_says_so():
     it = trained(replace(HEAD, batch_size=4096))
     assert it.settings()["batch_size"] == 60
     assert "4096" in it.settings()["note"]
@@ -182,13 +182,13 @@ def test_a_batch_is_no_larger_than_the_pictures_and_says_so():
     assert "note" not in trained().settings()
 
 
-def test_what_is_scored_is_resized_as_what_was_learnt_from():
-    """DeiT and Fast-MoCo take bicubic pictures for both."""
+def test_what_is_scored_is_resized_as_what_was_learned_from():
+    """DeiT and Fast-MoCo take bicubic images for both."""
     seen = []
     network = Small()
     network.register_forward_pre_hook(lambda net, x: None if net.training else seen.append(x[0]))
     it = trained(replace(WHOLE, epochs=1, interpolation="bicubic"))
-    spec = Centre(size=6, resize=6, mean=(0.5,), std=(0.25,))
+    spec = Center(size=6, resize=6, mean=(0.5,), std=(0.25,))
     replace(it, data=replace(it.data, spec=spec))(network)
     expected = []
     for kind in ("bicubic", "bilinear"):
@@ -198,17 +198,17 @@ def test_what_is_scored_is_resized_as_what_was_learnt_from():
     assert torch.equal(seen[-1], expected[0]) and not torch.equal(seen[-1], expected[1])
 
 
-def test_a_batch_of_one_is_not_blamed_on_the_pictures():
-    with pytest.raises(UserError, match=r"would have 1 of 60 pictures.*raise batch_size"):
+def test_a_batch_of_one_is_not_blamed_on_the_images():
+    with pytest.raises(UserError, match=r"would have 1 of 60 images.*raise batch_size"):
         trained(replace(HEAD, batch_size=1))
 
 
-def test_too_few_pictures_get_a_sentence():
+def test_too_few_images_get_a_sentence():
     one = trained().data.only(torch.tensor([3]))
     with pytest.raises(UserError, match="too few for a batch"):
         Trained(data=one, training=HEAD)
     with pytest.raises(UserError, match="test set"):
-        Trained(data=labelled(bright()), training=HEAD)
+        Trained(data=labeled(bright()), training=HEAD)
 
 
 def state(training):
@@ -226,7 +226,7 @@ def state(training):
         replace(HEAD, epochs=2),
         replace(WHOLE, epochs=2),
         replace(WHOLE, epochs=2, strong=STRONG),
-        replace(HEAD, epochs=2, head=Optim(name="lars", flavour="larc", lr=0.1)),
+        replace(HEAD, epochs=2, head=Optim(name="lars", flavor="larc", lr=0.1)),
         replace(WHOLE, epochs=2, batch_size=15),
         replace(WHOLE, epochs=2, batch_size=14, strong=STRONG),
     ],

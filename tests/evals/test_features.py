@@ -2,32 +2,32 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.errors import UserError
-from sightline.evals.features import evaluating, features
-from sightline.evals.labelled import Labelled
-from sightline.evals.splits import Split
-from sightline.views import centre
+from selfsight.errors import UserError
+from selfsight.evals.features import evaluating, features
+from selfsight.evals.labeled_data import Labeled
+from selfsight.evals.splits import Split
+from selfsight.views import center
 from tests.evals.small import SPEC, Means, bright
 
 
 def test_features_are_those_of_the_evaluation_view_in_any_batch_size():
-    pictures, backbone = bright(20), Means()
-    expected = backbone.eval()(centre(*pictures.batch(torch.arange(20)), SPEC))
+    images, backbone = bright(20), Means()
+    expected = backbone.eval()(center(*images.batch(torch.arange(20)), SPEC))
     backbone.train()
     for batch_size in (1, 7, 256):
-        found = features(backbone, pictures, SPEC, batch_size=batch_size)
+        found = features(backbone, images, SPEC, batch_size=batch_size)
         torch.testing.assert_close(found.h, expected.detach())
-    assert found.y.tolist() == pictures.labels.tolist()
+    assert found.y.tolist() == images.labels.tolist()
     assert found.index.tolist() == list(range(20))
 
 
-def test_features_of_chosen_pictures_come_in_the_order_asked_for():
-    pictures, backbone = bright(20), Means()
+def test_features_of_chosen_images_come_in_the_order_asked_for():
+    images, backbone = bright(20), Means()
     chosen = torch.tensor([7, 3, 11])
-    found = features(backbone, pictures, SPEC, index=chosen)
-    torch.testing.assert_close(found.h, features(backbone, pictures, SPEC).h[chosen])
+    found = features(backbone, images, SPEC, index=chosen)
+    torch.testing.assert_close(found.h, features(backbone, images, SPEC).h[chosen])
     assert found.index.tolist() == [7, 3, 11]
-    assert found.y.tolist() == pictures.labels[chosen].tolist()
+    assert found.y.tolist() == images.labels[chosen].tolist()
 
 
 def test_looking_changes_nothing_and_leaves_no_graph():
@@ -63,47 +63,47 @@ def test_features_are_at_least_float32():
     assert not torch.equal(cast, plain)
 
 
-def test_pictures_without_labels_give_features_without_labels():
-    assert features(Means(), bright(6, labelled=False), SPEC).y is None
+def test_images_without_labels_give_features_without_labels():
+    assert features(Means(), bright(6, labeled=False), SPEC).y is None
 
 
 def test_classes_are_matched_by_name_and_not_by_number():
     train = bright(30)
     test = bright(30)
     test.class_names = ("class 2", "class 0", "class 1")
-    _, found = Labelled(train=train, test=test, spec=SPEC).features(Means())
+    _, found = Labeled(train=train, test=test, spec=SPEC).features(Means())
     assert found.y.tolist() == [[2, 0, 1][y] for y in test.labels.tolist()]
 
 
 def test_a_split_takes_both_sides_from_one_set():
     split = Split(torch.tensor([0, 1, 2, 5]), torch.tensor([3, 4]))
-    train, test = Labelled(train=bright(6), spec=SPEC, split=split).features(Means())
+    train, test = Labeled(train=bright(6), spec=SPEC, split=split).features(Means())
     assert train.index.tolist() == [0, 1, 2, 5]
     assert test.index.tolist() == [3, 4]
     assert test.y.tolist() == [0, 1]
 
 
 def test_mistakes_are_told_before_any_work():
-    with pytest.raises(UserError, match="training pictures have no labels"):
-        Labelled(train=bright(labelled=False), spec=SPEC)
-    with pytest.raises(UserError, match="test pictures have no labels"):
-        Labelled(train=bright(), test=bright(labelled=False), spec=SPEC)
+    with pytest.raises(UserError, match="training images have no labels"):
+        Labeled(train=bright(labeled=False), spec=SPEC)
+    with pytest.raises(UserError, match="test images have no labels"):
+        Labeled(train=bright(), test=bright(labeled=False), spec=SPEC)
     with pytest.raises(UserError, match=r'"class 3".*Did you mean "class'):
-        Labelled(train=bright(), test=bright(classes=4), spec=SPEC)
+        Labeled(train=bright(), test=bright(classes=4), spec=SPEC)
     split = Split(torch.tensor([0]), torch.tensor([1]))
     with pytest.raises(UserError, match="not both"):
-        Labelled(train=bright(), test=bright(), split=split, spec=SPEC)
+        Labeled(train=bright(), test=bright(), split=split, spec=SPEC)
     hidden = bright(6)
     hidden.labels.fill_(-1)
     with pytest.raises(UserError, match="below 0"):
-        Labelled(train=bright(), test=hidden, spec=SPEC)
+        Labeled(train=bright(), test=hidden, spec=SPEC)
 
 
 def test_a_network_of_another_size_gets_a_sentence():
     other = nn.Sequential(nn.Flatten(), nn.Linear(10, 4))
-    with pytest.raises(UserError, match="cannot take pictures of 8 x 8 with 3 channels"):
+    with pytest.raises(UserError, match="cannot take images of 8 x 8 with 3 channels"):
         features(other, bright(4), SPEC)
-    with pytest.raises(UserError, match="cannot take pictures of 8 x 8 with 3 channels"):
+    with pytest.raises(UserError, match="cannot take images of 8 x 8 with 3 channels"):
         features(Means(channels=1), bright(4), SPEC)
     with pytest.raises(UserError, match="one row of features for each"):
         features(nn.Conv2d(3, 4, 1), bright(4), SPEC)
@@ -112,8 +112,8 @@ def test_a_network_of_another_size_gets_a_sentence():
 def test_numbers_that_do_not_match_get_a_sentence():
     train, test = bright(30), bright(30, classes=5)
     train.class_names = test.class_names = ()
-    with pytest.raises(UserError, match="labels up to 4, but the training pictures only up to 2"):
-        Labelled(train=train, test=test, spec=SPEC)
+    with pytest.raises(UserError, match="labels up to 4, but the training images only up to 2"):
+        Labeled(train=train, test=test, spec=SPEC)
 
 
 def test_an_empty_side_gets_a_sentence():
@@ -122,19 +122,19 @@ def test_an_empty_side_gets_a_sentence():
         (Split(none, torch.tensor([1])), "to learn from"),
         (Split(torch.tensor([1]), none), "to be scored on"),
     ):
-        with pytest.raises(UserError, match=f"no pictures {side}"):
-            Labelled(train=bright(6), spec=SPEC, split=split)
+        with pytest.raises(UserError, match=f"no images {side}"):
+            Labeled(train=bright(6), spec=SPEC, split=split)
 
 
 def test_classes_on_one_side_only_are_noted():
-    both = Labelled(train=bright(30), test=bright(30), spec=SPEC)
+    both = Labeled(train=bright(30), test=bright(30), spec=SPEC)
     assert both.notes == ()
     few = both.only(torch.tensor([0, 3]))
     assert few.notes == (
-        '2 classes ("class 1", "class 2") are scored but not learnt from, so never guessed right.',
+        '2 classes ("class 1", "class 2") are scored but not learned from, so never guessed right.',
     )
-    seen = Labelled(train=bright(30), test=bright(2), spec=SPEC).notes
-    assert seen == ('1 class ("class 2") is learnt from but not scored.',)
+    seen = Labeled(train=bright(30), test=bright(2), spec=SPEC).notes
+    assert seen == ('1 class ("class 2") is learned from but not scored.',)
 
 
 def shared_features():

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.errors import UserError
-from sightline.evals.few_labels import PUBLISHED, Amount, balanced, by_name, saved_few
+from selfsight.errors import UserError
+from selfsight.evals.few_labels import PUBLISHED, Amount, balanced, by_name, saved_few
 from tests.evals.small import bright
 
 
@@ -17,7 +17,7 @@ def test_every_class_gives_as_many(amount, each):
     assert few.tolist() == sorted(set(few.tolist()))
 
 
-def test_a_share_is_of_all_pictures_and_balanced_where_they_are_not():
+def test_a_share_is_of_all_images_and_balanced_where_they_are_not():
     labels = torch.tensor([0] * 150 + [1] * 50)
     few = balanced(labels, Amount(share=0.1))
     assert labels[few].bincount().tolist() == [10, 10]
@@ -35,27 +35,27 @@ def test_the_seed_decides():
 
 
 def test_a_choice_is_made_once_and_holds_its_names(tmp_path):
-    pictures = bright(60)
-    few = saved_few(tmp_path, pictures, Amount(per_class=2))
+    images = bright(60)
+    few = saved_few(tmp_path, images, Amount(per_class=2))
     (file,) = tmp_path.iterdir()
     kept = json.loads(file.read_text())
-    assert kept["pictures"] == few.tolist()
-    assert kept["names"] == [pictures.names[i] for i in few.tolist()]
-    kept["pictures"] = [0, 1, 2]
+    assert kept["images"] == few.tolist()
+    assert kept["names"] == [images.names[i] for i in few.tolist()]
+    kept["images"] = [0, 1, 2]
     file.write_text(json.dumps(kept))
-    assert saved_few(tmp_path, pictures, Amount(per_class=2)).tolist() == [0, 1, 2]
-    saved_few(tmp_path, pictures, Amount(per_class=3))
+    assert saved_few(tmp_path, images, Amount(per_class=2)).tolist() == [0, 1, 2]
+    saved_few(tmp_path, images, Amount(per_class=3))
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_few_are_taken_among_those_that_may_be_learnt_from(tmp_path):
+def test_few_are_taken_among_those_that_may_be_learned_from(tmp_path):
     among = torch.arange(0, 60, 2)
     few = saved_few(tmp_path, bright(60), Amount(per_class=4), among=among)
     assert set(few.tolist()) <= set(among.tolist())
     assert len(few) == 12
 
 
-def test_a_list_names_pictures_by_path_or_by_file(tmp_path):
+def test_a_list_names_images_by_path_or_by_file(tmp_path):
     names = ["cats/a.jpg", "cats/b.jpg", "dogs/c.jpg", "dogs/d.jpg"]
     file = tmp_path / "1percent.txt"
     file.write_text("d.jpg\ncats/a.jpg\n\n")
@@ -68,13 +68,13 @@ def test_a_name_that_is_not_there_is_told_with_the_nearest(tmp_path):
     with pytest.raises(UserError, match=r'lack "n01440764_10026.JPEG" and 1 more.*Did you mean'):
         by_name(["n01440764/n01440764_10025.JPEG"], file)
     file.write_text("\n")
-    with pytest.raises(UserError, match="names 0 pictures"):
+    with pytest.raises(UserError, match="names 0 images"):
         by_name(["a.jpg"], file)
     with pytest.raises(UserError, match="cannot be read"):
         by_name(["a.jpg"], tmp_path / "missing.txt")
 
 
-def test_a_list_of_scored_pictures_alone_is_refused(tmp_path):
+def test_a_list_of_scored_images_alone_is_refused(tmp_path):
     file = tmp_path / "list.txt"
     file.write_text("p1.png\n")
     with pytest.raises(UserError, match="kept to be scored on"):

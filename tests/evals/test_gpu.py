@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.evals.baselines import baselines
-from sightline.evals.classifier import Trained
-from sightline.evals.features import features
-from sightline.evals.knn import KNN, knn_votes
-from sightline.evals.label_free import LabelFree
-from sightline.evals.linear import Linear
-from sightline.evals.pictures import write_map, write_neighbours, write_views
-from sightline.evals.splits import stratified
-from sightline.runs import Run
-from tests.evals.small import SPEC, VIEWS, Means, Small, bright, labelled
+from selfsight.evals.baselines import baselines
+from selfsight.evals.classifier import Trained
+from selfsight.evals.features import features
+from selfsight.evals.knn import KNN, knn_votes
+from selfsight.evals.label_free import LabelFree
+from selfsight.evals.linear import Linear
+from selfsight.evals.splits import stratified
+from selfsight.run_folder import Run
+from selfsight.runs.report_data import write_map, write_neighbors, write_views
+from tests.evals.small import SPEC, VIEWS, Means, Small, bright, labeled
 from tests.evals.test_classifier import HEAD, STRONG, WHOLE
 
 pytestmark = pytest.mark.gpu
@@ -32,26 +32,26 @@ def test_evaluators_say_the_same_on_either_device(backbone, resident):
     there = here.to("cuda") if resident else here
     split = stratified(here.labels)
     for evaluator in (KNN, Linear):
-        expected = evaluator(data=labelled(here, split=split))(backbone.cpu())
-        found = evaluator(data=labelled(there, split=split))(backbone.cuda())
+        expected = evaluator(data=labeled(here, split=split))(backbone.cpu())
+        found = evaluator(data=labeled(there, split=split))(backbone.cuda())
         assert found == pytest.approx(expected, abs=0.01)
-    expected = LabelFree(pictures=here, views=VIEWS)(backbone.cpu())
-    found = LabelFree(pictures=there, views=VIEWS)(backbone.cuda())
+    expected = LabelFree(images=here, views=VIEWS)(backbone.cpu())
+    found = LabelFree(images=there, views=VIEWS)(backbone.cuda())
     assert found == pytest.approx(expected, rel=0.02, abs=0.02)
-    expected = baselines(KNN(data=labelled(here, split=split)), Means())
-    found = baselines(KNN(data=labelled(there, split=split)), Means().cuda())
+    expected = baselines(KNN(data=labeled(here, split=split)), Means())
+    found = baselines(KNN(data=labeled(there, split=split)), Means().cuda())
     assert found == pytest.approx(expected, abs=0.01)
 
 
 def test_classifiers_are_trained_alike_on_either_device():
-    data = labelled(bright(60), test=bright(30, seed=1))
+    data = labeled(bright(60), test=bright(30, seed=1))
     for training in (HEAD, WHOLE, replace(WHOLE, epochs=2, strong=STRONG)):
         it = Trained(data=replace(data, autocast=None), training=training)
         assert it(Small())["accuracy"] == pytest.approx(it(Small().cuda())["accuracy"], abs=0.15)
     assert Trained(data=data, training=WHOLE)(Small().cuda())["accuracy"] == 1.0
 
 
-def test_neighbours_of_cifar_take_less_than_a_second():
+def test_neighbors_of_cifar_take_less_than_a_second():
     g = torch.Generator("cuda").manual_seed(0)
     bank = torch.randn(50_000, 512, device="cuda", generator=g)
     y = torch.randint(0, 10, (50_000,), device="cuda", generator=g)
@@ -65,12 +65,12 @@ def test_neighbours_of_cifar_take_less_than_a_second():
 
 
 def test_sheets_are_written_from_features_on_the_device(backbone, tmp_path):
-    pictures, run = bright(30).to("cuda"), Run(tmp_path)
-    found = features(backbone.cuda(), pictures, SPEC)
+    images, run = bright(30).to("cuda"), Run(tmp_path)
+    found = features(backbone.cuda(), images, SPEC)
     assert found.h.is_cuda
-    write_views(run, pictures, VIEWS, seed=0)
-    write_map(run, pictures, found)
-    write_neighbours(run, pictures, found)
-    assert len(run.picture_json("map")["points"]) == 30
-    assert len(run.picture_json("neighbours")["rows"]) == 12
-    assert len(run.picture_json("views")["rows"]) == 8
+    write_views(run, images, VIEWS, seed=0)
+    write_map(run, images, found)
+    write_neighbors(run, images, found)
+    assert len(run.image_json("map")["points"]) == 30
+    assert len(run.image_json("neighbors")["rows"]) == 12
+    assert len(run.image_json("views")["rows"]) == 8

@@ -4,20 +4,20 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
-from sightline import progress
-from sightline.errors import UserError
-from sightline.evals.knn import KNN, accuracy, knn_predict, knn_votes, neighbours
-from sightline.evals.linear import Linear
-from sightline.evals.splits import stratified
-from tests.evals.small import Means, bright, labelled
+from selfsight import progress
+from selfsight.errors import UserError
+from selfsight.evals.knn import KNN, accuracy, knn_predict, knn_votes, neighbors
+from selfsight.evals.linear import Linear
+from selfsight.evals.splits import stratified
+from tests.evals.small import Means, bright, labeled
 
 
 def clouds(n, *, classes=5, dim=8, noise=1.5, seed=0):
     """Overlapping classes, so that some guesses are wrong."""
-    centre = torch.randn(classes, dim, generator=torch.Generator().manual_seed(99))
+    center = torch.randn(classes, dim, generator=torch.Generator().manual_seed(99))
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(0, classes, (n,), generator=g)
-    return centre[y] + noise * torch.randn(n, dim, generator=g), y
+    return center[y] + noise * torch.randn(n, dim, generator=g), y
 
 
 @pytest.mark.parametrize("k", [1, 5, 20, 200])
@@ -63,18 +63,18 @@ def test_only_directions_count():
     )
 
 
-def test_equal_neighbours_are_taken_from_the_front():
+def test_equal_neighbors_are_taken_from_the_front():
     bank = torch.eye(4)[[0, 1, 0, 0, 1, 0]]
     query = torch.eye(4)[:1]
     for k, rows in ((1, [0]), (2, [0, 2]), (3, [0, 2, 3]), (5, [0, 2, 3, 5, 1])):
-        values, found = neighbours(bank, query, k=k)
+        values, found = neighbors(bank, query, k=k)
         assert found.tolist() == [rows]
         assert values.tolist() == [[1.0] * min(k, 4) + [0.0] * max(0, k - 4)]
 
 
 def test_many_equals_do_not_fool_the_border():
     bank = torch.ones(5000, 4)
-    _, found = neighbours(bank, bank[:3], k=4)
+    _, found = neighbors(bank, bank[:3], k=4)
     assert found.tolist() == [[0, 1, 2, 3]] * 3
 
 
@@ -108,7 +108,7 @@ def test_k_must_fit_the_bank():
 
 def test_evaluator_is_the_function_on_the_features():
     train, test = bright(60), bright(30, seed=1)
-    evaluator = KNN(data=labelled(train, test=test), ks=(5,))
+    evaluator = KNN(data=labeled(train, test=test), ks=(5,))
     backbone = Means()
     assert evaluator(backbone)["accuracy"] == 1.0  # brightness of channels is all there is
     blind = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
@@ -116,10 +116,10 @@ def test_evaluator_is_the_function_on_the_features():
     assert evaluator(blind)["accuracy"] == pytest.approx(1 / 3)
 
 
-def test_evaluator_without_a_test_set_leaves_each_picture_out():
-    # Twins of opposite classes: a picture that could vote for itself would be right.
+def test_evaluator_without_a_test_set_leaves_each_image_out():
+    # Twins of opposite classes: an image that could vote for itself would be right.
     pixels = bright(20, classes=2)
-    evaluator = KNN(data=labelled(pixels), ks=(1,))
+    evaluator = KNN(data=labeled(pixels), ks=(1,))
     features, none = evaluator.data.features(Means())
     assert none is None
     twins = features._replace(h=torch.eye(20)[torch.arange(20) // 2])
@@ -127,9 +127,9 @@ def test_evaluator_without_a_test_set_leaves_each_picture_out():
 
 
 def test_evaluator_with_a_split_scores_its_test_side():
-    pictures = bright(60)
-    split = stratified(pictures.labels)
-    evaluator = KNN(data=labelled(pictures, split=split), ks=(3,))
+    images = bright(60)
+    split = stratified(images.labels)
+    evaluator = KNN(data=labeled(images, split=split), ks=(3,))
     train, test = evaluator.data.features(Means())
     assert len(train.h) == 48
     assert len(test.h) == 12
@@ -137,14 +137,14 @@ def test_evaluator_with_a_split_scores_its_test_side():
 
 
 def test_a_k_without_enough_voters_is_left_out_with_a_note():
-    few = KNN(data=labelled(bright(9)))
+    few = KNN(data=labeled(bright(9)))
     assert few.settings()["k"] == [8]
     assert "20 and 200, but only 8" in few.settings()["note"]
     assert 0 <= few(Means())["accuracy"] <= 1
-    some = KNN(data=labelled(bright(60)))
+    some = KNN(data=labeled(bright(60)))
     assert some.settings()["k"] == [20]
     assert set(some(Means())) == {"accuracy", "accuracy_k20"}
-    assert "note" not in KNN(data=labelled(bright(60)), ks=(20,)).settings()
+    assert "note" not in KNN(data=labeled(bright(60)), ks=(20,)).settings()
 
 
 def test_several_k_at_once_are_each_alone():
@@ -156,7 +156,7 @@ def test_several_k_at_once_are_each_alone():
 
 
 def test_the_first_k_gives_the_accuracy():
-    data = labelled(bright(60, classes=6), split=stratified(bright(60, classes=6).labels))
+    data = labeled(bright(60, classes=6), split=stratified(bright(60, classes=6).labels))
     found = KNN(data=data, ks=(48, 2), temperature=1e9)(Means())  # all vote, and alike
     assert found["accuracy"] == found["accuracy_k48"] != found["accuracy_k2"]
 
@@ -172,18 +172,18 @@ def test_shuffled_labels_give_chance():
 @pytest.mark.parametrize("settings", [{"ks": ()}, {"ks": (0,)}, {"temperature": 0.0}])
 def test_settings_without_meaning_are_refused(settings):
     with pytest.raises(UserError, match=r"k is|temperature is"):
-        KNN(data=labelled(bright()), **settings)
+        KNN(data=labeled(bright()), **settings)
 
 
 def test_long_votes_and_long_solutions_show_their_progress(monkeypatch, capsys):
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
     h, y = clouds(40)
-    data = labelled(bright(60), test=bright(30, seed=1), progress=True)
+    data = labeled(bright(60), test=bright(30, seed=1), progress=True)
     KNN(data=data, ks=(3,))(Means())
     Linear(data=data)(Means())
     told = capsys.readouterr().err
-    assert "neighbours: 1/1, 0 s left" in told
+    assert "neighbors: 1/1, 0 s left" in told
     assert "linear probe, at most: 1/200" in told
     knn_votes(h, y, h, ks=(1,), chunk=10, progress="votes")
     assert "votes: 4/4, 0 s left" in capsys.readouterr().err

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.errors import UserError
-from sightline.evals.label_free import LabelFree
-from sightline.views import View
+from selfsight.errors import UserError
+from selfsight.evals.label_free import LabelFree
+from selfsight.views import View
 from tests.evals.small import VIEWS, Means, bright, from_pixels
 
 STILL = View(
@@ -15,7 +15,7 @@ STILL = View(
     ratio=(1.0, 1.0),
     flip=0.0,
     jitter_p=0.0,
-    grey=0.0,
+    gray=0.0,
     blur=0.0,
     mean=(0.5,),
     std=(0.25,),
@@ -23,7 +23,7 @@ STILL = View(
 
 
 def test_views_that_change_nothing_are_all_found():
-    found = LabelFree(pictures=bright(30), views=(STILL, STILL))(nn.Flatten())
+    found = LabelFree(images=bright(30), views=(STILL, STILL))(nn.Flatten())
     assert found["retrieval"] == 1.0
     assert found["alignment"] == pytest.approx(0, abs=1e-10)
 
@@ -31,7 +31,7 @@ def test_views_that_change_nothing_are_all_found():
 def test_a_network_that_sees_nothing_finds_nothing():
     blind = nn.Sequential(nn.Flatten(), nn.Linear(192, 6))
     nn.init.zeros_(blind[1].weight)
-    found = LabelFree(pictures=bright(30), views=VIEWS)(blind)
+    found = LabelFree(images=bright(30), views=VIEWS)(blind)
     assert found["retrieval"] == pytest.approx(1 / 30)
     assert found["effective_rank"] == pytest.approx(1, abs=0.01)
     assert found["uniformity"] == pytest.approx(0, abs=1e-5)
@@ -40,17 +40,17 @@ def test_a_network_that_sees_nothing_finds_nothing():
 def test_numbers_depend_on_the_seed_alone():
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(192, 16))
-    pictures = bright(40, labelled=False)
-    one = LabelFree(pictures=pictures, views=VIEWS, batch_size=7)(backbone)
+    images = bright(40, labeled=False)
+    one = LabelFree(images=images, views=VIEWS, batch_size=7)(backbone)
     torch.manual_seed(5)
-    two = LabelFree(pictures=pictures, views=VIEWS, batch_size=40)(backbone)
+    two = LabelFree(images=images, views=VIEWS, batch_size=40)(backbone)
     assert one == pytest.approx(two, rel=1e-4)
-    other = LabelFree(pictures=pictures, views=VIEWS, seed=1)(backbone)
+    other = LabelFree(images=images, views=VIEWS, seed=1)(backbone)
     assert other["alignment"] != pytest.approx(one["alignment"], rel=1e-4)
 
 
 def test_a_single_view_is_drawn_twice():
-    found = LabelFree(pictures=bright(20), views=VIEWS[:1])(nn.Flatten())
+    found = LabelFree(images=bright(20), views=VIEWS[:1])(nn.Flatten())
     assert found["alignment"] > 0
 
 
@@ -62,15 +62,15 @@ def test_at_most_the_limit_is_looked_at():
             seen.append(len(x))
             return super().forward(x)
 
-    LabelFree(pictures=bright(50), views=VIEWS, limit=12, batch_size=5)(Counting())
+    LabelFree(images=bright(50), views=VIEWS, limit=12, batch_size=5)(Counting())
     assert sum(seen) == 2 * 12
 
 
-def test_all_numbers_are_finite_for_two_pictures():
-    found = LabelFree(pictures=bright(2), views=VIEWS)(Means())
+def test_all_numbers_are_finite_for_two_images():
+    found = LabelFree(images=bright(2), views=VIEWS)(Means())
     assert all(math.isfinite(value) for value in found.values())
 
 
-def test_one_picture_is_refused():
-    with pytest.raises(UserError, match="There are 1 pictures"):
-        LabelFree(pictures=from_pixels(torch.zeros(1, 3, 4, 4, dtype=torch.uint8)), views=VIEWS)
+def test_one_image_is_refused():
+    with pytest.raises(UserError, match="There are 1 images"):
+        LabelFree(images=from_pixels(torch.zeros(1, 3, 4, 4, dtype=torch.uint8)), views=VIEWS)

@@ -3,26 +3,26 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sightline.errors import UserError
-from sightline.evals import few_labels, fine_tune, probe
-from sightline.evals.classifier import Trained
-from sightline.evals.few_labels import Amount
-from sightline.evals.protocols import PROTOCOLS, Asked, changed, listing, named, protocol
-from sightline.evals.training import Strong, Training
-from sightline.optim.groups import scaled_lr
-from tests.evals.small import Small, bright, labelled
+from selfsight.errors import UserError
+from selfsight.evals import few_labels, fine_tune, linear_augmented
+from selfsight.evals.classifier import Trained
+from selfsight.evals.few_labels import Amount
+from selfsight.evals.protocols import PROTOCOLS, Asked, changed, listing, named, protocol
+from selfsight.evals.training_settings import Strong, Training
+from selfsight.optim.param_groups import scaled_lr
+from tests.evals.small import Small, bright, labeled
 
-DATA = labelled(bright(60), test=bright(30, seed=1))
+DATA = labeled(bright(60), test=bright(30, seed=1))
 
 
-@pytest.mark.parametrize("name", [n for n, p in PROTOCOLS.items() if p.opens == "labelled"])
+@pytest.mark.parametrize("name", [n for n, p in PROTOCOLS.items() if p.opens == "labeled"])
 def test_every_protocol_builds_and_gives_numbers_and_settings(name, tmp_path):
     amount = Amount(per_class=6) if name.startswith("few_labels") else None
     asked = Asked(epochs=1, batch_size=16, splits=tmp_path, amount=amount)
     made = protocol(name, DATA, asked)
     if isinstance(made, Trained):  # two steps
         made = replace(
-            made, data=made.data.only(made.data.learnt[torch.arange(32) % len(made.data.learnt)])
+            made, data=made.data.only(made.data.learned[torch.arange(32) % len(made.data.learned)])
         )
         assert made.training.epochs == 1
     found = made(Small())
@@ -69,11 +69,11 @@ def peak(training: Training) -> float:
 
 
 def test_published_linear_rates():
-    assert {n: peak(t) for n, t in probe.PUBLISHED.items()} == pytest.approx(PEAKS)
-    assert all(t.backbone is None for t in probe.PUBLISHED.values())
+    assert {n: peak(t) for n, t in linear_augmented.PUBLISHED.items()} == pytest.approx(PEAKS)
+    assert all(t.backbone is None for t in linear_augmented.PUBLISHED.values())
 
 
-# Epochs, batch, decay, optimiser, where the rate falls by how much (none: a cosine).
+# Epochs, batch, decay, optimizer, where the rate falls by how much (none: a cosine).
 LINEAR = {
     "moco": (100, 256, 0.0, "sgd", (60, 80), 0.1),
     "jcl": (100, 256, 0.0, "sgd", (60, 80), 0.1),
@@ -91,7 +91,7 @@ LINEAR = {
     "barlow_twins": (100, 256, 1e-6, "sgd", (), None),
     "vicreg": (100, 256, 1e-6, "sgd", (), None),
 }
-# Epochs, batch, rate of the head, of the backbone (none: frozen), optimiser, steps, factor.
+# Epochs, batch, rate of the head, of the backbone (none: frozen), optimizer, steps, factor.
 FEW = {
     "fast_moco_1": (60, 256, (0.05, 0.5, 5, 50, 500), None, "nesterov", (36, 48), 0.2),
     "fast_moco_10": (20, 256, (0.05, 0.5, 5, 50, 500), 1e-6, "nesterov", (12, 16), 0.2),
@@ -109,9 +109,9 @@ FEW = {
 
 
 def falls(training: Training) -> tuple[str, tuple[float, ...], float | None]:
-    """Optimiser and schedule of the head."""
+    """Optimizer and schedule of the head."""
     head = training.head
-    kind = head.flavour if head.name == "lars" else "nesterov" if head.nesterov else head.name
+    kind = head.flavor if head.name == "lars" else "nesterov" if head.nesterov else head.name
     steps = tuple(round(m, 6) for m in head.schedule.milestones)
     assert (head.schedule.kind == "step") == bool(steps)
     assert head.schedule.warmup_epochs == 0 and head.momentum == 0.9
@@ -121,10 +121,12 @@ def falls(training: Training) -> tuple[str, tuple[float, ...], float | None]:
 def test_published_linear_settings():
     found = {
         name: (t.epochs, t.batch_size, t.head.weight_decay, *falls(t))
-        for name, t in probe.PUBLISHED.items()
+        for name, t in linear_augmented.PUBLISHED.items()
     }
     assert found == LINEAR
-    bicubic = {name for name, t in probe.PUBLISHED.items() if t.interpolation == "bicubic"}
+    bicubic = {
+        name for name, t in linear_augmented.PUBLISHED.items() if t.interpolation == "bicubic"
+    }
     assert bicubic == {"fast_moco_90", "fast_moco_10"}
 
 
@@ -183,7 +185,7 @@ def test_the_transfer_sets_differ_as_published():
 
 
 def test_other_epochs_keep_the_shares_of_warm_up_and_steps():
-    short = probe.PUBLISHED["moco"].lasting(10)
+    short = linear_augmented.PUBLISHED["moco"].lasting(10)
     assert short.head.schedule.milestones == pytest.approx((6, 8))
     tuned = fine_tune.PUBLISHED["cifar10"].lasting(50)
     assert tuned.head.schedule.warmup_epochs == tuned.backbone.schedule.warmup_epochs == 1.5
@@ -202,11 +204,11 @@ def test_flags_change_what_is_nested():
 def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):
     four, alone = (Asked(splits=tmp_path, amount=Amount(per_class=n)) for n in (4, 1))
     made = protocol("few_labels.linear_10", DATA, four)
-    assert len(made.data.learnt) == 12
+    assert len(made.data.learned) == 12
     assert made(Small())["accuracy"] == 1.0
     found = protocol("few_labels.linear_1", DATA, alone)(Small())
     assert found["accuracy"] > 0.9
-    assert "held_out_accuracy" not in found  # no class can spare a picture to choose by
+    assert "held_out_accuracy" not in found  # no class can spare an image to choose by
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from sightline.evals.spectrum import (
+from selfsight.evals.spectrum import (
     alignment,
     decay,
     effective_rank,
@@ -133,14 +133,14 @@ def test_bfloat16_rises_to_float32(measure):
 
 
 def views_of(means, spread):
-    """Two views of each picture for every direction: its mean plus and minus the spread there."""
+    """Two views of each image for every direction: its mean plus and minus the spread there."""
     d = means.shape[1]
     away = torch.cat([spread * torch.eye(d), -spread * torch.eye(d)]).to(means)
     return means[:, None] + away
 
 
 @pytest.mark.parametrize("rank", [1, 3, 8])
-def test_lidar_counts_the_directions_that_tell_pictures_apart(rank):
+def test_lidar_counts_the_directions_that_tell_images_apart(rank):
     means = torch.cat([torch.eye(8)[:rank], -torch.eye(8)[:rank]]).double()
     assert lidar(views_of(means, 0.3)).item() == pytest.approx(rank, rel=1e-4)
 
@@ -155,8 +155,8 @@ def test_lidar_does_not_count_directions_that_only_tell_views_apart():
 
 
 @pytest.mark.parametrize("n", [12, 60])
-def test_lidar_is_the_generalised_eigenvalue_problem_of_scipy(n):
-    """With more pictures than directions, and with fewer."""
+def test_lidar_is_the_generalized_eigenvalue_problem_of_scipy(n):
+    """With more images than directions, and with fewer."""
     from scipy.linalg import eigh
 
     views = gaussian(n * 5 * 20, 1).view(n, 5, 20) * torch.linspace(0.1, 2, 20).double()

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.errors import UserError
-from sightline.evals.splits import saved_split, stratified
+from selfsight.errors import UserError
+from selfsight.evals.splits import saved_split, stratified
 from tests.evals.small import bright, from_pixels
 
 
@@ -32,40 +32,40 @@ def test_the_seed_decides():
     assert not torch.equal(stratified(labels, seed=1).test, stratified(labels, seed=2).test)
 
 
-def test_a_class_with_one_picture_is_learnt_from_and_named():
+def test_a_class_with_one_image_is_learned_from_and_named():
     labels = torch.tensor([0, 0, 0, 1, 2, 2])
     split = stratified(labels, class_names=("cat", "emu", "dog"))
     assert 3 in split.train.tolist()
     assert len(split.notes) == 1
     assert '"emu"' in split.notes[0]
-    assert "single picture" in split.notes[0]
+    assert "single image" in split.notes[0]
 
 
-def test_classes_of_one_picture_only_are_refused():
-    with pytest.raises(UserError, match="None of the 4 labelled pictures"):
+def test_classes_of_one_image_only_are_refused():
+    with pytest.raises(UserError, match="None of the 4 labeled images"):
         stratified(torch.arange(4))
 
 
 def test_a_split_is_made_once_and_read_again(tmp_path):
-    pictures = bright(30)
-    first = saved_split(tmp_path, pictures)
+    images = bright(30)
+    first = saved_split(tmp_path, images)
     (file,) = tmp_path.iterdir()
     kept = json.loads(file.read_text())
     assert kept["train"] == first.train.tolist()
     # What the file says holds, whatever would be drawn today.
     kept["train"], kept["test"] = list(range(20)), list(range(20, 30))
     file.write_text(json.dumps(kept))
-    again = saved_split(tmp_path, pictures)
+    again = saved_split(tmp_path, images)
     assert again.test.tolist() == list(range(20, 30))
 
 
-def test_other_pictures_get_a_split_of_their_own(tmp_path):
+def test_other_images_get_a_split_of_their_own(tmp_path):
     saved_split(tmp_path, bright(30))
     saved_split(tmp_path, bright(33))
     saved_split(tmp_path, bright(30), seed=1)
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_pictures_without_labels_are_refused(tmp_path):
+def test_images_without_labels_are_refused(tmp_path):
     with pytest.raises(UserError, match="no labels"):
         saved_split(tmp_path, from_pixels(torch.zeros(3, 1, 2, 2, dtype=torch.uint8)))

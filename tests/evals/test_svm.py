@@ -11,23 +11,23 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import LinearSVC
 from torch import nn
 
-from sightline.backbones import BackboneConfig
-from sightline.errors import UserError
-from sightline.evals import transfer
-from sightline.evals.multilabel import (
+from selfsight.backbones import BackboneConfig
+from selfsight.errors import UserError
+from selfsight.evals import transfer
+from selfsight.evals.multilabel import (
     Maps,
     Marked,
-    MultiLabelled,
+    MultiLabeled,
     one_hot,
     open_voc,
     squashed,
     voc07,
     voc_marks,
 )
-from sightline.evals.ranking import average_precision
-from sightline.evals.splits import stratified
-from sightline.evals.svm import SVM, published
-from tests.evals.small import Means, bright, from_pixels, labelled
+from selfsight.evals.multilabel_ap import average_precision
+from selfsight.evals.splits import stratified
+from selfsight.evals.svm import SVM, published
+from tests.evals.small import Means, bright, from_pixels, labeled
 
 
 def present(*numbers):
@@ -62,7 +62,7 @@ def test_interpolated_precision_is_never_below_scikit_learn_s():
         assert average_precision(scores, truth) >= average_precision_score(truth, scores) - 1e-12
 
 
-def test_a_tie_is_not_to_one_s_favour_and_order_does_not_matter():
+def test_a_tie_is_not_to_one_s_favor_and_order_does_not_matter():
     scores, truth = np.zeros(4), present(1, 0, 0, 0)
     found = [average_precision(scores, np.roll(truth, i)) for i in range(4)]
     assert found == [0.25] * 4
@@ -80,7 +80,7 @@ def machine(**settings):
     names = ("cat", "dog", "cow")
     blank = from_pixels(torch.zeros(120, 3, 2, 2, dtype=torch.uint8))
     train, test = made().y, made(seed=1).y
-    data = MultiLabelled(train=blank, train_y=train, test=blank, test_y=test, class_names=names)
+    data = MultiLabeled(train=blank, train_y=train, test=blank, test_y=test, class_names=names)
     return SVM(**{"data": data, "costs": (0.1, 5.0), "workers": 1} | settings)
 
 
@@ -129,7 +129,7 @@ def test_what_is_not_to_be_counted_is_not_scored():
 
 
 def test_separable_single_labels_give_one():
-    data = labelled(bright(60), test=bright(30, seed=1))
+    data = labeled(bright(60), test=bright(30, seed=1))
     found = SVM(data=data, costs=(10.0, 1000.0), workers=1)(Means())
     assert found["map"] == pytest.approx(1) and found["classes"] == 3
     assert {"ap_class 0", "ap_class 1", "ap_class 2"} <= set(found)
@@ -144,7 +144,7 @@ def test_a_class_that_cannot_be_scored_is_left_out_with_a_sentence():
     found = svm.score(train, test)
     assert found["classes"] == 1 and "ap_cow" in found and "ap_cat" not in found
     few, none = svm.notes()
-    assert 'class "cat" 2 pictures' in few and 'No test picture has class "dog"' in none
+    assert 'class "cat" 2 images' in few and 'No test image has class "dog"' in none
     test.y[:, 2] = 0
     with pytest.raises(UserError, match="No class can be scored"):
         svm.score(train, test)
@@ -171,12 +171,12 @@ def test_a_resnet_s_maps_are_pooled_to_two_by_two():
     torch.testing.assert_close(rows[:, 0, 1], maps[0, :, :6, 1:].mean((1, 2)))
 
 
-def test_pictures_are_squashed_whole():
-    """A wide picture, left dark and right bright, stays so in a square."""
+def test_images_are_squashed_whole():
+    """A wide image, left dark and right bright, stays so in a square."""
     wide = torch.zeros(3, 4, 40, dtype=torch.uint8)
     wide[:, :, 20:] = 255
     tall = wide.transpose(1, 2)
-    data = MultiLabelled(
+    data = MultiLabeled(
         train=from_pixels([wide, tall]),
         train_y=torch.ones(2, 1, dtype=torch.int8),
         test=from_pixels([wide]),
@@ -194,21 +194,21 @@ def test_pictures_are_squashed_whole():
     torch.testing.assert_close(test[0], train[0])
 
 
-def test_a_split_of_single_labels_can_be_seen_as_voc07_s_pictures_are():
-    pictures = bright(60)
-    split = stratified(pictures.labels, seed=3)
-    data = labelled(pictures, split=split)
+def test_a_split_of_single_labels_can_be_seen_as_voc07_s_images_are():
+    images = bright(60)
+    split = stratified(images.labels, seed=3)
+    data = labeled(images, split=split)
     svm = published("svm.voc07", data)
     assert svm.data.train_index.tolist() == split.train.tolist()
     found = replace(svm, costs=(10.0, 1000.0), workers=1)(Means())
     assert found["map"] == pytest.approx(1)
     assert published("svm", data).data is data
-    with pytest.raises(UserError, match="scored on other pictures"):
-        published("svm.voc07", labelled(pictures))
+    with pytest.raises(UserError, match="scored on other images"):
+        published("svm.voc07", labeled(images))
 
 
 def in_processes(count):
-    data = labelled(bright(count), test=bright(7, seed=1), batch_size=4, shared=True)
+    data = labeled(bright(count), test=bright(7, seed=1), batch_size=4, shared=True)
     (train, _), (test, _) = squashed(data).features(nn.Flatten())
     return train, test
 
@@ -221,11 +221,11 @@ def test_two_processes_get_the_features_of_one(two_processes):
             torch.testing.assert_close(here, there)
 
 
-def test_marks_must_fit_the_pictures():
+def test_marks_must_fit_the_images():
     blank = from_pixels(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
     y = torch.ones(2, 1, dtype=torch.int8)
-    with pytest.raises(UserError, match="3 training pictures and 1 classes, but marks for 2 and 1"):
-        MultiLabelled(train=blank, train_y=y, test=blank, test_y=y, class_names=("a",))
+    with pytest.raises(UserError, match="3 training images and 1 classes, but marks for 2 and 1"):
+        MultiLabeled(train=blank, train_y=y, test=blank, test_y=y, class_names=("a",))
 
 
 ANNOTATION = """<annotation><size><width>8</width><height>6</height></size>{}</annotation>"""
@@ -234,7 +234,7 @@ THING = "<object><name>{}</name><difficult>{}</difficult></object>"
 
 @pytest.fixture
 def devkit(tmp_path):
-    """Three pictures: a cat and a hard dog; a dog twice, once hard; nothing."""
+    """Three images: a cat and a hard dog; a dog twice, once hard; nothing."""
     for folder in ("ImageSets/Main", "JPEGImages", "Annotations"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "ImageSets/Main/trainval.txt").write_text("001\n002\n003\n")
@@ -265,15 +265,15 @@ def test_voc_s_annotations_and_its_lists_say_the_same(devkit):
     assert voc_marks(devkit, "trainval")[1].tolist() == EXPECTED
 
 
-def test_voc_s_pictures_come_with_their_marks(devkit):
-    pictures, marks, classes = open_voc(devkit, "trainval", store_size=6)
-    assert list(pictures.names) == ["001", "002", "003"] and classes == ("cat", "dog")
+def test_voc_s_images_come_with_their_marks(devkit):
+    images, marks, classes = open_voc(devkit, "trainval", store_size=6)
+    assert list(images.names) == ["001", "002", "003"] and classes == ("cat", "dog")
     assert marks.tolist() == EXPECTED
     (devkit / "JPEGImages/002.jpg").write_bytes(b"broken")
-    pictures, marks, _ = open_voc(devkit, "trainval", store_size=6)
-    assert marks.tolist() == [EXPECTED[0], EXPECTED[2]]  # rows go with the pictures that are left
+    images, marks, _ = open_voc(devkit, "trainval", store_size=6)
+    assert marks.tolist() == [EXPECTED[0], EXPECTED[2]]  # rows go with the images that are left
     (devkit / "JPEGImages/002.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 of 3 pictures .* are missing, JPEGImages/002.jpg"):
+    with pytest.raises(UserError, match=r"1 of 3 images .* are missing, JPEGImages/002.jpg"):
         open_voc(devkit, "trainval")
 
 
@@ -292,7 +292,7 @@ def test_a_split_that_voc_lacks_is_a_sentence(devkit):
     with pytest.raises(UserError, match=r'no split "trainva".*Did you mean "trainval"'):
         voc_marks(devkit, "trainva")
     (devkit / "ImageSets/Main/cat_trainval.txt").write_text("001 7\n")
-    with pytest.raises(UserError, match="does not say of each picture -1, 0 or 1"):
+    with pytest.raises(UserError, match="does not say of each image -1, 0 or 1"):
         voc_marks(devkit, "trainval")
 
 

@@ -16,24 +16,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from sightline import random
-from sightline.backbones import BackboneConfig
-from sightline.methods import BASELINES, METHODS, DataFacts
-from sightline.nn.patches import Patches
-from sightline.optim import OPTIMS, Optim, Schedule
-from sightline.optim import build as build_optimizer
-from sightline.recipe import Recipe
-from sightline.train.guard import Guard
-from sightline.train.loop import Batch, State, train
-from sightline.train.run import build
-from sightline.views import View
+from selfsight import rng
+from selfsight.backbones import BackboneConfig
+from selfsight.methods import BASELINES, METHODS, DataFacts
+from selfsight.nn.patch_student import Patches
+from selfsight.optim import OPTIMS, Optim, Schedule
+from selfsight.optim import build as build_optimizer
+from selfsight.recipe import Recipe
+from selfsight.train.grad_scaler import Guard
+from selfsight.train.loop import Batch, State, train
+from selfsight.train.pretrain import build
+from selfsight.views import View
 from tests.methods.small import SMALL
 
 RECORDED = Path(__file__).with_name("traces.json")
 EXACT = Path(__file__).with_name("exact.json")
 # Today's name of a part of a state dict, and the one it had when the traces were recorded.
-RECORDED_NAMES: dict[str, str] = {}
-STEPS, BATCH, SIZE, PICTURES, CLASSES = 3, 8, 16, 40, 5
+RECORDED_NAMES: dict[str, str] = {"normalizer": "normaliser"}
+STEPS, BATCH, SIZE, IMAGES, CLASSES = 3, 8, 16, 40, 5
 WARM = Schedule(warmup_epochs=0.5, warmup_start=0.5)
 SGD = Optim(lr=3.0, schedule=WARM)
 
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Optim]] = {
     "simclr, EqCo": ("simclr", dict(num_negatives=5, negatives="cross", alpha=64.0), SGD),
     "simo, both ways": ("simo", dict(symmetric=True, shared_negatives=False), SGD),
     "simsiam, clipped": ("simsiam", {}, replace(SGD, clip=0.1, predictor_lr="constant")),
-    "swav, larc": ("swav", {}, replace(SGD, name="lars", flavour="larc", lr=90.0)),
+    "swav, larc": ("swav", {}, replace(SGD, name="lars", flavor="larc", lr=90.0)),
 }
 
 
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Optim]] = {
 def numbers(name: str, rows: int, count: int) -> torch.Tensor:
     """Normal numbers that a name decides, equal on every machine."""
     index = torch.arange(rows)
-    return random.normal(random.key(0, name), index, count)
+    return rng.normal(rng.key(0, name), index, count)
 
 
 def trace(case: str) -> dict[str, Any]:
@@ -79,11 +79,11 @@ def trace(case: str) -> dict[str, Any]:
         batch_size=BATCH,
     )
     device = torch.device("cpu")
-    method = build(recipe, device, DataFacts(PICTURES, CLASSES)).double()
+    method = build(recipe, device, DataFacts(IMAGES, CLASSES)).double()
     settle(method)
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
     state = State(method, optimizer, Guard(device, scaled=False))
-    per_epoch = PICTURES // BATCH
+    per_epoch = IMAGES // BATCH
     batches = [batch(config, step) for step in range(STEPS)]
     losses = [
         step.loss.item()
@@ -130,7 +130,7 @@ def settle(method: torch.nn.Module) -> None:
 
 
 def batch(config: Any, step: int) -> Batch:
-    """Views of the same pictures, alike but not the same; the last ones of SwAV are small."""
+    """Views of the same images, alike but not the same; the last ones of SwAV are small."""
     x = numbers(f"pictures {step}", BATCH, 3 * SIZE * SIZE)
     large = config.num_views - getattr(config, "num_small", 0)
     views = []
@@ -138,7 +138,7 @@ def batch(config: Any, step: int) -> Batch:
         view = x + 0.3 * numbers(f"view {v} {step}", BATCH, x.shape[1])
         side = SIZE if v < large else SIZE // 2
         views.append(view.view(BATCH, 3, SIZE, SIZE)[..., :side, :side].contiguous())
-    index = (torch.arange(BATCH) + step * BATCH) % PICTURES
+    index = (torch.arange(BATCH) + step * BATCH) % IMAGES
     return Batch(views, index % CLASSES, index, 0.0)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sightline.compiling import HOW
-from sightline.losses import info_nce, streaming
+from selfsight.compile_options import HOW
+from selfsight.losses import info_nce, streaming
 
 Loss = Callable[[], Tensor]
 LEAST, SECONDS = 5, 1.0

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline import dist
-from sightline.errors import UserError
-from sightline.losses.clustering import (
+from selfsight import dist
+from selfsight.errors import UserError
+from selfsight.losses.clustering import (
     codes,
     prototype_scores,
     refuse_few,
@@ -114,7 +114,7 @@ def test_scores_are_cosines_to_unit_prototypes():
     torch.testing.assert_close(prototype_scores(z, prototypes), expected)
 
 
-def test_more_prototypes_than_pictures_are_refused():
+def test_more_prototypes_than_images_are_refused():
     refuse_few(3000, 256, 3840)
-    with pytest.raises(UserError, match=r"3000.* only 512 pictures .*each prototype must get one"):
+    with pytest.raises(UserError, match=r"3000.* only 512 images .*each prototype must get one"):
         refuse_few(3000, 512, 0)

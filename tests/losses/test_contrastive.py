@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.losses import info_nce, jcl, nt_xent, queue_info_nce
+from selfsight.losses import info_nce, jcl, nt_xent, queue_info_nce
 
 N, D, K, M = 5, 7, 9, 4
 

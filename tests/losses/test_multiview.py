@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sightline import dist
-from sightline.evals import spectrum
-from sightline.losses import multiview
-from sightline.losses.predictive import regression
+from selfsight import dist
+from selfsight.evals import spectrum
+from selfsight.losses import multiview
+from selfsight.losses.predictive import regression
 
 K, N, D = 4, 6, 5
 
@@ -73,7 +73,7 @@ def test_targets_get_no_gradient(loss):
     assert t.grad is None and p.grad.any()
 
 
-def test_brownian_is_the_mean_cosine_with_one_direction_a_picture():
+def test_brownian_is_the_mean_cosine_with_one_direction_an_image():
     p, force = blocks(0), blocks(1)[0]
     total = sum(float(unit(p)[k, n] @ unit(force)[n]) for k in range(K) for n in range(N))
     assert multiview.brownian(p, force).item() == pytest.approx(total / (K * N))
@@ -148,7 +148,7 @@ def test_uniformity_is_the_measure_of_the_evaluation_averaged_over_views():
 
 
 def shared(name, settings):
-    """Value and gradient of the whole batch from this process's share of the pictures."""
+    """Value and gradient of the whole batch from this process's share of the images."""
     p = dist.mine(blocks(0).transpose(0, 1)).transpose(0, 1).contiguous().requires_grad_()
     loss = getattr(multiview, name)(p, **settings)
     loss.backward()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sightline.losses import negative_cosine, regression
+from selfsight.losses import negative_cosine, regression
 
 
 @pytest.fixture

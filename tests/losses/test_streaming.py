@@ -7,10 +7,10 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sightline import dist
-from sightline.losses import info_nce, jcl, nt_xent, queue_info_nce, streaming
-from sightline.losses.contrastive import neighbour_info_nce
-from sightline.losses.streaming import mean_surprise
+from selfsight import dist
+from selfsight.losses import info_nce, jcl, nt_xent, queue_info_nce, streaming
+from selfsight.losses.contrastive import neighbor_info_nce
+from selfsight.losses.streaming import mean_surprise
 
 N, D, K = 24, 16, 40
 
@@ -26,7 +26,7 @@ LOSSES = {
     "info_nce of three blocks": lambda x: info_nce(
         torch.stack([x[0], x[2], x[0] + x[2]]), x[1], temperature=0.2
     ),
-    "neighbours": lambda x: neighbour_info_nce(x[0], torch.stack([x[1], x[2]]), temperature=0.2),
+    "neighbors": lambda x: neighbor_info_nce(x[0], torch.stack([x[1], x[2]]), temperature=0.2),
     "nt_xent": lambda x: nt_xent(x[0], x[1], temperature=0.1),
     "nt_xent with EqCo's margin": lambda x: nt_xent(x[0], x[1], temperature=0.1, alpha=1e4),
     "nt_xent across views": lambda x: nt_xent(x[0], x[1], temperature=0.1, cross=True),
@@ -185,7 +185,7 @@ def test_small_matrices_are_dense_and_large_ones_are_not():
 
 
 @pytest.mark.gpu
-def test_65536_pictures_take_less_than_a_gibibyte():
+def test_65536_images_take_less_than_a_gibibyte():
     z1, z2 = (torch.randn(65536, 256, device="cuda", requires_grad=True) for _ in range(2))
     z1.grad, z2.grad = torch.zeros_like(z1), torch.zeros_like(z2)
     for loss in (info_nce, nt_xent):

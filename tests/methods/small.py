@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from sightline import dist
-from sightline.methods import BASELINES, METHODS, DataFacts, Moment
-from sightline.nn import Backbone
+from selfsight import dist
+from selfsight.methods import BASELINES, METHODS, DataFacts, Moment
+from selfsight.nn import Backbone
 
 SMALL: dict[str, dict] = {
     "barlow_twins": dict(dim=8, hidden_dim=16),
@@ -25,7 +25,7 @@ SMALL: dict[str, dict] = {
     | dict(queue_epoch=0, freeze_steps=0),
     "vicreg": dict(dim=8, hidden_dim=16),
 }
-SEED, TOTAL, GLOBAL_BATCH, NUM_PICTURES = 3, 100, 8, 40
+SEED, TOTAL, GLOBAL_BATCH, NUM_IMAGES = 3, 100, 8, 40
 NUM_CLASSES = 5
 
 
@@ -53,7 +53,7 @@ class Tiny(Backbone):
 def make(name, **settings):
     """The method called `name`, small, with the weights of seed 0."""
     torch.manual_seed(0)
-    facts = DataFacts(num_pictures=NUM_PICTURES, num_classes=NUM_CLASSES)
+    facts = DataFacts(num_images=NUM_IMAGES, num_classes=NUM_CLASSES)
     return (METHODS | BASELINES)[name](**SMALL[name] | settings).build(Tiny(), facts)
 
 
@@ -72,7 +72,7 @@ def views(method, step=0, size=16, dtype=torch.float32):
 
 def moment(step=0, total=TOTAL):
     """Where training stands at this step."""
-    index = dist.mine((torch.arange(GLOBAL_BATCH) + step * GLOBAL_BATCH) % NUM_PICTURES)
+    index = dist.mine((torch.arange(GLOBAL_BATCH) + step * GLOBAL_BATCH) % NUM_IMAGES)
     return Moment(
         step=torch.tensor(step),
         index=index,

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.methods.barlow_twins import BarlowTwinsConfig
-from sightline.nn import Backbone
-from sightline.optim import build
-from sightline.recipes import recipe
+from selfsight.methods.barlow_twins import BarlowTwinsConfig
+from selfsight.nn import Backbone
+from selfsight.optim import build
+from selfsight.recipes import recipe
 from tests.methods.small import make, moment, views
 
 

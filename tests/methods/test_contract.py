@@ -8,10 +8,10 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.parallel import DistributedDataParallel
 
-from sightline.compiling import HOW
-from sightline.losses import compiled_losses
-from sightline.methods import BASELINES, METHODS
-from sightline.train.compiled import compile_networks
+from selfsight.compile_options import HOW
+from selfsight.losses import compiled_losses
+from selfsight.methods import BASELINES, METHODS
+from selfsight.train.compile import compile_networks
 from tests.methods.small import make, moment, views
 
 ALL = sorted(METHODS | BASELINES)
@@ -107,7 +107,7 @@ def test_bf16_is_close_to_float32(name):
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_collapsed_features_lose_at_chance(name):
-    """With one embedding for all pictures a contrastive loss is the guess that is documented."""
+    """With one embedding for all images a contrastive loss is the guess that is documented."""
     method = make(name)
     chance = method.config.chance_loss(8)
     if chance is None:

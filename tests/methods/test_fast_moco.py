@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from sightline.errors import UserError
-from sightline.methods import METHODS
-from sightline.nn import Backbone
-from sightline.nn.patches import OFF, Patches, see
-from sightline.recipes import recipe
+from selfsight.errors import UserError
+from selfsight.methods import METHODS
+from selfsight.nn import Backbone
+from selfsight.nn.patch_student import OFF, Patches, see
+from selfsight.recipes import recipe
 from tests.dist.test_methods import trained
 from tests.methods.small import SMALL, make, moment, views
 
@@ -172,7 +172,7 @@ def test_views_that_do_not_divide_are_refused_at_the_recipe():
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_methods_keep_fast_mocos_views_and_optimiser(name):
+def test_other_methods_keep_fast_mocos_views_and_optimizer(name):
     mine = recipe(f"{name}.imagenet_r50_patches_100ep")
     theirs = recipe("fast_moco.imagenet_r50_100ep")
     assert replace(mine, method=theirs.method) == theirs

@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 
-from sightline.errors import UserError
-from sightline.methods.base import check
-from sightline.methods.instdisc import InstDiscConfig
-from tests.methods.small import NUM_PICTURES, make, moment, views
+from selfsight.errors import UserError
+from selfsight.methods.base import check
+from selfsight.methods.instdisc import InstDiscConfig
+from tests.methods.small import NUM_IMAGES, make, moment, views
 
 EPS = 1e-7  # of the released code
 
@@ -34,7 +34,7 @@ def by_hand(v, memory, noise, index, t, z):
 
 
 def drawn(config, at):
-    return (at.uniform("noise", config.num_noise) * NUM_PICTURES).long()
+    return (at.uniform("noise", config.num_noise) * NUM_IMAGES).long()
 
 
 def test_nce_is_equation_7_with_z_of_the_first_batch_for_good():
@@ -50,15 +50,15 @@ def test_nce_is_equation_7_with_z_of_the_first_batch_for_good():
                 for b in range(len(v))
                 for j in (at.index[b], *noise[b])
             ]
-            z = NUM_PICTURES * torch.stack(seen).mean().detach()
+            z = NUM_IMAGES * torch.stack(seen).mean().detach()
         loss = method(x, at).loss
         torch.testing.assert_close(
             loss, by_hand(v, memory, noise, at.index, t, z), rtol=1e-10, atol=0
         )
-        torch.testing.assert_close(method.normaliser, z)
+        torch.testing.assert_close(method.normalizer, z)
 
 
-def test_the_softmax_is_over_all_pictures():
+def test_the_softmax_is_over_all_images():
     method = make("instdisc", loss="softmax").double()
     at, memory, t = moment(), method.memory.read(), method.config.temperature
     x, v = embedded(method)
@@ -67,7 +67,7 @@ def test_the_softmax_is_over_all_pictures():
         scores = [torch.exp(row @ v[b] / t) for row in memory]
         total = total - torch.log(scores[i] / sum(scores))
     torch.testing.assert_close(method(x, at).loss, total / len(v))
-    assert method.normaliser == 0  # nothing is estimated
+    assert method.normalizer == 0  # nothing is estimated
 
 
 def test_the_proximal_term_is_added_to_the_loss():
@@ -86,22 +86,22 @@ def test_the_memory_moves_half_way_to_the_embedding_after_the_loss():
     for b, i in enumerate(at.index):
         mixed = 0.5 * before[i] + 0.5 * v[b]
         torch.testing.assert_close(method.memory.rows[i], (mixed / mixed.norm()).detach())
-    others = [i for i in range(NUM_PICTURES) if i not in at.index.tolist()]
+    others = [i for i in range(NUM_IMAGES) if i not in at.index.tolist()]
     assert torch.equal(method.memory.rows[others], before[others])
 
 
-def test_noise_is_drawn_with_replacement_over_all_pictures_anew_at_each_step():
+def test_noise_is_drawn_with_replacement_over_all_images_anew_at_each_step():
     config = InstDiscConfig(num_noise=4000)
-    first, second = drawn(config, moment(0)), drawn(config, moment(5))  # the same pictures
+    first, second = drawn(config, moment(0)), drawn(config, moment(5))  # the same images
     assert torch.equal(moment(0).index, moment(5).index) and not torch.equal(first, second)
-    counts = torch.bincount(first.flatten(), minlength=NUM_PICTURES).double()
-    assert len(counts) == NUM_PICTURES  # its own picture can be among a picture's noise
+    counts = torch.bincount(first.flatten(), minlength=NUM_IMAGES).double()
+    assert len(counts) == NUM_IMAGES  # its own image can be among an image's noise
     torch.testing.assert_close(counts / counts.mean(), torch.ones_like(counts), atol=0.15, rtol=0)
 
 
 def test_chance_is_the_loss_of_an_embedding_that_fits_every_row_alike():
     config = InstDiscConfig(num_noise=7)
-    h = 1 / 8  # one row is the picture's own, seven are noise
+    h = 1 / 8  # one row is the image's own, seven are noise
     assert config.chance_loss(4) == pytest.approx(-math.log(h) - 7 * math.log(1 - h))
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.errors import UserError
-from sightline.methods.base import check
-from sightline.methods.jcl import JCLConfig
-from sightline.nn import Queue
-from sightline.nn.norm import BatchNorm
-from sightline.recipes.jcl import CLASSES
+from selfsight.errors import UserError
+from selfsight.methods.base import check
+from selfsight.methods.jcl import JCLConfig
+from selfsight.nn import Queue
+from selfsight.nn.batch_norm import BatchNorm
+from selfsight.recipes.jcl import CLASSES
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import TOTAL, make, moment, views
 
@@ -83,7 +83,7 @@ def test_the_queue_after_a_step_is_that_of_the_released_code():
     torch.testing.assert_close(queue.read(), after.T, rtol=1e-9, atol=1e-12)
 
 
-def test_a_group_of_batch_norm_has_the_keys_of_as_many_pictures_as_it_has_queries():
+def test_a_group_of_batch_norm_has_the_keys_of_as_many_images_as_it_has_queries():
     method = make("jcl", num_keys=3, bn_group=4)
     groups = {
         part: {m.group for m in getattr(method, part).modules() if isinstance(m, BatchNorm)}
@@ -113,7 +113,7 @@ def test_a_queue_shorter_than_a_batch_is_refused():
 
 
 def test_the_views_must_be_one_more_than_the_keys():
-    with pytest.raises(UserError, match="takes 6 views of each picture and the recipe has 5"):
+    with pytest.raises(UserError, match="takes 6 views of each image and the recipe has 5"):
         check(JCLConfig(bn="sync"), batch_size=8, view_sizes=(16,) * 5)
 
 

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from sightline.errors import UserError
-from sightline.methods.base import check
-from sightline.methods.moco import MoCoConfig
+from selfsight.errors import UserError
+from selfsight.methods.base import check
+from selfsight.methods.moco import MoCoConfig
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import make, moment, views
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.backbones import BackboneConfig
-from sightline.backbones.vit import ViT
-from sightline.methods.mocov3 import MoCoV3Config
-from sightline.nn.norm import BatchNorm
+from selfsight.backbones import BackboneConfig
+from selfsight.backbones.vit import ViT
+from selfsight.methods.mocov3 import MoCoV3Config
+from selfsight.nn.batch_norm import BatchNorm
 from tests.methods.small import make, moment, views
 
 

@@ -6,20 +6,20 @@ from itertools import islice
 import pytest
 import torch
 
-from sightline.backbones import BackboneConfig
-from sightline.data import load, open_source
-from sightline.data.loader import Loader
-from sightline.errors import UserError
-from sightline.evals.spectrum import effective_rank
-from sightline.methods.msbreg import MSBRegConfig
-from sightline.optim import Optim, Schedule, cosine
-from sightline.optim import build as build_optimizer
-from sightline.recipe import Recipe
-from sightline.recipes import recipe
-from sightline.train.guard import Guard
-from sightline.train.loop import State, feed, train
-from sightline.train.run import build
-from sightline.views import View, make_views
+from selfsight.backbones import BackboneConfig
+from selfsight.data import load, open_source
+from selfsight.data.loader import Loader
+from selfsight.errors import UserError
+from selfsight.evals.spectrum import effective_rank
+from selfsight.methods.msbreg import MSBRegConfig
+from selfsight.optim import Optim, Schedule, cosine
+from selfsight.optim import build as build_optimizer
+from selfsight.recipe import Recipe
+from selfsight.recipes import recipe
+from selfsight.train.grad_scaler import Guard
+from selfsight.train.loop import State, feed, train
+from selfsight.train.pretrain import build
+from selfsight.views import View, make_views
 from tests.methods.small import GLOBAL_BATCH, TOTAL, make, moment, views
 
 PLAIN = dict(singular_weight=0.0, brownian_weight=0.0)
@@ -73,7 +73,7 @@ def test_the_loss_is_the_weighted_sum_of_its_parts():
     assert loss(**parts) == pytest.approx(base + alone, rel=1e-4)
 
 
-def test_the_force_belongs_to_the_picture_and_the_step():
+def test_the_force_belongs_to_the_image_and_the_step():
     """Views share it, a later step draws another, and it follows the index, not the place."""
     at = moment()
     order = torch.randperm(GLOBAL_BATCH, generator=torch.Generator().manual_seed(0))
@@ -83,11 +83,11 @@ def test_the_force_belongs_to_the_picture_and_the_step():
 
 
 @pytest.mark.parametrize(("kind", "same"), [("projection", True), ("prediction", False)])
-def test_regularisers_act_on_the_embedding_that_is_named(kind, same):
+def test_regularizers_act_on_the_embedding_that_is_named(kind, same):
     """A force on the projection never reaches the predictor."""
     gradients = []
     for weight in (0.0, 1.0):
-        method = make("msbreg", regularised=kind, **PLAIN | {"brownian_weight": weight})
+        method = make("msbreg", regularized=kind, **PLAIN | {"brownian_weight": weight})
         method(views(method), moment()).loss.backward()
         gradients.append(method.predictor[0].weight.grad)
     assert torch.allclose(*gradients, atol=1e-7) == same
@@ -124,15 +124,15 @@ def test_with_layer_norm_brownian_motion_keeps_a_higher_rank():
 
     In 120 steps it takes a lambda_b far above the paper's, which has 320 epochs.
     """
-    pictures = load(open_source("shapes"), store_size=32)
+    images = load(open_source("shapes"), store_size=32)
     plain, moved = (
-        sum(rank_after_training(pictures, brownian_weight=w, seed=s) for s in (0, 1)) / 2
+        sum(rank_after_training(images, brownian_weight=w, seed=s) for s in (0, 1)) / 2
         for w in (0.0, 50.0)
     )
     assert moved > 1.15 * plain, (plain, moved)
 
 
-def rank_after_training(pictures, *, brownian_weight, seed):
+def rank_after_training(images, *, brownian_weight, seed):
     """The effective rank of BYOL's features with layer norm after two epochs."""
     made = Recipe(
         method=MSBRegConfig(
@@ -154,7 +154,7 @@ def rank_after_training(pictures, *, brownian_weight, seed):
     method = build(made, device)
     optimizer = build_optimizer(made.optim, method.named_parameters(), batch_size=64)
     state = State(method, optimizer, Guard(torch.device("cpu"), scaled=False))
-    loader = Loader(pictures, batch_size=64, seed=seed, rank=0, world_size=1, device=device)
+    loader = Loader(images, batch_size=64, seed=seed, rank=0, world_size=1, device=device)
     for _ in train(
         state,
         islice(feed(loader, made, 0), 120),
@@ -164,6 +164,6 @@ def rank_after_training(pictures, *, brownian_weight, seed):
     ):
         pass
     index = torch.arange(256)
-    (x,) = make_views(made.views[:1], *pictures.batch(index), index, seed=1, epoch=0)
+    (x,) = make_views(made.views[:1], *images.batch(index), index, seed=1, epoch=0)
     with torch.no_grad():
         return effective_rank(method.student.backbone(x)).item()

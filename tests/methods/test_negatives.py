@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.losses import info_nce, nt_xent
-from sightline.methods import Moment
+from selfsight.losses import info_nce, nt_xent
+from selfsight.methods import Moment
 
 moments = st.builds(
     lambda seed, step, n: Moment(

@@ -6,15 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sightline.errors import UserError
-from sightline.methods.nnclr import NNCLRConfig
-from sightline.nn import Queue
-from sightline.recipes import recipe
+from selfsight.errors import UserError
+from selfsight.methods.nnclr import NNCLRConfig
+from selfsight.nn import Queue
+from selfsight.recipes import recipe
 from tests.methods.small import make, moment, views
 
 
 def one_direction(z, p, queue, temperature):
-    """Equation 2: the neighbour of each embedding against all predictions of the other view."""
+    """Equation 2: the neighbor of each embedding against all predictions of the other view."""
     losses = []
     for i in range(len(z)):
         similar = [F.cosine_similarity(z[i], key, dim=0) for key in queue]
@@ -44,7 +44,7 @@ def test_only_unit_embeddings_of_the_first_view_are_kept_and_only_after_the_look
     method([x1, x2], moment())
     torch.testing.assert_close(method.queue.keys[:8], F.normalize(z1, dim=1))
     assert torch.equal(method.queue.keys[8:], before[8:]) and int(method.queue.head) == 8
-    # Were the batch looked up in a queue that holds it, each would be its own neighbour.
+    # Were the batch looked up in a queue that holds it, each would be its own neighbor.
     assert not torch.allclose(method([x1, x2], moment()).loss, first)
 
 
@@ -57,7 +57,7 @@ def test_the_nearest_key_is_the_one_of_greatest_cosine():
     assert torch.equal(queue.nearest(5 * queue.keys), queue.keys)
 
 
-def test_a_teacher_may_look_up_the_neighbours():
+def test_a_teacher_may_look_up_the_neighbors():
     method = make("nnclr", teacher_momentum=0.9)
     x1, x2 = views(method)
     for p in method.teacher.parameters():

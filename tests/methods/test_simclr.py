@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from sightline.errors import UserError
-from sightline.methods.base import check
-from sightline.methods.simclr import SimCLRConfig
+from selfsight.errors import UserError
+from selfsight.methods.base import check
+from selfsight.methods.simclr import SimCLRConfig
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import make, moment, views
 

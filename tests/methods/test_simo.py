@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.errors import UserError
-from sightline.methods.base import check
-from sightline.methods.simo import SiMoConfig
-from sightline.recipes import recipe
+from selfsight.errors import UserError
+from selfsight.methods.base import check
+from selfsight.methods.simo import SiMoConfig
+from selfsight.recipes import recipe
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import make, moment, views
 

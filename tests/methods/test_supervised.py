@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sightline.errors import UserError
-from sightline.methods import BASELINES, METHODS
-from sightline.recipe import Data, from_dict, method_config, to_dict
-from sightline.recipes import recipe
-from sightline.train.whole import pictures_of
+from selfsight.errors import UserError
+from selfsight.methods import BASELINES, METHODS
+from selfsight.recipe import Data, from_dict, method_config, to_dict
+from selfsight.recipes import recipe
+from selfsight.runs.start_resume import images_of
 from tests.methods.small import NUM_CLASSES, make, moment, views
 
 
@@ -41,8 +41,8 @@ def test_it_is_known_by_name_and_listed_apart():
 
 
 def test_data_without_labels_is_refused_before_it_is_decoded(tmp_path):
-    (tmp_path / "a.png").write_bytes(b"not a picture, and never opened")
+    (tmp_path / "a.png").write_bytes(b"not an image, and never opened")
     made = recipe("supervised.cifar10_r18_100ep")
     made = replace(made, data=Data(path=str(tmp_path)))
     with pytest.raises(UserError, match=r"supervised learns from labels, and .* has none"):
-        pictures_of(made, torch.device("cpu"))
+        images_of(made, torch.device("cpu"))

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sightline.errors import UserError
-from sightline.losses.clustering import sinkhorn
-from sightline.methods.swav import SwAVConfig
-from sightline.optim import LARS, build, set_lr
-from sightline.recipes import recipe
+from selfsight.errors import UserError
+from selfsight.losses.clustering import sinkhorn
+from selfsight.methods.swav import SwAVConfig
+from selfsight.optim import LARS, build, set_lr
+from selfsight.recipes import recipe
 from tests.methods.small import make, moment, views
 
 
@@ -46,7 +46,7 @@ def test_the_queue_is_used_once_it_is_full_and_before_that_is_not_there():
     empty = make("swav", queue_size=0)
     empty.load_state_dict(method.state_dict(), strict=False)
     past = [[], []]
-    for step in range(4):  # 8 pictures each: full before the third
+    for step in range(4):  # 8 images each: full before the third
         x = views(method, step)
         for i in (0, 1):
             z = copy.deepcopy(method).student
@@ -73,7 +73,7 @@ def test_the_queue_waits_for_its_epoch():
 
 def test_prototypes_have_length_one_and_wait_before_they_move():
     method = make("swav", freeze_steps=2)
-    optimizer = LARS(method.parameters(), 1.0, flavour="larc", trust=0.1, weight_decay=0.1)
+    optimizer = LARS(method.parameters(), 1.0, flavor="larc", trust=0.1, weight_decay=0.1)
     for step in range(3):
         before = method.prototypes.weight.detach().clone()
         optimizer.zero_grad()
@@ -97,7 +97,7 @@ def test_there_is_one_forward_pass_for_each_resolution():
 
 def test_a_batch_too_small_for_the_prototypes_is_refused():
     SwAVConfig(queue_size=3840).refuse(batch_size=256)
-    with pytest.raises(UserError, match="3000, but codes are given to only 256 pictures"):
+    with pytest.raises(UserError, match="3000, but codes are given to only 256 images"):
         SwAVConfig().refuse(batch_size=256)
     with pytest.raises(UserError, match=r'Use method\.bn "sync"'):
         SwAVConfig(bn="split", num_prototypes=64).refuse(batch_size=64)
@@ -117,7 +117,7 @@ def test_rates_are_those_of_the_official_scripts(name, first, peak, last):
     weights = {"a": torch.nn.Parameter(torch.ones(2, 2)), "b": torch.nn.Parameter(torch.ones(2))}
     optimizer = build(made.optim, weights.items(), batch_size=made.batch_size)
     (group,) = optimizer.param_groups
-    assert (group["flavour"], group["trust"], group["weight_decay"]) == ("larc", 0.001, 1e-6)
+    assert (group["flavor"], group["trust"], group["weight_decay"]) == ("larc", 0.001, 1e-6)
 
     def rate(step):
         lengths = dict(steps_per_epoch=1, epochs=400, batch_size=made.batch_size)

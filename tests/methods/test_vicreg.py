@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.methods.vicreg import VICRegConfig
+from selfsight.methods.vicreg import VICRegConfig
 from tests.methods.small import make, moment, views
 from tests.methods.test_barlow_twins import published
 

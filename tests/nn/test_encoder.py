@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sightline.nn import Backbone, Encoder, Teacher
+from selfsight.nn import Backbone, Encoder, Teacher
 
 MOMENTUM = st.floats(0, 1)
 

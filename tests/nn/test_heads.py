@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from sightline.nn import mlp
+from selfsight.nn import mlp
 
 
 def test_names_and_numbers_are_those_of_a_sequential():

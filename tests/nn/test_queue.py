@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.nn import Queue
+from selfsight.nn import Queue
 
 SIZE = 12
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.errors import UserError
-from sightline.optim.schedules import Schedule, cosine, linear
+from selfsight.errors import UserError
+from selfsight.optim.schedules import Schedule, cosine, linear
 
 share = st.floats(0, 1)
 fields = st.fixed_dictionaries(

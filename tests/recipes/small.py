@@ -4,14 +4,14 @@ from dataclasses import fields, replace
 
 import torch
 
-from sightline.backbones.vit import ViT
-from sightline.data import Pictures
-from sightline.data.loader import Loader
-from sightline.errors import UserError
-from sightline.recipe import Data, Recipe, to_dict
-from sightline.runs import Run
-from sightline.train.loop import feed, train
-from sightline.train.run import start
+from selfsight.backbones.vit import ViT
+from selfsight.data import Images
+from selfsight.data.loader import Loader
+from selfsight.errors import UserError
+from selfsight.recipe import Data, Recipe, to_dict
+from selfsight.run_folder import Run
+from selfsight.train.loop import feed, train
+from selfsight.train.pretrain import start
 
 # What is as wide, long or many as this or less in a small recipe.
 LIMITS = {
@@ -24,7 +24,7 @@ LIMITS = {
     "num_negatives": 4,
     "bn_group": 4,
 }
-BATCH, NUM_PICTURES, NUM_CLASSES = 8, 32, 4
+BATCH, NUM_IMAGES, NUM_CLASSES = 8, 32, 4
 
 
 def tiny_vit(**shape):
@@ -86,32 +86,32 @@ def structure(recipe: Recipe) -> str:
     return str([bare(made["method"]), recipe.optim.name, recipe.backbone.name, sizes])
 
 
-def pictures() -> Pictures:
+def images() -> Images:
     """Noise with labels."""
     g = torch.Generator().manual_seed(0)
-    side = torch.full((NUM_PICTURES,), 40)
-    flat = torch.randint(0, 256, (NUM_PICTURES * 3 * 40 * 40,), generator=g, dtype=torch.uint8)
-    return Pictures(
+    side = torch.full((NUM_IMAGES,), 40)
+    flat = torch.randint(0, 256, (NUM_IMAGES * 3 * 40 * 40,), generator=g, dtype=torch.uint8)
+    return Images(
         flat,
         side,
         side,
         channels=3,
-        names=[str(i) for i in range(NUM_PICTURES)],
-        labels=torch.arange(NUM_PICTURES) % NUM_CLASSES,
+        names=[str(i) for i in range(NUM_IMAGES)],
+        labels=torch.arange(NUM_IMAGES) % NUM_CLASSES,
         class_names=tuple("abcd"),
     )
 
 
 def begun(recipe: Recipe, folder):
     """Fresh state of a recipe."""
-    return start(recipe, Run(folder), pictures(), torch.device("cpu"))
+    return start(recipe, Run(folder), images(), torch.device("cpu"))
 
 
 def two_steps(recipe: Recipe, folder):
     """State and losses after two steps of the driver's own loop."""
     state = begun(recipe, folder)
     loader = Loader(
-        pictures(),
+        images(),
         batch_size=BATCH,
         seed=recipe.seed,
         rank=0,

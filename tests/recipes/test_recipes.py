@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from sightline import catalogue
-from sightline.optim.groups import scaled_lr
-from sightline.recipe import from_dict, overridden, to_dict
-from sightline.recipes import RECIPES, recipe
+from selfsight import catalog
+from selfsight.optim.param_groups import scaled_lr
+from selfsight.recipe import from_dict, overridden, to_dict
+from selfsight.recipes import RECIPES, recipe
 from tests.recipes.small import begun, small, structure, two_steps
 
 MADE = {name: make() for name, make in RECIPES.items()}
@@ -73,8 +73,8 @@ def test_it_takes_two_steps_at_reduced_width(name, tmp_path):
     assert state.method.student.backbone(torch.zeros(2, 3, 32, 32)).isfinite().all()
 
 
-def test_the_catalogue_has_a_line_for_each_with_its_reference():
-    rows = catalogue.recipes()
+def test_the_catalog_has_a_line_for_each_with_its_reference():
+    rows = catalog.recipes()
     assert [row["name"] for row in rows] == list(RECIPES)
     for row in rows:
         assert row["reference"] and row["summary"].endswith("."), row["name"]
@@ -82,8 +82,8 @@ def test_the_catalogue_has_a_line_for_each_with_its_reference():
         assert {"ours", "batch_size", "backbone"} <= set(row)
 
 
-def test_the_catalogue_can_be_asked_for_one_method():
-    rows = catalogue.recipes("msbreg")
+def test_the_catalog_can_be_asked_for_one_method():
+    rows = catalog.recipes("msbreg")
     assert {row["method"] for row in rows} == {"msbreg"}
     assert len(rows) == sum(name.startswith("msbreg.") for name in RECIPES)
 

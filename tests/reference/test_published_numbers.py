@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.losses import (
+from selfsight.losses import (
     barlow_twins,
     info_nce,
     jcl,
@@ -15,7 +15,7 @@ from sightline.losses import (
     regression,
     vicreg,
 )
-from sightline.optim import LARS, Optim, Schedule, build, cosine, set_lr
+from selfsight.optim import LARS, Optim, Schedule, build, cosine, set_lr
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-12}
 FLOAT32 = {"rtol": 2e-5, "atol": 2e-6}

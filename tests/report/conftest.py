@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sightline.runs import Run
+from selfsight.run_folder import Run
 from tests.report import folders
 
 

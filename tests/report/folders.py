@@ -1,4 +1,4 @@
-"""Run folders made by hand: a colour per tile, so that a test can tell which one it sees."""
+"""Run folders made by hand: a color per tile, so that a test can tell which one it sees."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from sightline.runs import Run
+from selfsight.run_folder import Run
 
 HOSTILE = (
     "<img src=x onerror=window.hacked=1>",
@@ -22,12 +22,12 @@ RECIPE = {
     "batch_size": 32,
     "seed": 0,
     "views": [{"size": 32, "crop": [0.2, 1.0]}, {"size": 32, "blur": None}],
-    "reasons": {"batch_size": "It fits.", "method.queue_size": "A tenth of the pictures."},
+    "reasons": {"batch_size": "It fits.", "method.queue_size": "A tenth of the images."},
     "versions": {"torch": "2.11.0"},
 }
 
 
-def tile_colour(index: int) -> tuple[int, int, int]:
+def tile_color(index: int) -> tuple[int, int, int]:
     return (40 * (index % 6) + 20, 60 * (index // 6 % 4) + 20, 150)
 
 
@@ -55,34 +55,34 @@ def _sheet(path: Path, tile: int, columns: int, count: int) -> None:
     sheet = Image.new("RGB", (tile * columns, tile * -(-count // columns)))
     for i in range(count):
         square = (i % columns * tile, i // columns * tile)
-        sheet.paste(tile_colour(i), (*square, square[0] + tile, square[1] + tile))
+        sheet.paste(tile_color(i), (*square, square[0] + tile, square[1] + tile))
     path.parent.mkdir(exist_ok=True)
     sheet.save(path, quality=95)
 
 
-def _pictures(run: Run, names: list[str], labels: list[str | None]) -> None:
+def _images(run: Run, names: list[str], labels: list[str | None]) -> None:
     rows = [{"name": name} for name in names[:2]]
-    titles = ["picture", "view 1", "view 2"]
-    run.write_picture_json("views", {"tile": 32, "columns": 3, "titles": titles, "rows": rows})
-    _sheet(run.pictures / "views.png", 32, 3, 6)
+    titles = ["image", "view 1", "view 2"]
+    run.write_image_json("views", {"tile": 32, "columns": 3, "titles": titles, "rows": rows})
+    _sheet(run.images / "views.png", 32, 3, 6)
     # far wider than high: the width alone decides where a point lies
     points = [
         {"x": 10.0 * i, "y": float(i % 2), "label": label, "name": name}
         for i, (name, label) in enumerate(zip(names, labels, strict=True))
     ]
     layout = {"tile": 16, "columns": 4, "method": "t-SNE", "points": points}
-    run.write_picture_json("map", layout)
-    _sheet(run.pictures / "map.jpg", 16, 4, len(points))
+    run.write_image_json("map", layout)
+    _sheet(run.images / "map.jpg", 16, 4, len(points))
     near = [
         {"name": n, "label": label, "similarity": 0.9 - 0.1 * i}
         for i, (n, label) in enumerate(zip(names, labels, strict=True))
     ]
-    rows = [{"name": names[0], "label": labels[0], "neighbours": near[1:]}]
-    run.write_picture_json("neighbours", {"tile": 16, "columns": len(names), "rows": rows})
-    _sheet(run.pictures / "neighbours.jpg", 16, len(names), len(names))
+    rows = [{"name": names[0], "label": labels[0], "neighbors": near[1:]}]
+    run.write_image_json("neighbors", {"tile": 16, "columns": len(names), "rows": rows})
+    _sheet(run.images / "neighbors.jpg", 16, len(names), len(names))
 
 
-def analyse(run: Run) -> None:
+def analyze(run: Run) -> None:
     """What `--protocol analysis` leaves for the figures."""
     bins = {"edges": [0.0, 0.25, 0.5, 0.75, 1.0], "counts": [0, 3, 5, 0]}
     part = {"eigenvalues": [4.0, 2.0, 0.5, 0.0], "similarity": bins, "variance": bins}
@@ -91,7 +91,7 @@ def analyse(run: Run) -> None:
         for n in (16, 64)
         for alpha in (None, 65536.0)
     ]
-    run.write_picture_json("analysis", {"backbone": part, "projector": part, "gradients": rows})
+    run.write_image_json("analysis", {"backbone": part, "projector": part, "gradients": rows})
 
 
 def make_run(
@@ -100,7 +100,7 @@ def make_run(
     labels: list[str | None] | None = None,
     log: list[dict[str, Any]] | None = None,
 ) -> Run:
-    """A finished run; `names` and `labels` belong to the pictures of the map."""
+    """A finished run; `names` and `labels` belong to the images of the map."""
     run = Run(path)
     run.path.mkdir()
     run.recipe_path.write_text(json.dumps(RECIPE))
@@ -108,11 +108,11 @@ def make_run(
     run.log_path.write_text("".join(json.dumps(record) + "\n" for record in lines))
     names = names or [f"photos/{i}.jpg" for i in range(6)]
     labels = labels or ["cat", "dog", "cat", "dog", "cat", "dog"]
-    _pictures(run, names, labels)
+    _images(run, names, labels)
     if any(label is not None for label in labels):
         run.write_result("knn", {"accuracy": 0.7, "untrained_accuracy": 0.3, "settings": {}})
         run.write_result("linear", {"accuracy": 0.8, "untrained_accuracy": 0.4})
-        run.write_result("baselines", {"pixels": 0.2, "colour_histogram": 0.15, "chance": 0.1})
+        run.write_result("baselines", {"pixels": 0.2, "color_histogram": 0.15, "chance": 0.1})
     pair = {"trained": 0.9, "untrained": 0.4}
     run.write_result("label_free", {"retrieval": pair, "alignment": pair})
     evidence = [{"name": "Loss", "value": 3.0, "expected": "below 6.24", "says": "it fell"}]

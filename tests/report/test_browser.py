@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, sync_playwright
 from playwright.sync_api import Page as Tab
 
-from sightline import report
-from sightline.runs import Run
-from tests.report.folders import HOSTILE, RECIPE, analyse, records, tile_colour
+from selfsight import report
+from selfsight.run_folder import Run
+from tests.report.folders import HOSTILE, RECIPE, analyze, records, tile_color
 
 pytestmark = pytest.mark.browser
 EDGE = 26  # as in map.js
@@ -74,7 +74,7 @@ def place(tab: Tab, index: int, count: int = 6) -> tuple[float, float]:
     return x, y
 
 
-def colour(canvas: Locator) -> list[int]:
+def color(canvas: Locator) -> list[int]:
     middle = "c => [...c.getContext('2d').getImageData(c.width / 2, c.height / 2, 1, 1).data]"
     return canvas.evaluate(middle)[:3]
 
@@ -87,16 +87,16 @@ def test_every_part_is_filled(make_run, open_page):
     assert tab.locator(".bars li").count() == 7
     assert tab.locator(".plot svg.inside path").count() == 7
     assert tab.locator("#views canvas").count() == 6
-    assert tab.locator("#neighbours .same").count() == 2  # of five, the pictures 2 and 4
-    assert "A tenth of the pictures." in text(tab, "#recipe")
-    assert "sightline resume" in text(tab, "#recipe")
+    assert tab.locator("#neighbors .same").count() == 2  # of five, the images 2 and 4
+    assert "A tenth of the images." in text(tab, "#recipe")
+    assert "selfsight resume" in text(tab, "#recipe")
 
 
 def test_an_analysis_is_drawn_and_its_absence_told(make_run, open_page):
     run = make_run()
     tab = open_page(run)
     assert "--protocol analysis" in text(tab, "#features")
-    analyse(run)
+    analyze(run)
     tab = open_page(run)
     charts = tab.locator("#features figure")
     assert charts.count() == 4
@@ -110,13 +110,13 @@ def test_an_analysis_is_drawn_and_its_absence_told(make_run, open_page):
     assert dot["y"] - box["y"] > 0.6 * box["height"]
 
 
-def test_pointing_at_a_dot_shows_its_picture_name_and_label(make_run, open_page):
+def test_pointing_at_a_dot_shows_its_image_name_and_label(make_run, open_page):
     tab = open_page(make_run())
     for index in range(6):
         tab.mouse.move(*place(tab, index))
         assert text(tab, "#tip strong") == f"photos/{index}.jpg"
         assert text(tab, "#tip span") == ("cat", "dog")[index % 2]
-        assert colour(tab.locator("#tip canvas")) == pytest.approx(tile_colour(index), abs=6)
+        assert color(tab.locator("#tip canvas")) == pytest.approx(tile_color(index), abs=6)
 
 
 def test_the_legend_hides_and_shows_a_label(make_run, open_page):
@@ -234,7 +234,7 @@ def test_a_run_that_has_only_begun_is_told_in_sentences(tmp_path, open_page):
     tab = open_page(run)
     assert "nothing is logged so far" in text(tab, "#verdict")
     parts = [part.get_attribute("id") for part in tab.locator("section:has(.missing)").all()]
-    drawn = ["curves", "features", "views", "map", "neighbours"]
+    drawn = ["curves", "features", "views", "map", "neighbors"]
     assert parts == ["verdict", "figures", *drawn, "recipe"]
 
 
@@ -243,7 +243,7 @@ def test_a_single_record_and_no_labels_still_make_a_page(make_run, open_page):
     assert text(tab, ".curve output >> nth=0") == "last: 6"
     assert "needs labels" in text(tab, "#curves")
     assert "✓ better" in text(tab, "#figures")
-    assert "judge by eye" in text(tab, "#neighbours")
+    assert "judge by eye" in text(tab, "#neighbors")
     assert tab.locator(".legend").count() == 0
     tab.mouse.move(*place(tab, 4))
     assert text(tab, "#tip strong") == "photos/4.jpg"
@@ -251,7 +251,7 @@ def test_a_single_record_and_no_labels_still_make_a_page(make_run, open_page):
 
 def test_a_sheet_that_cannot_be_read_is_told(make_run, open_page):
     run = make_run()
-    (run.pictures / "map.jpg").write_bytes(b"not a picture")
+    (run.images / "map.jpg").write_bytes(b"not an image")
     tab = open_page(run)
     assert "could not be read" in text(tab, "#map")
     assert tab.locator("#views canvas").count() == 6
@@ -263,4 +263,4 @@ def test_a_command_is_copied(make_run, open_page):
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
     tab.get_by_role("button", name="Copy: Go on after a stop").click()
     tab.get_by_text("Copied", exact=True).wait_for()
-    assert tab.evaluate("navigator.clipboard.readText()") == f"sightline resume {run.path}"
+    assert tab.evaluate("navigator.clipboard.readText()") == f"selfsight resume {run.path}"

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline import report
-from sightline.errors import UserError
-from sightline.report import figures
-from sightline.report.page import SCRIPTS
-from sightline.runs import Run
-from tests.report.folders import HOSTILE, analyse, records
+from selfsight import report
+from selfsight.errors import UserError
+from selfsight.report import figures
+from selfsight.report.page import SCRIPTS
+from selfsight.run_folder import Run
+from tests.report.folders import HOSTILE, analyze, records
 
 
 class Page(HTMLParser):
@@ -67,7 +67,7 @@ def test_the_page_shows_what_the_folder_holds(make_run):
         "knn_accuracy": 0.7,
         "knn_untrained_accuracy": 0.3,
         "pixels": 0.2,
-        "colour_histogram": 0.15,
+        "color_histogram": 0.15,
         "linear_accuracy": 0.8,
         "linear_untrained_accuracy": 0.4,
         "chance": 0.1,
@@ -94,7 +94,7 @@ def test_names_and_labels_are_never_markup(make_run, text):
     assert [name for name, _ in found.attributes] == [name for name, _ in plain.attributes]
     data = found.data()
     assert data["sheets"]["map"]["points"][3]["name"] == text
-    assert data["sheets"]["neighbours"]["rows"][0]["label"] == text
+    assert data["sheets"]["neighbors"]["rows"][0]["label"] == text
     assert data["verdict"]["sentence"] == text
 
 
@@ -102,7 +102,7 @@ def test_a_hostile_folder_name_is_a_title(make_run):
     name = "<img src=x onerror=alert(1)>"
     found = page(make_run(name))
     assert "img" not in found.tags
-    assert found.texts["title"][0] == f"{name} · sightline report"
+    assert found.texts["title"][0] == f"{name} · selfsight report"
 
 
 def test_a_name_that_is_not_unicode_does_no_harm(make_run):
@@ -125,27 +125,27 @@ def test_nothing_is_loaded_from_elsewhere(make_run):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_set_text_and_never_markup(script):
-    code = resources.files("sightline.report").joinpath(script).read_text("utf-8")
+    code = resources.files("selfsight.report").joinpath(script).read_text("utf-8")
     markup = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "</script")
     assert not [word for word in markup if word in code]
 
 
-@pytest.mark.parametrize("missing", ["log.jsonl", "results", "pictures", "all"])
+@pytest.mark.parametrize("missing", ["log.jsonl", "results", "images", "all"])
 def test_an_unfinished_run_has_a_page(make_run, missing):
     run = make_run()
-    for name in ("log.jsonl", "results", "pictures") if missing == "all" else (missing,):
+    for name in ("log.jsonl", "results", "images") if missing == "all" else (missing,):
         place = run.path / name
         shutil.rmtree(place) if place.is_dir() else place.unlink()
     data = page(run).data()
-    assert bool(data["curves"][0]["points"]) is (missing in ("results", "pictures"))
+    assert bool(data["curves"][0]["points"]) is (missing in ("results", "images"))
     assert (data["verdict"]["verdict"] == "running") is (missing in ("results", "all"))
-    assert (data["sheets"]["map"] is None) is (missing in ("pictures", "all"))
+    assert (data["sheets"]["map"] is None) is (missing in ("images", "all"))
     assert report.summary(run)["verdict"] == data["verdict"]["verdict"]
 
 
 def test_a_layout_without_its_sheet_counts_as_missing(make_run):
     run = make_run()
-    (run.pictures / "map.jpg").unlink()
+    (run.images / "map.jpg").unlink()
     assert page(run).data()["sheets"]["map"] is None
 
 
@@ -219,21 +219,21 @@ def test_the_summary_holds_verdict_figures_and_places(make_run):
 def test_commands_survive_any_folder_name(make_run):
     run = make_run('it\'s a $HOME; SHELL "run"')
     codes = [command["code"] for command in page(run).data()["commands"]]
-    assert shlex.split(codes[0]) == ["sightline", "resume", str(run.path)]
+    assert shlex.split(codes[0]) == ["selfsight", "resume", str(run.path)]
     load = next(n for n in ast.walk(ast.parse(codes[-1])) if isinstance(n, ast.Constant))
     assert load.value == str(run.path)
 
 
 def test_the_report_needs_no_torch():
-    code = "import sightline.report, sys; sys.exit('torch' in sys.modules)"
+    code = "import selfsight.report, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_what_was_analysed_becomes_charts(make_run):
+def test_what_was_analyzed_becomes_charts(make_run):
     run = make_run()
-    assert figures.features(run.picture_json("analysis")) == []
-    analyse(run)
-    charts = {chart["key"]: chart for chart in figures.features(run.picture_json("analysis"))}
+    assert figures.features(run.image_json("analysis")) == []
+    analyze(run)
+    charts = {chart["key"]: chart for chart in figures.features(run.image_json("analysis"))}
     assert list(charts) == ["eigenvalues", "similarity", "variance", "gradients"]
     spectrum, *_ = charts["eigenvalues"]["series"]
     assert spectrum["name"] == "backbone"

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from sightline.losses import compiled_losses
-from sightline.train.compiled import compile_networks, keep_code
+from selfsight.losses import compiled_losses
+from selfsight.train.compile import compile_networks, keep_code
 from tests.methods.small import make, moment, views
 
 

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sightline.backbones import BackboneConfig
-from sightline.data.loader import Loader
-from sightline.data.pictures import Pictures
-from sightline.methods import METHODS, DataFacts
-from sightline.optim import OPTIMS, Optim, Schedule
-from sightline.optim import build as build_optimizer
-from sightline.recipe import Recipe
-from sightline.train.guard import Guard
-from sightline.train.loop import feed
-from sightline.train.run import build
-from sightline.train.state import State
-from sightline.train.step import TRIAL, WARM, Stepper
-from sightline.views import View
+from selfsight.backbones import BackboneConfig
+from selfsight.data.image_store import Images
+from selfsight.data.loader import Loader
+from selfsight.methods import METHODS, DataFacts
+from selfsight.optim import OPTIMS, Optim, Schedule
+from selfsight.optim import build as build_optimizer
+from selfsight.recipe import Recipe
+from selfsight.train.grad_scaler import Guard
+from selfsight.train.loop import feed
+from selfsight.train.pretrain import build
+from selfsight.train.state import State
+from selfsight.train.step import TRIAL, WARM, Stepper
+from selfsight.views import View
 from tests.methods.small import SMALL
 
 pytestmark = [
@@ -41,7 +41,7 @@ def test_a_compiled_method_is_the_eager_one(name):
 
 
 def steps(name, optim, *, recorded):
-    """Losses of steps on pictures that lie on the GPU, and the way they were taken."""
+    """Losses of steps on images that lie on the GPU, and the way they were taken."""
     config = METHODS[name](**SMALL[name])
     recipe = Recipe(
         method=config,
@@ -57,11 +57,11 @@ def steps(name, optim, *, recorded):
     made = torch.Generator().manual_seed(0)
     flat = torch.randint(0, 256, (COUNT * 3 * SIZE * SIZE,), generator=made, dtype=torch.uint8)
     side = torch.full((COUNT,), SIZE)
-    pictures = Pictures(flat, side, side, channels=3, names=[str(i) for i in range(COUNT)])
+    images = Images(flat, side, side, channels=3, names=[str(i) for i in range(COUNT)])
     method = build(recipe, device, DataFacts(COUNT, 2))
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
     state = State(method, optimizer, Guard(device, scaled=False))
-    loader = Loader(pictures.to(device), batch_size=BATCH, seed=0, device=device)
+    loader = Loader(images.to(device), batch_size=BATCH, seed=0, device=device)
     stepper = Stepper(state, recipe, steps_per_epoch=COUNT // BATCH, device=device)
     if not recorded:
         stepper.stream = None
@@ -81,7 +81,7 @@ def test_a_recorded_step_is_the_plain_one(name):
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lars", "lamb"])
-def test_every_optimiser_can_be_recorded(kind):
+def test_every_optimizer_can_be_recorded(kind):
     optim = replace(OPTIMS[kind], schedule=Schedule(warmup_epochs=1))
     plain, _ = steps("mocov3", optim, recorded=False)
     replayed, _ = steps("mocov3", optim, recorded=True)

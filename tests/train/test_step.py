@@ -4,22 +4,22 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sightline.backbones import BackboneConfig
-from sightline.methods import METHODS, DataFacts
-from sightline.optim import Optim, Schedule
-from sightline.optim import build as build_optimizer
-from sightline.recipe import Recipe
-from sightline.train import step, watch
-from sightline.train.guard import Guard, take
-from sightline.train.probe import Probe
-from sightline.train.run import build
-from sightline.train.state import State
-from sightline.train.step import Batch, Stepper
-from sightline.views import View
+from selfsight.backbones import BackboneConfig
+from selfsight.methods import METHODS, DataFacts
+from selfsight.optim import Optim, Schedule
+from selfsight.optim import build as build_optimizer
+from selfsight.recipe import Recipe
+from selfsight.train import metrics, step
+from selfsight.train.grad_scaler import Guard, take
+from selfsight.train.online_eval import Probe
+from selfsight.train.pretrain import build
+from selfsight.train.state import State
+from selfsight.train.step import Batch, Stepper
+from selfsight.views import View
 from tests.methods.small import SMALL
 
 CPU = torch.device("cpu")
-BATCH, SIZE, PICTURES, CLASSES = 8, 16, 40, 5
+BATCH, SIZE, IMAGES, CLASSES = 8, 16, 40, 5
 
 
 def made(name, **optim):
@@ -32,11 +32,11 @@ def made(name, **optim):
         epochs=2,
         batch_size=BATCH,
     )
-    method = build(recipe, CPU, DataFacts(PICTURES, CLASSES))
+    method = build(recipe, CPU, DataFacts(IMAGES, CLASSES))
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
     probe = Probe(method.student.backbone.dim, CLASSES, CPU)
     state = State(method, optimizer, Guard(CPU, scaled=False), probe)
-    return state, Stepper(state, recipe, steps_per_epoch=PICTURES // BATCH, device=CPU)
+    return state, Stepper(state, recipe, steps_per_epoch=IMAGES // BATCH, device=CPU)
 
 
 def batch(state, seed=0, value=None):
@@ -164,7 +164,7 @@ def test_scaled_gradients_come_back_to_their_size_and_an_overflow_halves_the_sca
     assert float(mine.scale) == scale / 2
 
 
-def test_a_lost_step_moves_no_optimiser():
+def test_a_lost_step_moves_no_optimizer():
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     weight.grad = torch.ones(3)
@@ -185,9 +185,9 @@ def test_a_rate_counts_what_a_gpu_has_yet_to_do(monkeypatch):
         now[0] += 2.0
         return value
 
-    monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(watch.dist, "mean", done)
-    seen = watch.Watch(take_step.recipe, PICTURES // BATCH)
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(metrics.dist, "mean", done)
+    seen = metrics.Watch(take_step.recipe, IMAGES // BATCH)
     for _ in range(4):
         seen.see(given)
     record = seen.record(state, last)

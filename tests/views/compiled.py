@@ -17,9 +17,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-from sightline.views import byol, for_channels, moco_v3
-from sightline.views.draw import view_keys
-from sightline.views.fused import fused_views
+from selfsight.views import byol, for_channels, moco_v3
+from selfsight.views.sampling import view_keys
+from selfsight.views.triton.apply import fused_views
 from tests.views.ragged import ragged
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -32,9 +32,9 @@ def compile_only(found):
 
     def run(kernel, *args, grid, warmup, **kwargs):
         binder = create_function_from_signature(kernel.signature, kernel.params, backend)
-        bound, specialised, options = binder(*args, debug=False, instrumentation_mode="", **kwargs)
+        bound, specialized, options = binder(*args, debug=False, instrumentation_mode="", **kwargs)
         options, signature, constants, attributes = kernel._pack_args(
-            backend, kwargs, bound, specialised, options
+            backend, kwargs, bound, specialized, options
         )
         source = ASTSource(kernel, signature, constants, attributes)
         made = triton.compile(source, target=TARGET, options=options.__dict__)
@@ -64,7 +64,7 @@ if __name__ == "__main__":
         (moco_v3(224), 3, torch.bfloat16),
         (tuple(for_channels(v, 1) for v in byol(32)), 1, torch.float32),
     ):
-        pictures = ragged(channels=channels)
+        images = ragged(channels=channels)
         keys = view_keys(0, len(views))
-        fused_views(views, keys, pictures, torch.arange(3), epoch, dtype)
+        fused_views(views, keys, images, torch.arange(3), epoch, dtype)
     print(json.dumps(found))

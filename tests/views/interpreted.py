@@ -12,14 +12,15 @@ from unittest import mock
 import torch
 from triton.runtime import interpreter
 
-from sightline.views import PRESETS, View, for_channels, fused, fused_draw, moco_v2, moco_v3, swav
-from sightline.views.apply import views_from_keys
-from sightline.views.draw import draw, view_keys
-from sightline.views.fused_draw import BRIGHTNESS, FIELDS, NEVER, PLACE
+from selfsight.views import PRESETS, View, for_channels, moco_v2, moco_v3, swav
+from selfsight.views.apply import views_from_keys
+from selfsight.views.sampling import draw, view_keys
+from selfsight.views.triton import apply, sampling
+from selfsight.views.triton.sampling import BRIGHTNESS, FIELDS, NEVER, PLACE
 from tests.views.ragged import ragged, worst
 
-PLAIN = View(size=24, flip=0.0, jitter_p=0.0, grey=0.0, blur=0.0)
-ALWAYS = View(size=40, jitter_p=1.0, grey=0.5, blur=1.0, solarise=1.0, solarise_threshold=0.3)
+PLAIN = View(size=24, flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)
+ALWAYS = View(size=40, jitter_p=1.0, gray=0.5, blur=1.0, solarize=1.0, solarize_threshold=0.3)
 CASES = {
     **{name: (preset(20), 3) for name, preset in PRESETS.items()},
     "swav": (swav(20, counts=(1, 1)), 3),
@@ -40,23 +41,23 @@ DRAWN = ("small", "moco_v1", "swav", "four_channels")
 def case(name, dtype=torch.float32):
     """The largest error of the pixels, and whether the parameters are those of `draw`."""
     views, channels = CASES[name]
-    pictures, index = ragged(channels=channels), torch.tensor([3, 2**33 + 5, 2**31])
+    images, index = ragged(channels=channels), torch.tensor([3, 2**33 + 5, 2**31])
     keys, epoch = view_keys(5, len(views)), 6
     expected = torch.stack(
         [
-            fields(draw(view, pictures.sizes, index, key=key, epoch=epoch, channels=channels))
+            fields(draw(view, images.sizes, index, key=key, epoch=epoch, channels=channels))
             for view, key in zip(views, keys, strict=True)
         ]
     )
     drawn = expected
     if name in DRAWN:
-        drawn = fused._draw(views, keys, pictures, index, epoch)
+        drawn = apply._draw(views, keys, images, index, epoch)
         used = drawn[..., BRIGHTNESS.value + PLACE.value :] < NEVER.value
         factors = drawn[..., BRIGHTNESS.value : BRIGHTNESS.value + PLACE.value]
         factors[~used] = expected[..., BRIGHTNESS.value : BRIGHTNESS.value + PLACE.value][~used]
-    with mock.patch.object(fused, "_draw", return_value=drawn):
-        ours = fused.fused_views(views, keys, pictures, index, epoch, dtype)
-    theirs = views_from_keys(views, keys, pictures.padded(), pictures.sizes, index, epoch)
+    with mock.patch.object(apply, "_draw", return_value=drawn):
+        ours = apply.fused_views(views, keys, images, index, epoch, dtype)
+    theirs = views_from_keys(views, keys, images.padded(), images.sizes, index, epoch)
     return {
         "error": worst(ours, theirs),
         "same_draws": torch.equal(drawn, expected),
@@ -68,8 +69,8 @@ def fields(draws):
     """Parameters as the kernels have them; a step that changes nothing has no place."""
     rows = draws.box.new_zeros(len(draws.box), FIELDS.value, dtype=torch.float64)
     rows[:, :4] = draws.box
-    for field in ("flip", "grey", "sigma", "solarise"):
-        rows[:, getattr(fused_draw, field.upper()).value] = getattr(draws, field).double()
+    for field in ("flip", "gray", "sigma", "solarize"):
+        rows[:, getattr(sampling, field.upper()).value] = getattr(draws, field).double()
     factors, places = rows[:, BRIGHTNESS.value :].split(PLACE.value, dim=1)
     factors.copy_(draws.factors)
     places.fill_(NEVER.value)

@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 import torch
 
-from sightline.bench.clock import LEAST, WARM, timed
-from sightline.ragged import Ragged
-from sightline.views import PRESETS, make_views, views_of, without_blur
+from selfsight.bench.timer import LEAST, WARM, timed
+from selfsight.ragged import Ragged
+from selfsight.views import PRESETS, make_views, views_of, without_blur
 
 SHAPES = ((256, 341), (256, 341), (341, 256), (256, 384), (300, 256), (256, 256))  # as stored
 
 
-def pictures(count: int, size: int, device: torch.device) -> Ragged:
-    """Random pixels: photographs with a short side of 256, or pictures of the views' own size."""
+def images(count: int, size: int, device: torch.device) -> Ragged:
+    """Random pixels: photographs with a short side of 256, or images of the views' own size."""
     shapes = [SHAPES[i % len(SHAPES)] if size > 64 else (size, size) for i in range(count)]
     sizes = torch.tensor(shapes)
     room = 3 * sizes.prod(1)
@@ -34,7 +34,7 @@ def measure(preset: str, size: int, count: int, seconds: float) -> dict[str, flo
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     views = PRESETS[preset](size)
     views = without_blur(views) if size <= 64 else views
-    given, index = pictures(count, size, device), torch.arange(count, device=device)
+    given, index = images(count, size, device), torch.arange(count, device=device)
     found = {}
     for dtype in (torch.bfloat16, torch.float32):
         name = f"as training makes them, {str(dtype).removeprefix('torch.')}"

@@ -1,15 +1,15 @@
-"""Batches of pictures of many shapes for the tests of fused views."""
+"""Batches of images of many shapes for the tests of fused views."""
 
 import torch
 
-from sightline.ragged import Ragged
+from selfsight.ragged import Ragged
 
 # Smaller than the views of tests, larger, and one pixel wide: resized both ways.
 SHAPES = ((13, 17), (70, 41), (30, 1))
 
 
 def ragged(shapes=SHAPES, channels=3, seed=0, device="cpu"):
-    """Random pictures with some bytes of no picture between them."""
+    """Random images with some bytes of no image between them."""
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.tensor(shapes)
     room = channels * sizes.prod(1) + torch.arange(len(shapes)) % 7
@@ -21,6 +21,6 @@ def ragged(shapes=SHAPES, channels=3, seed=0, device="cpu"):
 
 
 def worst(ours, theirs):
-    """The largest difference of any pixel, in units of the normalised views."""
+    """The largest difference of any pixel, in units of the normalized views."""
     pairs = zip(ours, theirs, strict=True)
     return max((one.float() - other.float()).abs().max().item() for one, other in pairs)

@@ -9,18 +9,18 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms.v2 import functional as tv
 
-from sightline.errors import UserError
-from sightline.views import PRESETS, Centre, View, centre, for_channels, make_views, moco_v2, swav
-from sightline.views.draw import draw, view_keys
-from sightline.views.spatial import blur_radius
+from selfsight.errors import UserError
+from selfsight.views import PRESETS, Center, View, center, for_channels, make_views, moco_v2, swav
+from selfsight.views.sampling import draw, view_keys
+from selfsight.views.spatial import blur_radius
 
 ADJUST = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
 EVERYTHING = View(
     size=12,
     flip=0.5,
-    grey=0.3,
+    gray=0.3,
     blur=0.5,
-    solarise=0.3,
+    solarize=0.3,
     rotate=0.5,
     cutout=0.5,
     sobel=0.3,
@@ -29,7 +29,7 @@ EVERYTHING = View(
 
 
 def batch(n=12, channels=3, side=40, seed=8):
-    """Pictures of different shapes in one padded tensor."""
+    """Images of different shapes in one padded tensor."""
     generator = torch.Generator().manual_seed(seed)
     shape = (n, channels, side, side)
     pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
@@ -37,11 +37,11 @@ def batch(n=12, channels=3, side=40, seed=8):
     return pixels, sizes, torch.arange(100, 100 + n)
 
 
-def with_torchvision(view, picture, d, i):
-    """The drawn view of picture i by torchvision's functions, one after another, in float64."""
+def with_torchvision(view, image, d, i):
+    """The drawn view of image i by torchvision's functions, one after another, in float64."""
     mode = tv.InterpolationMode(view.interpolation)
     size = [view.size, view.size]
-    x = tv.resized_crop(picture.double() / 255, *d.box[i].tolist(), size, mode, antialias=True)
+    x = tv.resized_crop(image.double() / 255, *d.box[i].tolist(), size, mode, antialias=True)
     x = x.clamp(0, 1)
     for name in view.order:
         if name == "flip" and d.flip[i]:
@@ -49,13 +49,13 @@ def with_torchvision(view, picture, d, i):
         if name == "jitter":
             for operation in d.order[i].tolist():
                 x = ADJUST[operation](x, d.factors[i, operation].item())
-        if name == "grey" and d.grey[i]:
+        if name == "gray" and d.gray[i]:
             x = tv.rgb_to_grayscale(x, num_output_channels=3)
         if name == "blur" and d.sigma[i] > 0:
             radius = blur_radius(view.size, view.blur_sigma[1], view.blur_kernel)
             x = tv.gaussian_blur(x, [2 * radius + 1] * 2, [d.sigma[i].item()] * 2)
-        if name == "solarise" and d.solarise[i]:
-            x = tv.solarize(x, view.solarise_threshold)
+        if name == "solarize" and d.solarize[i]:
+            x = tv.solarize(x, view.solarize_threshold)
     return tv.normalize(x, list(view.mean), list(view.std))
 
 
@@ -70,11 +70,11 @@ def test_every_preset_is_torchvisions_functions_in_its_order(name):
         for i, (h, w) in enumerate(sizes.tolist()):
             theirs = with_torchvision(view, pixels[i, :, :h, :w], d, i)
             wrong = (ours[i] - theirs).abs() > 1e-5
-            # torchvision's hue is float32, and a pixel at solarise's threshold may go either way
+            # torchvision's hue is float32, and a pixel at solarize's threshold may go either way
             assert wrong.double().mean() < 1e-3
 
 
-def test_any_batch_split_and_any_neighbours_give_the_same_views():
+def test_any_batch_split_and_any_neighbors_give_the_same_views():
     pixels, sizes, index = batch()
     views = (EVERYTHING, *moco_v2(24, interpolation="bicubic"))
     whole = make_views(views, pixels, sizes, index, seed=0, epoch=1)
@@ -101,33 +101,33 @@ def test_the_padding_is_never_seen():
         ):
             torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
         torch.testing.assert_close(
-            centre(pixels, sizes, Centre(size=20, resize=24)),
-            centre(changed, sizes, Centre(size=20, resize=24)),
+            center(pixels, sizes, Center(size=20, resize=24)),
+            center(changed, sizes, Center(size=20, resize=24)),
             atol=1e-5,
             rtol=0,
         )
 
 
-def test_a_view_that_changes_nothing_is_the_normalised_picture():
+def test_a_view_that_changes_nothing_is_the_normalized_image():
     pixels, _, index = batch(side=24)
     sizes = torch.full((len(index), 2), 24)
     plain = View(
-        size=24, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, jitter_p=0.0, grey=0.0, blur=0.0
+        size=24, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0
     )
     (ours,) = make_views((plain,), pixels, sizes, index, seed=0, epoch=0)
     theirs = tv.normalize(pixels.float() / 255, list(plain.mean), list(plain.std))
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-    evaluation = centre(pixels, sizes, Centre(size=24, resize=24))
+    evaluation = center(pixels, sizes, Center(size=24, resize=24))
     torch.testing.assert_close(evaluation, theirs, atol=1e-6, rtol=0)
 
 
 def test_the_order_of_operations_matters():
     pixels, sizes, index = batch()
-    always = View(size=24, grey=1.0, jitter=(0.0, 0.0, 0.4, 0.4), jitter_p=1.0, blur=0.0, flip=0.0)
-    grey_last = replace(always, order=("jitter", "grey"))
-    grey_first = replace(always, order=("grey", "jitter"))
+    always = View(size=24, gray=1.0, jitter=(0.0, 0.0, 0.4, 0.4), jitter_p=1.0, blur=0.0, flip=0.0)
+    gray_last = replace(always, order=("jitter", "gray"))
+    gray_first = replace(always, order=("gray", "jitter"))
     one, two = (
-        make_views((v,), pixels, sizes, index, seed=0, epoch=0)[0] for v in (grey_last, grey_first)
+        make_views((v,), pixels, sizes, index, seed=0, epoch=0)[0] for v in (gray_last, gray_first)
     )
     assert (one - two).abs().max() > 0.1
 
@@ -135,13 +135,13 @@ def test_the_order_of_operations_matters():
 def test_flipping_early_equals_flipping_in_its_place():
     # Only because everything before it treats left and right alike; a turn does not.
     pixels, sizes, index = batch()
-    last = View(size=24, solarise=0.5, order=("jitter", "grey", "blur", "solarise", "flip"))
-    first = replace(last, order=("flip", "jitter", "grey", "blur", "solarise"))
+    last = View(size=24, solarize=0.5, order=("jitter", "gray", "blur", "solarize", "flip"))
+    first = replace(last, order=("flip", "jitter", "gray", "blur", "solarize"))
     one, two = (make_views((v,), pixels, sizes, index, seed=0, epoch=0)[0] for v in (last, first))
     torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
 
     turned = View(
-        size=24, rotate=1.0, flip=1.0, jitter_p=0.0, grey=0.0, blur=0.0, order=("rotate", "flip")
+        size=24, rotate=1.0, flip=1.0, jitter_p=0.0, gray=0.0, blur=0.0, order=("rotate", "flip")
     )
     (both,) = make_views((turned,), pixels, sizes, index, seed=0, epoch=0)
     (alone,) = make_views((replace(turned, flip=0.0),), pixels, sizes, index, seed=0, epoch=0)
@@ -154,8 +154,8 @@ def test_other_numbers_of_channels_work_once_the_view_is_made_for_them(channels)
     views = tuple(for_channels(v, channels) for v in (EVERYTHING, *moco_v2(16)))
     made = make_views(views, pixels, sizes, index, seed=0, epoch=0)
     assert [tuple(m.shape) for m in made] == [(12, channels, s, s) for s in (12, 16, 16)]
-    evaluation = for_channels(Centre(size=16, resize=20), channels)
-    assert centre(pixels, sizes, evaluation).shape == (12, channels, 16, 16)
+    evaluation = for_channels(Center(size=16, resize=20), channels)
+    assert center(pixels, sizes, evaluation).shape == (12, channels, 16, 16)
     # Every channel by the same numbers: a channel alone comes out as it does among others
     plain = replace(views[1], jitter_p=0.0)
     together = make_views((plain,), pixels, sizes, index, seed=0, epoch=0)[0]
@@ -166,12 +166,12 @@ def test_other_numbers_of_channels_work_once_the_view_is_made_for_them(channels)
 @pytest.mark.parametrize(
     ("view", "setting"),
     [
-        (View(size=8, jitter=(0.0, 0.0, 0.2, 0.0), grey=0.0), "jitter's saturation"),
-        (View(size=8, jitter=(0.0, 0.0, 0.0, 0.2), grey=0.0), "jitter's hue"),
-        (View(size=8, jitter_p=0.0, grey=0.2), "grey"),
+        (View(size=8, jitter=(0.0, 0.0, 0.2, 0.0), gray=0.0), "jitter's saturation"),
+        (View(size=8, jitter=(0.0, 0.0, 0.0, 0.2), gray=0.0), "jitter's hue"),
+        (View(size=8, jitter_p=0.0, gray=0.2), "gray"),
     ],
 )
-def test_colours_that_pictures_do_not_have_are_refused_by_name(view, setting):
+def test_colors_that_images_do_not_have_are_refused_by_name(view, setting):
     pixels, sizes, index = batch(channels=4)
     view = replace(view, mean=(0.5,), std=(0.2,))
     with pytest.raises(UserError, match=rf"4 channels.*Set {setting} to 0"):
@@ -180,10 +180,10 @@ def test_colours_that_pictures_do_not_have_are_refused_by_name(view, setting):
 
 def test_statistics_for_another_number_of_channels_are_refused():
     pixels, sizes, index = batch(channels=1)
-    with pytest.raises(UserError, match="3 numbers but the pictures have 1 channels"):
+    with pytest.raises(UserError, match="3 numbers but the images have 1 channels"):
         make_views(moco_v2(8), pixels, sizes, index, seed=0, epoch=0)
-    with pytest.raises(UserError, match="3 numbers but the pictures have 1 channels"):
-        centre(pixels, sizes, Centre(size=8, resize=8))
+    with pytest.raises(UserError, match="3 numbers but the images have 1 channels"):
+        center(pixels, sizes, Center(size=8, resize=8))
 
 
 def test_autocast_does_not_round_the_views():
@@ -199,15 +199,15 @@ def test_no_value_is_read_back():
         pixels = torch.empty(6, 3, 40, 40, dtype=torch.uint8)
         sizes, index = torch.empty(6, 2, dtype=torch.int64), torch.arange(6)
         made = make_views((EVERYTHING, *moco_v2(16)), pixels, sizes, index, seed=0, epoch=0)
-        centre(pixels, sizes, Centre(size=8, resize=8))
+        center(pixels, sizes, Center(size=8, resize=8))
     assert [m.shape[2] for m in made] == [12, 16, 16]
 
 
 COMPILED = """
 import torch
-from sightline.views import byol, make_views
-from sightline.views.apply import views_from_keys
-from sightline.views.draw import view_keys
+from selfsight.views import byol, make_views
+from selfsight.views.apply import views_from_keys
+from selfsight.views.sampling import view_keys
 pixels = torch.randint(0, 256, (6, 3, 40, 40), dtype=torch.uint8)
 sizes, index, epoch = torch.full((6, 2), 40), torch.arange(6), torch.tensor(3)
 compiled = torch.compile(views_from_keys, backend="eager", fullgraph=True)
@@ -243,7 +243,7 @@ def test_cpu_and_gpu_draw_the_same_and_make_the_same_views():
     gpu = make_views(views, *there, seed=0, epoch=1)
     for one, other in zip(cpu, gpu, strict=True):
         wrong = (one - other.cpu()).abs() > 1e-4
-        assert wrong.double().mean() < 1e-4  # a pixel at solarise's threshold may go either way
+        assert wrong.double().mean() < 1e-4  # a pixel at solarize's threshold may go either way
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
@@ -253,6 +253,6 @@ def test_the_host_never_waits_for_the_gpu():
     torch.cuda.set_sync_debug_mode("error")
     try:
         make_views((EVERYTHING, *moco_v2(24)), *there, seed=0, epoch=1)
-        centre(*there[:2], Centre(size=20, resize=24))
+        center(*there[:2], Center(size=20, resize=24))
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -1,18 +1,18 @@
-"""Crops against torchvision's resized_crop with antialias, picture by picture."""
+"""Crops against torchvision's resized_crop with antialias, image by image."""
 
 import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from sightline.views.crop import centre_crop, crop
-from sightline.views.spec import Centre
+from selfsight.views.crop import center_crop, crop
+from selfsight.views.spec import Center
 
 MODES = {"bilinear": tv.InterpolationMode.BILINEAR, "bicubic": tv.InterpolationMode.BICUBIC}
-# Shrunk much, shrunk in one direction, enlarged, as it is, one pixel, the whole picture
+# Shrunk much, shrunk in one direction, enlarged, as it is, one pixel, the whole image
 BOXES = [(0, 0, 40, 56), (3, 5, 37, 11), (7, 20, 5, 9), (2, 2, 16, 16), (39, 55, 1, 1)]
 
 
-def pictures(dtype=torch.uint8):
+def images(dtype=torch.uint8):
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, 256, (len(BOXES), 3, 40, 56), generator=generator, dtype=dtype)
 
@@ -20,7 +20,7 @@ def pictures(dtype=torch.uint8):
 @pytest.mark.parametrize("interpolation", MODES)
 @pytest.mark.parametrize("size", [7, 16, 48])
 def test_crop_is_torchvisions_resized_crop_to_1e_6(interpolation, size):
-    x = pictures()
+    x = images()
     ours = crop(x.float() / 255, torch.tensor(BOXES), size, interpolation=interpolation)
     mode = MODES[interpolation]
     for i, box in enumerate(BOXES):
@@ -31,9 +31,9 @@ def test_crop_is_torchvisions_resized_crop_to_1e_6(interpolation, size):
 
 @pytest.mark.parametrize("interpolation", MODES)
 def test_crop_of_bytes_is_torchvisions_within_rounding(interpolation):
-    # Bytes are rounded, and cut at 0 and 255, after each of the two directions; a smooth picture
+    # Bytes are rounded, and cut at 0 and 255, after each of the two directions; a smooth image
     # keeps away from the cuts.
-    x = tv.gaussian_blur(pictures(), [9, 9], [2.0, 2.0])
+    x = tv.gaussian_blur(images(), [9, 9], [2.0, 2.0])
     ours = crop(x.float() / 255, torch.tensor(BOXES), 16, interpolation=interpolation)
     for i, box in enumerate(BOXES):
         theirs = tv.resized_crop(x[i], *box, [16, 16], MODES[interpolation], antialias=True)
@@ -41,14 +41,14 @@ def test_crop_of_bytes_is_torchvisions_within_rounding(interpolation):
 
 
 def test_a_box_of_the_views_size_is_copied_exactly():
-    x = pictures().float() / 255
+    x = images().float() / 255
     box = torch.tensor([[3, 4, 16, 16]]).expand(len(x), 4)
     assert torch.equal(crop(x, box, 16), x[:, :, 3:19, 4:20])
     assert torch.equal(crop(x, box, 16, interpolation="bicubic"), x[:, :, 3:19, 4:20])
 
 
 def test_a_flipped_crop_is_the_mirror_image_of_the_crop():
-    x, box = pictures().float() / 255, torch.tensor(BOXES)
+    x, box = images().float() / 255, torch.tensor(BOXES)
     chosen = torch.tensor([True, False, True, False, True])
     straight, turned = crop(x, box, 16), crop(x, box, 16, flip=chosen)
     expected = torch.where(chosen[:, None, None, None], straight.flip(3), straight)
@@ -56,7 +56,7 @@ def test_a_flipped_crop_is_the_mirror_image_of_the_crop():
 
 
 def test_what_lies_outside_the_box_is_never_seen():
-    x, box = pictures().float() / 255, torch.tensor([[10, 12, 9, 7]]).expand(len(BOXES), 4)
+    x, box = images().float() / 255, torch.tensor([[10, 12, 9, 7]]).expand(len(BOXES), 4)
     other = torch.rand_like(x)
     other[:, :, 10:19, 12:19] = x[:, :, 10:19, 12:19]
     for interpolation in MODES:
@@ -66,11 +66,11 @@ def test_what_lies_outside_the_box_is_never_seen():
 
 @pytest.mark.parametrize("interpolation", MODES)
 @pytest.mark.parametrize(("resize", "size"), [(32, 28), (20, 20), (64, 33), (17, 8)])
-def test_centre_is_torchvisions_resize_and_center_crop_to_1e_6(interpolation, resize, size):
+def test_center_is_torchvisions_resize_and_center_crop_to_1e_6(interpolation, resize, size):
     shapes = [(40, 56), (56, 40), (33, 33), (21, 50), (47, 46)]
     padded = torch.randint(0, 256, (len(shapes), 3, 56, 56), dtype=torch.uint8)
-    spec = Centre(size=size, resize=resize, interpolation=interpolation)
-    ours = centre_crop(padded.float() / 255, torch.tensor(shapes), spec)
+    spec = Center(size=size, resize=resize, interpolation=interpolation)
+    ours = center_crop(padded.float() / 255, torch.tensor(shapes), spec)
     for i, (h, w) in enumerate(shapes):
         own = padded[i, :, :h, :w].double() / 255
         theirs = tv.resize(own, [resize], MODES[interpolation], antialias=True).clamp(0, 1)

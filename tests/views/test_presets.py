@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from sightline.errors import UserError
-from sightline.views import (
+from selfsight.errors import UserError
+from selfsight.views import (
     PRESETS,
     barlow_twins,
     byol,
@@ -20,7 +20,7 @@ from sightline.views import (
 )
 
 BYOL_JITTER = (0.4, 0.4, 0.2, 0.1)
-# scale, jitter, jitter_p, grey, blur, solarise
+# scale, jitter, jitter_p, gray, blur, solarize
 ROWS = {
     "moco_v1": [((0.2, 1), (0.4, 0.4, 0.4, 0.4), 1.0, 0.2, 0.0, 0.0)] * 2,
     "moco_v2": [((0.2, 1), (0.4, 0.4, 0.4, 0.1), 0.8, 0.2, 0.5, 0.0)] * 2,
@@ -47,10 +47,10 @@ ROWS = {
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_is_the_papers_row(name):
     views = PRESETS[name]()
-    found = [(v.scale, v.jitter, v.jitter_p, v.grey, v.blur, v.solarise) for v in views]
+    found = [(v.scale, v.jitter, v.jitter_p, v.gray, v.blur, v.solarize) for v in views]
     assert found == ROWS[name]
     for view in views:
-        assert (view.flip, view.blur_sigma, view.solarise_threshold) == (0.5, (0.1, 2.0), 0.5)
+        assert (view.flip, view.blur_sigma, view.solarize_threshold) == (0.5, (0.1, 2.0), 0.5)
         assert (view.mean, view.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         assert view.rotate == view.cutout == view.sobel == view.noise == 0
 
@@ -58,14 +58,14 @@ def test_preset_is_the_papers_row(name):
 @pytest.mark.parametrize(
     ("views", "order"),
     [
-        (moco_v1(), "grey jitter flip"),
-        (moco_v2(), "jitter grey blur flip"),
-        (moco_v3(), "jitter grey blur solarise flip"),
-        (simo(), "jitter blur grey flip"),
-        (simclr(), "flip jitter grey blur"),
-        (swav(), "flip jitter grey blur"),
-        (byol(), "flip jitter grey blur solarise"),
-        (barlow_twins(), "flip jitter grey blur solarise"),
+        (moco_v1(), "gray jitter flip"),
+        (moco_v2(), "jitter gray blur flip"),
+        (moco_v3(), "jitter gray blur solarize flip"),
+        (simo(), "jitter blur gray flip"),
+        (simclr(), "flip jitter gray blur"),
+        (swav(), "flip jitter gray blur"),
+        (byol(), "flip jitter gray blur solarize"),
+        (barlow_twins(), "flip jitter gray blur solarize"),
     ],
 )
 def test_operations_come_in_the_order_of_the_papers_code(views, order):

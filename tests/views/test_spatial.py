@@ -7,11 +7,11 @@ import torch
 from PIL import ImageFilter
 from torchvision.transforms.v2 import functional as tv
 
-from sightline.views import spatial
-from sightline.views.spatial import blur, blur_radius, cutout, flip, noise, rotate, sobel
+from selfsight.views import spatial
+from selfsight.views.spatial import blur, blur_radius, cutout, flip, noise, rotate, sobel
 
 
-def pictures(n=4, height=18, width=18):
+def images(n=4, height=18, width=18):
     return torch.rand(n, 3, height, width, generator=torch.Generator().manual_seed(3))
 
 
@@ -20,22 +20,22 @@ def close(ours, theirs):
 
 
 @pytest.mark.parametrize("radius", [1, 6, 11])
-def test_blur_is_torchvisions_with_a_sigma_for_each_picture(radius):
-    x, sigmas = pictures(width=13), [0.1, 0.5, 1.3, 2.0]
+def test_blur_is_torchvisions_with_a_sigma_for_each_image(radius):
+    x, sigmas = images(width=13), [0.1, 0.5, 1.3, 2.0]
     ours = blur(x, torch.tensor(sigmas), radius)
     for i, sigma in enumerate(sigmas):
         close(ours[i], tv.gaussian_blur(x[i], [2 * radius + 1] * 2, [sigma, sigma]))
 
 
-def test_sigma_0_leaves_a_picture_exactly():
-    x = pictures()
+def test_sigma_0_leaves_an_image_exactly():
+    x = images()
     ours = blur(x, torch.tensor([0.0, 1.0, 0.0, 2.0]), 6)
     assert torch.equal(ours[0::2], x[0::2])
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
 def test_wide_blur_is_near_pils_three_boxes(sigma):
-    smooth = tv.gaussian_blur(pictures(1, 40, 40), [5, 5], [1.0, 1.0])[0]
+    smooth = tv.gaussian_blur(images(1, 40, 40), [5, 5], [1.0, 1.0])[0]
     pil = tv.to_pil_image(smooth)
     x, theirs = (
         tv.to_dtype(tv.pil_to_tensor(p), scale=True)
@@ -50,24 +50,24 @@ def test_blur_kernels_are_a_tenth_of_the_side_or_three_sigma():
     # SimCLR and BYOL: int(side / 10 / 2) pixels on each side
     assert [blur_radius(s, 2.0, 0.1) for s in (224, 96, 32)] == [11, 4, 1]
     assert blur_radius(224, 2.0, None) == 6
-    assert blur_radius(4, 2.0, None) == 3  # as far as a picture of 4 pixels can be mirrored
+    assert blur_radius(4, 2.0, None) == 3  # as far as an image of 4 pixels can be mirrored
 
 
-def test_flip_mirrors_the_chosen_pictures_only():
-    x = pictures(2)
+def test_flip_mirrors_the_chosen_images_only():
+    x = images(2)
     ours = flip(x, torch.tensor([True, False]))
     assert torch.equal(ours, torch.stack([tv.horizontal_flip(x[0]), x[1]]))
 
 
 def test_rotate_is_torchvisions_for_quarter_turns():
-    x = pictures(4)
+    x = images(4)
     ours = rotate(x, torch.arange(4))
     for turns in range(4):
         assert torch.equal(ours[turns], tv.rotate(x[turns], 90.0 * turns))
 
 
 def test_cutout_is_torchvisions_erase():
-    x, holes = pictures(2), torch.tensor([[3, 5, 7, 4], [2, 2, 0, 0]])
+    x, holes = images(2), torch.tensor([[3, 5, 7, 4], [2, 2, 0, 0]])
     fill = (0.1, 0.2, 0.3)
     ours = cutout(x, holes, fill)
     assert torch.equal(ours[0], tv.erase(x[0], 3, 5, 7, 4, torch.tensor(fill)[:, None, None]))
@@ -75,7 +75,7 @@ def test_cutout_is_torchvisions_erase():
 
 
 def test_sobel_is_scipys_gradient_magnitude():
-    x = pictures(2)
+    x = images(2)
     ours = sobel(x, torch.tensor([True, False]))
     for channel, theirs in zip(ours[0], x[0].numpy(), strict=True):
         down, across = (scipy.ndimage.sobel(theirs, axis=a, mode="mirror") for a in (0, 1))
@@ -84,15 +84,15 @@ def test_sobel_is_scipys_gradient_magnitude():
 
 
 def test_noise_is_torchvisions_gaussian_noise():
-    x = pictures()
+    x = images()
     torch.manual_seed(4)
     theirs = tv.gaussian_noise(x, sigma=0.1)
     torch.manual_seed(4)
     close(noise(x, 0.1 * torch.randn_like(x)), theirs)
 
 
-def test_every_operation_keeps_pictures_within_0_and_1():
-    x = (pictures() > 0.5).float()
+def test_every_operation_keeps_images_within_0_and_1():
+    x = (images() > 0.5).float()
     for made in (
         blur(x, torch.full((4,), 2.0), 6),
         sobel(x, torch.ones(4, dtype=torch.bool)),

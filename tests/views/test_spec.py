@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 import pytest
 
-from sightline.errors import UserError
-from sightline.views import PRESETS, Centre, View, for_channels
-from sightline.views.spec import check_interpolation
+from selfsight.errors import UserError
+from selfsight.views import PRESETS, Center, View, for_channels
+from selfsight.views.spec import check_interpolation
 
 
 @pytest.mark.parametrize(
@@ -21,17 +21,17 @@ from sightline.views.spec import check_interpolation
         ({"blur_sigma": (0.0, 2.0)}, "blur_sigma is"),
         ({"flip": 1.5}, "flip is 1.5.*from 0 to 1"),
         ({"jitter_p": -0.1}, "jitter_p is -0.1"),
-        ({"grey": float("nan")}, "grey is nan"),
+        ({"gray": float("nan")}, "gray is nan"),
         ({"jitter": (0.4, -0.4, 0.4, 0.1)}, "brightness, contrast, saturation and hue"),
         ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "hue at most 0.5"),
         ({"blur_kernel": 0.0}, "share of the view's side"),
         ({"noise_sigma": -1.0}, "noise_sigma is -1"),
-        ({"solarise_threshold": 128.0}, "solarise_threshold is 128"),
+        ({"solarize_threshold": 128.0}, "solarize_threshold is 128"),
         ({"mean": (0.5,), "std": (0.2, 0.2)}, "as many of each"),
         ({"std": (0.2, 0.0, 0.2)}, "std above 0"),
-        ({"order": ("flip", "jitter", "gray", "blur")}, 'Did you mean "grey"'),
-        ({"order": ("flip", "flip", "jitter", "grey", "blur")}, "once"),
-        ({"order": ("flip", "jitter", "grey")}, 'Add "blur" to order'),
+        ({"order": ("flip", "jitter", "gray", "blur")}, 'Did you mean "gray"'),
+        ({"order": ("flip", "flip", "jitter", "gray", "blur")}, "once"),
+        ({"order": ("flip", "jitter", "gray")}, 'Add "blur" to order'),
     ],
 )
 def test_a_view_that_cannot_work_is_refused(settings, sentence):
@@ -44,9 +44,9 @@ def test_an_unknown_interpolation_offers_the_nearest():
         check_interpolation("bicubi")
 
 
-def test_a_centre_crop_must_fit_in_the_resized_picture():
+def test_a_center_crop_must_fit_in_the_resized_image():
     with pytest.raises(UserError, match="Raise resize to 224"):
-        Centre(size=224, resize=200)
+        Center(size=224, resize=200)
 
 
 def test_a_view_comes_back_from_json():
@@ -58,13 +58,13 @@ def test_a_view_comes_back_from_json():
 
 
 def test_for_channels_keeps_a_view_for_three_channels():
-    for view in (View(), Centre()):
+    for view in (View(), Center()):
         assert for_channels(view, 3) == view
 
 
 def test_for_channels_drops_what_needs_red_green_and_blue():
     view = for_channels(View(), 4)
-    assert (view.jitter, view.grey) == ((0.4, 0.4, 0.0, 0.0), 0.0)
+    assert (view.jitter, view.gray) == ((0.4, 0.4, 0.0, 0.0), 0.0)
     assert view.mean == pytest.approx((0.449,)) and view.std == pytest.approx((0.226,))
     own = View(mean=(0.1, 0.2), std=(0.3, 0.4))
     assert (for_channels(own, 2).mean, for_channels(own, 2).std) == (own.mean, own.std)

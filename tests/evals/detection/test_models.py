@@ -9,13 +9,13 @@ from torch import nn
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.roi_heads import RoIHeads
 
-from sightline import random
-from sightline.backbones import BackboneConfig
-from sightline.backbones.resnet import Basic, Bottleneck, ResNet
-from sightline.errors import UserError
-from sightline.evals.detection.models import Detector, strides
-from sightline.evals.detection.parts import Full, Pool, Sampler, first
-from sightline.nn.norm import BatchNorm
+from selfsight import rng
+from selfsight.backbones import BackboneConfig
+from selfsight.backbones.resnet import Basic, Bottleneck, ResNet
+from selfsight.errors import UserError
+from selfsight.evals.detection.layers import Full, Pool, Sampler, first
+from selfsight.evals.detection.models import Detector, strides
+from selfsight.nn.batch_norm import BatchNorm
 from tests.evals.detection.toy import TINY
 
 SIZES = [(64, 64), (64, 48)]
@@ -52,7 +52,7 @@ def test_every_weight_of_mask_rcnn_learns(setting, stem, block):
 
 
 @pytest.mark.parametrize("setting", [TINY, C4], ids=["fpn", "c4"])
-def test_detections_lie_within_their_pictures(setting):
+def test_detections_lie_within_their_images(setting):
     detector = Detector(network(), 2, replace(setting, masks=True)).eval()
     detector.heads.score_thresh = 0.0
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_detections_lie_within_their_pictures(setting):
 
 
 @pytest.mark.parametrize("setting", [TINY, C4], ids=["fpn", "c4"])
-def test_a_picture_in_which_nothing_is_likely_has_no_detections(setting):
+def test_an_image_in_which_nothing_is_likely_has_no_detections(setting):
     detector = Detector(network(), 2, replace(setting, masks=True)).eval()
     detector.heads.score_thresh = 1.0
     with torch.no_grad():
@@ -182,8 +182,8 @@ def test_the_res5_heads_box_losses_are_torchvisions():
 
 
 def test_pooled_cells_of_a_ramp_are_their_places():
-    """A map whose value is the pixel's x pools to the centres of the cells."""
-    x = torch.arange(32.0) * 4 + 2  # centres of cells of stride 4
+    """A map whose value is the pixel's x pools to the centers of the cells."""
+    x = torch.arange(32.0) * 4 + 2  # centers of cells of stride 4
     ramp = x.expand(1, 1, 32, 32).contiguous()
     pooled = Pool((4,), 4)({"0": ramp}, [torch.tensor([[20.0, 30.0, 52.0, 70.0]])])
     torch.testing.assert_close(pooled[0, 0, 0], torch.tensor([24.0, 32.0, 40.0, 48.0]))
@@ -199,7 +199,7 @@ def test_regions_come_from_the_level_of_equation_1():
 
 
 def test_samples_are_as_many_as_asked_and_of_the_right_kind():
-    sampler = Sampler(8, 0.25, random.key(0, "x"))
+    sampler = Sampler(8, 0.25, rng.key(0, "x"))
     sampler.position = torch.tensor([0, 1, 2])
     many = torch.tensor([1.0] * 10 + [0.0] * 20 + [-1.0] * 5)
     few = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0])
@@ -212,8 +212,8 @@ def test_samples_are_as_many_as_asked_and_of_the_right_kind():
     assert [int(c) for c in sampler.counts] == [19, 3]
 
 
-def test_a_picture_gets_the_same_samples_in_any_company():
-    key = random.key(0, "x")
+def test_an_image_gets_the_same_samples_in_any_company():
+    key = rng.key(0, "x")
     labels = [
         torch.randint(-1, 2, (n,), generator=torch.Generator().manual_seed(n)) for n in (40, 60)
     ]
@@ -225,7 +225,7 @@ def test_a_picture_gets_the_same_samples_in_any_company():
 
 def test_every_candidate_is_drawn_equally_often():
     candidate = torch.tensor([True, True, False, True, True]).expand(4000, 5)
-    draw = random.bits(random.key(0, "fair"), torch.arange(4000), 5)
+    draw = rng.bits(rng.key(0, "fair"), torch.arange(4000), 5)
     share = first(draw, candidate, torch.full((4000,), 2)).double().mean(dim=0)
     assert share.tolist() == pytest.approx([0.5, 0.5, 0, 0.5, 0.5], abs=0.03)
 
@@ -251,7 +251,7 @@ def test_backbones_that_cannot_carry_a_detector_get_a_sentence(backbone, setting
         Detector(backbone, 2, setting)
 
 
-def test_grey_pictures_work_with_their_own_statistics():
+def test_gray_images_work_with_their_own_statistics():
     setting = replace(TINY, mean=(0.5,), std=(0.25,))
     x, sizes, targets, position = batch()
     losses = (

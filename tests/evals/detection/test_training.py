@@ -1,4 +1,4 @@
-"""Batches, the schedule, and that what is learnt does not depend on the number of processes."""
+"""Batches, the schedule, and that what is learned does not depend on the number of processes."""
 
 import sys
 from dataclasses import replace
@@ -7,28 +7,28 @@ import numpy as np
 import pytest
 import torch
 
-from sightline import dist
-from sightline.backbones import BackboneConfig
-from sightline.errors import DivergedError, UserError
-from sightline.evals.detection import PUBLISHED, Detection, Setting, compare, shortened
-from sightline.evals.detection.batches import (
-    Pictures,
+from selfsight import dist
+from selfsight.backbones import BackboneConfig
+from selfsight.errors import DivergedError, UserError
+from selfsight.evals.detection import PUBLISHED, Detection, Setting, compare, shortened
+from selfsight.evals.detection.annotations import none_found
+from selfsight.evals.detection.loader import (
+    Images,
     batches,
     fitted,
     order,
     padded_size,
     training_plan,
 )
-from sightline.evals.detection.models import Detector
-from sightline.evals.detection.objects import none_found
-from sightline.evals.detection.train import (
+from selfsight.evals.detection.models import Detector
+from selfsight.evals.detection.train import (
     average_gradients,
     fit,
     loss_of,
     measure_norms,
     optimizer_of,
 )
-from sightline.nn.norm import BatchNorm
+from selfsight.nn.batch_norm import BatchNorm
 from tests.evals.detection.toy import TINY, rectangles
 
 
@@ -38,7 +38,7 @@ def backbone(seed=0):
 
 
 def loaded(objects, setting, *, masks=True):
-    return Pictures(objects, store_size=96, channels=3, masks=masks, device=torch.device("cpu"))
+    return Images(objects, store_size=96, channels=3, masks=masks, device=torch.device("cpu"))
 
 
 def first_batch(objects, setting, step=0, seed=0):
@@ -54,7 +54,7 @@ def first_batch(objects, setting, step=0, seed=0):
         ((640, 480), 480, 1333, (640, 480)),
     ],
 )
-def test_pictures_are_resized_by_their_short_side(size, short, longest, expected):
+def test_images_are_resized_by_their_short_side(size, short, longest, expected):
     assert fitted(size, short, longest) == expected
 
 
@@ -63,13 +63,13 @@ def test_a_batch_is_as_large_as_its_largest_sides_and_divisible():
     assert padded_size([(800, 1067), (900, 640)]) == (928, 1088)
 
 
-def test_every_epoch_shows_every_picture_once_in_another_order():
+def test_every_epoch_shows_every_image_once_in_another_order():
     shown = order(10, torch.arange(30), seed=0).view(3, 10)
     assert all(sorted(epoch) == list(range(10)) for epoch in shown.tolist())
     assert len({tuple(epoch) for epoch in shown.tolist()}) == 3
 
 
-def test_boxes_and_masks_follow_the_picture_when_it_is_resized_and_mirrored():
+def test_boxes_and_masks_follow_the_image_when_it_is_resized_and_mirrored():
     objects = rectangles(8)
     setting = replace(TINY, batch_size=8, short_sides=(64, 96, 80))
     plan = training_plan(objects, setting, 0, 0)
@@ -104,7 +104,7 @@ def test_two_processes_share_the_batches_of_one(two_processes):
     parts = two_processes(plans_of, 3)
     for step, plan in enumerate(whole):
         shares = [part[step] for part in parts]
-        assert [i for s in shares for i in s.pictures] == plan.pictures
+        assert [i for s in shares for i in s.images] == plan.images
         assert [m for s in shares for m in s.mirrored] == plan.mirrored
         assert all(s.padded == plan.padded for s in shares)
 
@@ -204,11 +204,11 @@ def test_a_run_that_diverges_says_so():
         fit(Detector(backbone(), 2, setting), loaded(rectangles(4), setting), setting, seed=0)
 
 
-def test_pictures_without_objects_are_not_learnt_from_but_are_scored():
+def test_images_without_objects_are_not_learned_from_but_are_scored():
     objects = rectangles(6)
     emptied = replace(objects, instances=[none_found(masks=True), *objects.instances[1:]])
     evaluation = Detection(train=emptied, test=emptied, setting=replace(TINY, iterations=2))
-    assert evaluation.notes == ("1 of 6 pictures of rectangles hold no object: not learnt.",)
+    assert evaluation.notes == ("1 of 6 images of rectangles hold no object: not learned.",)
     numbers = evaluation(backbone())
     assert {"box_AP", "box_AP50", "box_AP75", "train_loss"} <= set(numbers)
 
@@ -234,11 +234,11 @@ def test_backbones_are_compared_in_rows():
     assert rows[0]["train_loss"] == rows[2]["train_loss"] != rows[1]["train_loss"]
 
 
-def test_wrong_pictures_get_a_sentence():
+def test_wrong_images_get_a_sentence():
     objects = rectangles(2)
     for wrong, sentence in (
         (replace(objects, sizes=np.full((2, 2), 65, np.int64)), "is 64 x 64 pixels, but"),
-        (replace(objects, read=lambda i: b"no picture"), "cannot be read"),
+        (replace(objects, read=lambda i: b"no image"), "cannot be read"),
     ):
         with pytest.raises(UserError, match=sentence):
             first_batch(wrong, TINY)
@@ -247,7 +247,7 @@ def test_wrong_pictures_get_a_sentence():
 def test_a_missing_pycocotools_is_missed_before_training(monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools.cocoeval", None)
     objects = rectangles(2)
-    with pytest.raises(UserError, match=r"pip install 'sightline\[detection\]'"):
+    with pytest.raises(UserError, match=r"pip install 'selfsight\[detection\]'"):
         Detection(train=objects, test=objects)(backbone())
 
 
@@ -316,18 +316,18 @@ def test_a_shorter_schedule_keeps_its_shares():
 def test_settings_of_a_result_say_what_was_trained_on():
     objects = rectangles(2)
     told = Detection(train=objects, test=objects, setting=TINY, seed=5).settings()
-    assert told["train_pictures"] == 2 and told["seed"] == 5 and told["neck"] == "fpn"
+    assert told["train_images"] == 2 and told["seed"] == 5 and told["neck"] == "fpn"
 
 
 @pytest.mark.slow
-def test_thirty_iterations_find_coloured_rectangles():
+def test_thirty_iterations_find_colored_rectangles():
     train, test = rectangles(64), rectangles(16, seed=1)
     setting = replace(TINY, masks=True, iterations=30, lr=0.02, precise_bn=8)
-    learnt = Detection(train=train, test=test, setting=setting)(backbone())
+    learned = Detection(train=train, test=test, setting=setting)(backbone())
     still = replace(setting, iterations=1, lr=1e-9)
     untrained = Detection(train=train, test=test, setting=still)(backbone())
     for kind in ("box", "mask"):
-        assert learnt[f"{kind}_AP50"] > 0.2 > 0.1 > untrained[f"{kind}_AP50"]
+        assert learned[f"{kind}_AP50"] > 0.2 > 0.1 > untrained[f"{kind}_AP50"]
 
 
 @pytest.mark.gpu
@@ -350,10 +350,8 @@ def test_a_gpu_gives_the_losses_of_a_cpu():
     setting = replace(TINY, masks=True)
     values = []
     for device in ("cpu", "cuda"):
-        pictures = Pictures(
-            objects, store_size=96, channels=3, masks=True, device=torch.device(device)
-        )
+        images = Images(objects, store_size=96, channels=3, masks=True, device=torch.device(device))
         detector = Detector(backbone(), 2, setting).to(device).train()
-        batch = next(batches(pictures, [training_plan(objects, setting, 0, 0)], setting))
+        batch = next(batches(images, [training_plan(objects, setting, 0, 0)], setting))
         values.append(loss_of(detector, batch, None).item())
     assert values[1] == pytest.approx(values[0], rel=1e-3)

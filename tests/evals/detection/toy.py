@@ -1,14 +1,14 @@
-"""Grey pictures with coloured rectangles on them: red ones, green ones, perhaps with masks."""
+"""Gray images with colored rectangles on them: red ones, green ones, perhaps with masks."""
 
 import io
 
 import numpy as np
 from PIL import Image
 
-from sightline.evals.detection.objects import Instances, Objects, run_lengths
-from sightline.evals.detection.settings import Setting
+from selfsight.evals.detection.annotations import Instances, Objects, run_lengths
+from selfsight.evals.detection.settings import Setting
 
-COLOURS = {"red": (230, 40, 40), "green": (40, 210, 60)}
+COLORS = {"red": (230, 40, 40), "green": (40, 210, 60)}
 
 TINY = Setting(
     neck="fpn",
@@ -38,16 +38,16 @@ def png(pixels) -> bytes:
     return file.getvalue()
 
 
-def picture(rng, side=64, most=2):
-    """Pixels, and the colour and box of each rectangle; they do not overlap."""
+def image(rng, side=64, most=2):
+    """Pixels, and the color and box of each rectangle; they do not overlap."""
     pixels = rng.integers(90, 130, (side, side, 3)).astype(np.uint8)
     things = []
     for half in rng.permutation(2)[: rng.integers(1, most + 1)]:
         w, h = rng.integers(14, 28, 2)
         x = int(half * side // 2 + rng.integers(0, side // 2 - w + 1))
         y = int(rng.integers(0, side - h))
-        name = list(COLOURS)[rng.integers(2)]
-        pixels[y : y + h, x : x + w] = COLOURS[name]
+        name = list(COLORS)[rng.integers(2)]
+        pixels[y : y + h, x : x + w] = COLORS[name]
         things.append((name, (x, y, x + int(w), y + int(h))))
     return pixels, things
 
@@ -61,7 +61,7 @@ def instances(things, side=64, *, masks=True, crowd=()) -> Instances:
         layers.append(run_lengths(layer))
     return Instances(
         boxes,
-        np.array([list(COLOURS).index(name) for name, _ in things], np.int64),
+        np.array([list(COLORS).index(name) for name, _ in things], np.int64),
         np.array([i in crowd for i in range(len(things))], bool),
         np.prod(boxes[:, 2:] - boxes[:, :2], axis=1),
         tuple(layers) if masks else None,
@@ -70,13 +70,13 @@ def instances(things, side=64, *, masks=True, crowd=()) -> Instances:
 
 def rectangles(n=16, *, seed=0, masks=True) -> Objects:
     rng = np.random.default_rng(seed)
-    made = [picture(rng) for _ in range(n)]
+    made = [image(rng) for _ in range(n)]
     files = [png(pixels) for pixels, _ in made]
     return Objects(
         name="rectangles",
         names=[f"{i}.png" for i in range(n)],
         sizes=np.full((n, 2), 64, np.int64),
         instances=[instances(things, masks=masks) for _, things in made],
-        class_names=tuple(COLOURS),
+        class_names=tuple(COLORS),
         read=files.__getitem__,
     )

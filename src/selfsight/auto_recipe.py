@@ -1,0 +1,234 @@
+"""The automatic recipe: settings from the images and the device, each with its reason."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from selfsight import dist, rng
+from selfsight.backbones import BackboneConfig, stem_for
+from selfsight.errors import UserError
+from selfsight.methods import MethodConfig
+from selfsight.optim import Optim, Schedule
+from selfsight.recipe import Data, Recipe, method_config, method_name
+from selfsight.views import View, for_channels
+
+Reasons = dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the choice rests on."""
+
+    count: int
+    short_side: int  # median, in pixels
+    channels: int = 3
+
+
+def device_for(word: str) -> torch.device:
+    """The device that a word means; never a silent fall to the CPU."""
+    kind = word.split(":")[0]
+    if kind not in ("auto", "cpu", "cuda"):
+        raise UserError(f'--device is "{word}"; use auto, cpu or cuda.')
+    usable = kind != "cpu" and torch.cuda.is_available()
+    if kind == "cpu" or (kind == "auto" and not usable and not Path("/dev/nvidia0").exists()):
+        return torch.device("cpu")
+    if not usable:
+        built = torch.version.cuda or "no CUDA at all"
+        raise UserError(
+            f"There is no GPU that torch {torch.__version__} (built for CUDA {built}) can use. "
+            "Is the driver recent enough (nvidia-smi shows it)? To work on the CPU all the same, "
+            "say --device cpu."
+        )
+    device = torch.device("cuda", dist.local_rank())
+    major, minor = torch.cuda.get_device_capability(device)
+    if not any(
+        arch.endswith(f"_{major}0") or arch.endswith(f"_{major}{minor}")
+        for arch in torch.cuda.get_arch_list()
+    ):
+        raise UserError(
+            f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor}) is too old "
+            f"for torch {torch.__version__}. Install a torch built for it, or say --device cpu."
+        )
+    return device
+
+
+def fit_device(recipe: Recipe, device: torch.device) -> tuple[Recipe, Reasons]:
+    """The recipe with a precision and compilation that this device has, and why."""
+    reasons = {}
+    precision: Literal["bf16", "fp16", "float32"] = recipe.precision
+    if device.type == "cpu" and precision != "float32":
+        precision, reasons["precision"] = "float32", "the CPU computes in float32"
+    elif precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        precision, reasons["precision"] = "fp16", "this GPU has no bf16; fp16 with loss scaling"
+    compiled = recipe.compile
+    if compiled and device.type == "cpu":
+        compiled, reasons["compile"] = False, "nothing is compiled on the CPU"
+    elif compiled and not rng.has_triton():
+        compiled, reasons["compile"] = False, "no C compiler was found, so nothing is compiled"
+    return replace(recipe, precision=precision, compile=compiled), reasons
+
+
+def automatic(
+    facts: Facts,
+    device: torch.device,
+    *,
+    method: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+) -> tuple[Recipe, Reasons]:
+    """A recipe for these images on this device; what is given is kept and the rest fits it."""
+    reasons: Reasons = {}
+    gpu = device.type == "cuda"
+
+    size, reasons["views"] = _view_size(facts, gpu)
+    store, reasons["data.store_size"] = _store_size(facts, size)
+    backbone, reasons["backbone"] = _backbone(facts, size, gpu)
+    if batch_size is None:
+        queue = method is not None and getattr(method_config(method)(), "queue_size", 0) > 0
+        batch_size, reasons["batch_size"] = _batch_size(facts, size, gpu, queue)
+    if epochs is None:
+        epochs, reasons["epochs"] = _epochs(facts, size, gpu)
+    steps = epochs * max(1, facts.count // batch_size)
+    config, why = _method(facts, method, batch_size, steps, gpu)
+    reasons |= why
+    optim, reasons["optim"] = _optim(config, epochs, gpu)
+    view = for_channels(
+        View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0), facts.channels
+    )
+    precision, reasons["precision"] = _precision(device)
+    compiled, reasons["compile"] = _compile(device, steps, batch_size, size, backbone.name)
+    per_epoch = max(1, facts.count // batch_size)
+    recipe = Recipe(
+        method=config,
+        views=(view,) * config.num_views,
+        optim=optim,
+        backbone=backbone,
+        data=Data(store_size=store, channels=facts.channels),
+        epochs=epochs,
+        batch_size=batch_size,
+        precision=precision,
+        compile=compiled,
+        log_every=max(1, min(50, steps // 100)),
+        save_every=max(1, 200 // per_epoch),
+        measure_every=max(1, epochs // 10),
+    )
+    return recipe, reasons
+
+
+def _view_size(facts: Facts, gpu: bool) -> tuple[int, str]:
+    side = facts.short_side
+    if side <= 48:
+        return 32, f"images are {side} px, so views are 32 px"
+    if side <= 96 or not gpu:
+        why = "" if side <= 96 else "; the CPU is too slow for larger views"
+        return 64, f"images are {side} px, so views are 64 px{why}"
+    if side <= 192:
+        return 128, f"images are {side} px, so views are 128 px"
+    return 224, f"images are {side} px, so views have the usual 224 px"
+
+
+def _store_size(facts: Facts, size: int) -> tuple[int, str]:
+    if facts.short_side <= size:
+        return size, "images are kept as they are"
+    store = min(facts.short_side, size * 3 // 2)
+    return store, f"a view of {size} px is cut from images kept at {store} px on the short side"
+
+
+def _backbone(facts: Facts, size: int, gpu: bool) -> tuple[BackboneConfig, str]:
+    if not gpu:
+        name, why = "resnet8_narrow", "a small, narrow ResNet, for the CPU"
+    elif size <= 64 or facts.count < 50_000:
+        name, why = "resnet18", "ResNet-18: enough for so few or so small images"
+    else:
+        name, why = "resnet50", "ResNet-50, the field's usual"
+    kinds = {"lowres": "low-resolution", "half": "halving", "imagenet": "ImageNet"}
+    stem = kinds[stem_for(size, name)]
+    config = BackboneConfig(name=name, in_channels=facts.channels, image_size=size)
+    return config, f"{why}, with the {stem} stem for views of {size} px"
+
+
+def _batch_size(facts: Facts, size: int, gpu: bool, queue: bool) -> tuple[int, str]:
+    most = 512 if gpu and size <= 64 else 256
+    share = 10 if queue else 8  # a queue holds a batch or more, and at most a tenth of all
+    batch = 8
+    while batch * 2 <= most and batch * 2 * share <= facts.count:
+        batch *= 2
+    return batch, f"{facts.count} images give {max(1, facts.count // batch)} steps an epoch"
+
+
+def _epochs(facts: Facts, size: int, gpu: bool) -> tuple[int, str]:
+    budget = 4_000_000 if gpu else 80_000 * (32 / size)
+    epochs = int(min(1000 if gpu else 100, max(100 if gpu else 5, budget / facts.count)))
+    place = "a GPU" if gpu else "a few minutes on a CPU"
+    return epochs, f"about {epochs * facts.count:,} images seen, for {place}"
+
+
+def _method(
+    facts: Facts, name: str | None, batch_size: int, steps: int, gpu: bool
+) -> tuple[MethodConfig, Reasons]:
+    reasons: Reasons = {}
+    kind = method_config(name or ("mocov3" if gpu else "simclr"))
+    if name is None and gpu:
+        reasons["method"] = "mocov3 learns well from small batches and needs no queue"
+    elif name is None:
+        reasons["method"] = "simclr has no second network to run, which counts on a CPU"
+    heads = {"temperature": 0.2, "dim": 256 if gpu else 128, "hidden_dim": 1024 if gpu else 128}
+    known: dict[str, Any] = {f: v for f, v in heads.items() if f in kind.__dataclass_fields__}
+    if "momentum" in kind.__dataclass_fields__:
+        # The teacher should forget its start within a few hundredths of the run.
+        known["momentum"] = 0.95 if steps < 1000 else 0.99 if steps < 20_000 else 0.996
+        reasons["method.momentum"] = f"{steps} steps: the teacher averages over a few hundredths"
+    usual: Any = kind()
+    most = max(2, facts.count // 10)
+    if getattr(usual, "queue_size", 0) > most:
+        # Whole batches where one fits; else the method keeps so many keys of the last batch.
+        known["queue_size"] = most // batch_size * batch_size or most
+        reasons["method.queue_size"] = f"at most a tenth of {facts.count} images"
+    if getattr(usual, "num_prototypes", 0) > batch_size:
+        known["num_prototypes"] = batch_size
+        reasons["method.num_prototypes"] = "no more than a batch can be dealt out among"
+    if usual.bn == "shuffle":
+        known["bn_group"] = _largest_divisor(batch_size, 32)
+        reasons["method.bn_group"] = "shuffled batch norm in groups, as on several GPUs"
+    return kind(**known), reasons
+
+
+def _optim(config: MethodConfig, epochs: int, gpu: bool) -> tuple[Optim, str]:
+    predictor = "constant" if method_name(config) == "simsiam" else "same"
+    optim = Optim(
+        name="adamw",
+        lr=1e-3 if gpu else 2e-3,
+        weight_decay=1e-2 if gpu else 1e-4,
+        exclude_1d=True,
+        predictor_lr=predictor,  # type: ignore[arg-type]
+        schedule=Schedule(warmup_epochs=min(10.0, epochs / 20)),
+    )
+    return optim, "AdamW learns fastest in short runs; cosine schedule with a short warm-up"
+
+
+def _precision(device: torch.device) -> tuple[Literal["bf16", "fp16", "float32"], str]:
+    if device.type != "cuda":
+        return "float32", "the CPU computes in float32"
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bf16", "the GPU has bf16"
+    return "fp16", "this GPU has no bf16; fp16 with loss scaling"
+
+
+def _compile(
+    device: torch.device, steps: int, batch_size: int, size: int, backbone: str
+) -> tuple[bool, str]:
+    if device.type != "cuda":
+        return False, "nothing is compiled on the CPU"
+    if not rng.has_triton():
+        return False, "no C compiler was found, so nothing is compiled"
+    rate = 15_000 * (32 / size) ** 1.3 / (2 if backbone == "resnet50" else 1)
+    minutes = steps * batch_size / rate / 60
+    if minutes < 10:
+        return False, f"the run takes about {minutes:.0f} min, too short to compile for"
+    return True, f"the run takes about {minutes:.0f} min, long enough to compile for"
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return max(d for d in range(1, min(number, most) + 1) if number % d == 0)

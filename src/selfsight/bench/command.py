@@ -1,0 +1,93 @@
+"""What `selfsight bench` does: settle recipe and images, measure, and say it in a table."""
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from selfsight import auto_recipe
+from selfsight.bench import lightly_peer
+from selfsight.bench.breakdown import bench, words
+from selfsight.bench.generated_images import photographs
+from selfsight.bench.scaling import costs
+from selfsight.errors import UserError
+from selfsight.recipe import Recipe, overridden
+from selfsight.recipes import recipe as named_recipe
+from selfsight.runs.start_resume import source_of
+
+ON_CPU, ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
+MADE = 4096  # photographs, where a recipe's views are large and no images are given
+SMALL = 64  # pixels of a view up to which the built-in set serves
+
+
+def run(
+    recipe: str | None = None,
+    data: str | Path | None = None,
+    *,
+    device: str = "auto",
+    batch_size: int | None = None,
+    seconds: float = 2.0,
+    against: str | None = None,
+    growing: bool = False,
+    settings: Sequence[str] = (),
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Measure a recipe on these images, or on generated ones, and print what was found."""
+    if against not in (None, "lightly"):
+        raise UserError(f'--against is "{against}"; the peer that can be measured is lightly.')
+    if not 0 < seconds < math.inf:
+        raise UserError(f"--seconds is {seconds:g}; it must be a number above 0, say 2.")
+    if growing and (against or data):
+        word = "--against" if against else "--data"
+        raise UserError(
+            f"--growth measures steps on random images, so that {word} means nothing with it. "
+            "Leave one of the two out."
+        )
+    console, where = Console(quiet=quiet), auto_recipe.device_for(device)
+    name = recipe or (ON_GPU if where.type == "cuda" else ON_CPU)
+    made = named_recipe(name)
+    if where.type == "cuda":
+        made = replace(made, compile=True)
+    made = overridden(made, {"batch_size": batch_size}, settings, command="bench RECIPE")
+    if against:
+        lightly_peer.check(made)
+    made, _ = auto_recipe.fit_device(made, where)
+    if growing:
+        console.print(f"{name}, random images, {where}", highlight=False)
+        grown = costs(made, where, seconds=seconds, console=console)
+        return {"recipe": name, "growth": [cost.to_dict() for cost in grown]}
+    with tempfile.TemporaryDirectory(prefix="selfsight-bench-") as folder:
+        path = str(data) if data else _generated(made, Path(folder), console)
+        made = replace(made, data=replace(made.data, path=path))
+        console.print(f"{name}, batch {made.batch_size}, {path}, {where}", highlight=False)
+        figures = bench(name, made, where, seconds=seconds, console=console)
+        console.print(words(figures), highlight=False)
+        found = figures.to_dict()
+        if against:
+            found[against] = _beside(made, where, seconds, figures.images_per_second, console)
+    return found
+
+
+def _beside(
+    recipe: Recipe, device: torch.device, seconds: float, ours: float, console: Console
+) -> dict[str, float]:
+    found = lightly_peer.lightly(recipe, source_of(recipe), device, seconds=max(seconds, 5.0))
+    ratio = ours / found["end to end"]
+    console.print(
+        f"Lightly: augmentation {found['augment']:,.0f} images/s, end to end "
+        f"{found['end to end']:,.0f} images/s; this is {ratio:.1f} times as fast.",
+        highlight=False,
+    )
+    return found | {"ratio": ratio}
+
+
+def _generated(recipe: Recipe, folder: Path, console: Console) -> str:
+    if recipe.views[0].size <= SMALL:
+        return "shapes"
+    console.print(f"Writing {MADE} images to measure with ...", highlight=False)
+    return str(photographs(folder / "images", MADE))

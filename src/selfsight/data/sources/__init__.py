@@ -1,0 +1,1 @@
+"""Where images come from: folders, tar shards, Parquet, torchvision, built-in sets."""

@@ -1,0 +1,241 @@
+"""`shapes`: an image set drawn by code, so that a first run needs no download.
+
+Twelve kinds of objects differ by the motif or texture on them. Color, place, size, outline, turn,
+bend, light, clutter and background are drawn without regard to the kind. Image i is a pure
+function of (seed, split, i), drawn in float64 so that another machine's last bit changes no byte.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64, UInt8
+
+from selfsight import rng
+
+Field = Float64[np.ndarray, "_ _ _"]  # one plane, or one per image
+Draw = Callable[..., np.ndarray]  # draw(low, high, *shape): fresh numbers for each image
+
+COUNTS = {"train": 4096, "test": 1024}
+SIZE = 32  # pixels
+CHUNK = 64  # images drawn together: arrays that stay in the processor's cache
+SUPERSAMPLE = 2  # samples of the texture per pixel and axis
+GRID = 3  # the background runs through GRID x GRID random colors
+CLUTTER = 4  # specks per image
+BEND = 0.05  # of the texture, in half sides: as on cloth
+CHROMA = 0.15  # how far red, green and blue stray: color must not be what tells images apart
+
+
+def _disc(x: Field, y: Field) -> Field:
+    return np.hypot(x, y) - 0.7
+
+
+def _ring(x: Field, y: Field) -> Field:
+    return np.abs(np.hypot(x, y) - 0.6) - 0.22
+
+
+def _cross(x: Field, y: Field) -> Field:
+    x, y = np.abs(x), np.abs(y)
+    return np.maximum(np.maximum(x, y) - 0.85, np.minimum(x, y) - 0.2)
+
+
+def _star(x: Field, y: Field) -> Field:
+    # Fold the five points onto one, whose edge runs from the notch to the tip.
+    sector = 2 * math.pi / 5
+    angle = np.abs(np.mod(np.arctan2(y, x), sector) - sector / 2)
+    radius = np.hypot(x, y)
+    notch, tip = 0.36, (0.95 * math.cos(sector / 2), 0.95 * math.sin(sector / 2))
+    across, along = tip[1], notch - tip[0]
+    offset = (radius * np.cos(angle) - notch) * across + radius * np.sin(angle) * along
+    return offset / math.hypot(across, along)
+
+
+def _lattice(motif: Callable[[Field, Field], Field]) -> Callable[[Field, Field], Field]:
+    """A motif repeated in rows, every other row moved by half a step."""
+
+    def texture(x: Field, y: Field) -> Field:
+        x = x + np.mod(np.floor(y / 2), 2)
+        return motif(np.mod(x, 2) - 1, np.mod(y, 2) - 1)
+
+    return texture
+
+
+def _triangles(x: Field, y: Field) -> Field:
+    y = y / math.sqrt(3)
+    return (np.mod(x / 1.9 - y / 2, 1) + np.mod(y, 1) - 1) * 0.8
+
+
+def _bricks(x: Field, y: Field) -> Field:
+    row, column = np.mod(y, 1.2), np.mod(x + np.mod(np.floor(y / 1.2), 2), 2)
+    return np.minimum(np.minimum(row, 1.2 - row), np.minimum(column, 2 - column)) - 0.17
+
+
+def _blotches(x: Field, y: Field) -> Field:
+    x, y = 1.7 * x, 1.7 * y
+    first = np.sin(1.9 * x + 1.3 * np.sin(1.1 * y))
+    return (first + np.sin(1.7 * y + 1.5 * np.sin(1.3 * x + 1)) + np.sin(1.2 * (x - y))) / 5
+
+
+def _stripes(x: Field, y: Field) -> Field:
+    return np.abs(np.mod(x, 1.2) - 0.6) - 0.3
+
+
+def _checks(x: Field, y: Field) -> Field:
+    return np.sin(math.pi / 0.9 * x) * np.sin(math.pi / 0.9 * y) * 0.3
+
+
+def _waves(x: Field, y: Field) -> Field:
+    return np.abs(np.mod(x + 0.5 * np.sin(2.5 * y), 1.6) - 0.8) - 0.4
+
+
+def _target(x: Field, y: Field) -> Field:
+    return np.abs(np.mod(np.hypot(x, y), 1.2) - 0.6) - 0.3
+
+
+def _spokes(x: Field, y: Field) -> Field:
+    return np.sin(7 * np.arctan2(y, x)) * np.hypot(x, y) / 7
+
+
+# Each is about the distance to the edge of the marks, negative within them.
+TEXTURES: dict[str, Callable[[Field, Field], Field]] = {
+    "dots": _lattice(_disc),
+    "rings": _lattice(_ring),
+    "crosses": _lattice(_cross),
+    "stars": _lattice(_star),
+    "triangles": _triangles,
+    "bricks": _bricks,
+    "blotches": _blotches,
+    "stripes": _stripes,
+    "checks": _checks,
+    "waves": _waves,
+    "target": _target,
+    "spokes": _spokes,
+}
+CLASSES = tuple(TEXTURES)
+CENTERD = ("target", "spokes")
+
+
+def shapes(
+    split: str = "train", *, seed: int = 0, count: int | None = None
+) -> tuple[UInt8[np.ndarray, "n 32 32 3"], Int64[np.ndarray, " n"]]:
+    """Images and labels of one split; labels go round, so that every stretch is balanced."""
+    count = COUNTS[split] if count is None else count
+    labels = np.arange(count) % len(CLASSES)
+    images = np.empty((count, SIZE, SIZE, 3), np.uint8)
+    key = rng.key(seed, "shapes", split)
+    for label, name in enumerate(CLASSES):
+        alike = np.flatnonzero(labels == label)
+        for start in range(0, len(alike), CHUNK):
+            rows = alike[start : start + CHUNK]
+            images[rows] = _image(name, _numbers(key, rows))
+    return images, labels
+
+
+def built_in(
+    split: str,
+) -> tuple[list[str], np.ndarray, tuple[str, ...], Callable[[int], np.ndarray]]:
+    """Names, labels, class names and a reader."""
+    images, labels = shapes(split)
+    names = [f"shapes/{split}/{i}" for i in range(len(labels))]
+    return names, labels, CLASSES, images.__getitem__
+
+
+def _numbers(key: rng.Key, rows: np.ndarray) -> Draw:
+    """Hands out each image's numbers in the order they are asked for."""
+    drawn = rng.uniform(key, torch.from_numpy(rows), 3 * GRID**2 + 9 * CLUTTER + 40).numpy()
+    taken = 0
+
+    def draw(low: float | int, high: float | int, *shape: int) -> np.ndarray:
+        nonlocal taken
+        part = drawn[:, taken : (taken := taken + math.prod(shape))]
+        return (low + (high - low) * part).reshape(len(rows), *(shape or (1, 1)))
+
+    return draw
+
+
+def _image(name: str, draw: Draw) -> UInt8[np.ndarray, "n h w 3"]:
+    """Background, clutter, object and light, in that order."""
+    x, y = _plane(SIZE)
+    canvas = _background(draw)
+    for _ in range(CLUTTER):
+        _paint(canvas, _speck(draw, x, y), _color(draw, 0.1, 0.9))
+    inside, marks = _object(name, draw)
+    dark, bright, swap = _color(draw, 0.1, 0.35), _color(draw, 0.65, 0.9), draw(0, 1, 1) < 0.5
+    _paint(canvas, inside, np.where(swap, bright, dark))
+    _paint(canvas, marks, np.where(swap, dark, bright))
+    toward = draw(0, 2 * math.pi)
+    light = 1 + draw(0, 0.45) * (np.cos(toward) * x + np.sin(toward) * y)
+    return (np.clip(canvas * light[..., None], 0, 1) * 255 + 0.5).astype(np.uint8)
+
+
+def _object(name: str, draw: Draw) -> tuple[Field, Field]:
+    """How much of each pixel the object covers, and how much the marks on it."""
+    size, turn, x0, y0 = draw(0.75, 1.0), draw(0, 2 * math.pi), draw(-0.25, 0.25), draw(-0.25, 0.25)
+    x, y = _plane(SIZE)
+    inside = _cover(_outline(draw, (x - x0) / size, (y - y0) / size) * size)
+    x, y = _plane(SIZE * SUPERSAMPLE)
+    u, v = _turned(x - x0, y - y0, turn)
+    # Bent, so that no two stripes match pixel by pixel.
+    u, v = (
+        u + BEND * np.sin(draw(2, 4) * v + draw(-1, 1) * u + draw(0, 2 * math.pi)),
+        v + BEND * np.sin(draw(2, 4) * u + draw(-1, 1) * v + draw(0, 2 * math.pi)),
+    )
+    pitch, shift = draw(0.35, 0.5), 1.1 if name in CENTERD else 2.0
+    distance = TEXTURES[name](u / pitch + draw(-shift, shift), v / pitch + draw(-shift, shift))
+    marks = _cover(distance * pitch * SUPERSAMPLE)
+    blocks = marks.reshape(len(marks), SIZE, SUPERSAMPLE, SIZE, SUPERSAMPLE)
+    return inside, inside * blocks.mean(axis=(2, 4))
+
+
+def _plane(side: int) -> tuple[Field, Field]:
+    axis = (np.arange(side) + 0.5) / side * 2 - 1
+    y, x = np.meshgrid(axis, axis, indexing="ij")
+    return x[None], y[None]
+
+
+def _turned(x: Field, y: Field, turn: np.ndarray) -> tuple[Field, Field]:
+    cos, sin = np.cos(turn), np.sin(turn)
+    return cos * x + sin * y, cos * y - sin * x
+
+
+def _cover(distance: Field) -> Field:
+    """1 within, 0 outside, and a pixel's share on the edge."""
+    return np.clip(0.5 - distance * (SIZE / 2), 0, 1)
+
+
+def _paint(canvas: np.ndarray, cover: Field, color: np.ndarray) -> None:
+    canvas += cover[..., None] * (color[:, None, None] - canvas)
+
+
+def _color(draw: Draw, low: float, high: float) -> np.ndarray:
+    return draw(low, high, 1) + draw(-CHROMA, CHROMA, 3)
+
+
+def _background(draw: Draw) -> np.ndarray:
+    """One random color that strays smoothly."""
+    knots = _color(draw, 0.2, 0.8)[:, None, None] + draw(-0.2, 0.2, GRID, GRID, 3)
+    at = (np.arange(SIZE) + 0.5) / SIZE * (GRID - 1)
+    low = at.astype(int)
+    share = at - low
+    share = share * share * (3 - 2 * share)
+    weights = np.zeros((SIZE, GRID))
+    weights[np.arange(SIZE), low] = 1 - share
+    weights[np.arange(SIZE), low + 1] = share
+    rows = np.tensordot(weights, knots, (1, 1))  # [H, N, GRID, 3]
+    return np.tensordot(rows, weights, (2, 1)).transpose(1, 0, 3, 2).copy()
+
+
+def _speck(draw: Draw, x: Field, y: Field) -> Field:
+    """A small disc or a short stroke somewhere."""
+    u, v = _turned(x - draw(-1, 1), y - draw(-1, 1), draw(0, math.pi))
+    beyond = np.maximum(np.abs(u) - draw(0, 0.4), 0)
+    return _cover(np.hypot(beyond, v) - draw(0.04, 0.12))
+
+
+def _outline(draw: Draw, x: Field, y: Field) -> Field:
+    """A round outline, dented at random, that tells nothing of the kind."""
+    angle, dents = np.arctan2(y, x), np.zeros(())
+    for lobes in (2, 3, 4):
+        dents = dents + draw(0, 0.1) * np.cos(lobes * angle + draw(0, 2 * math.pi))
+    return np.hypot(x, y) - 1 - dents

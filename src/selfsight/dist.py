@@ -1,0 +1,99 @@
+"""Process-group helpers that are the identity when there is one process.
+
+Gradients follow one rule: each process's loss is the mean over its own images, the loss of the
+run is the mean over processes, and averaging the gradients (as DDP does) gives its gradient.
+"""
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
+from jaxtyping import Shaped
+from torch import Tensor
+
+
+def rank() -> int:
+    """Index of this process; 0 outside a process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Number of processes; 1 outside a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def local_rank() -> int:
+    """Index of this process on its machine, as torchrun tells it."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def start(device: str) -> None:
+    """Join the process group that torchrun announces, if it announces one."""
+    if "WORLD_SIZE" in os.environ and not dist.is_initialized():
+        if device == "cuda":
+            torch.cuda.set_device(local_rank())
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+
+
+def stop() -> None:
+    """Leave the process group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def barrier() -> None:
+    """Wait for every process."""
+    if world_size() > 1:
+        dist.barrier()
+
+
+def gather(x: Shaped[Tensor, "n *rest"]) -> Shaped[Tensor, "g *rest"]:
+    """The rows of every process in rank order; gradients flow back to their owners."""
+    return x if world_size() == 1 else _Gather.apply(x)
+
+
+def all_sum(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """The sum over processes; each process's gradient reaches every summand."""
+    return x if world_size() == 1 else _AllSum.apply(x)
+
+
+def mean(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """The average over processes, for numbers that are only shown."""
+    return all_sum(x.detach()) / world_size()
+
+
+def mine(rows: Shaped[Tensor, "g *rest"]) -> Shaped[Tensor, "n *rest"]:
+    """This process's share of rows that every process holds."""
+    return rows.chunk(world_size())[rank()]
+
+
+def _sum(x: Tensor) -> Tensor:
+    return collectives.wait_tensor(collectives.all_reduce(x.contiguous(), "sum", _world()))
+
+
+def _world() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return collectives.wait_tensor(collectives.all_gather_tensor(x.contiguous(), 0, _world()))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return mine(_sum(grad)).contiguous()
+
+
+class _AllSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return _sum(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _sum(grad)

@@ -1,0 +1,128 @@
+"""COCO's annotations: annotations/instances_SPLIT.json, and the images beside."""
+
+import json
+from collections import defaultdict
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from selfsight.errors import UserError, nearest
+from selfsight.evals.detection.annotations import Instances, Objects, clipped, none_found, some
+from selfsight.evals.detection.folder_or_tar import Files
+
+FOLDER, PREFIX, SUFFIX = "annotations", "instances_", ".json"
+
+
+def splits(files: Files) -> list[str]:
+    """The splits that have annotations: train, val, ..., or train2017, val2017."""
+    names = [PurePosixPath(path).name for path in files.listed(FOLDER)]
+    fitting = [n for n in names if n.startswith(PREFIX) and n.endswith(SUFFIX)]
+    return [n.removeprefix(PREFIX).removesuffix(SUFFIX) for n in fitting]
+
+
+def read_coco(files: Files, split: str) -> Objects:
+    """The objects of a split; "train" also finds train2017."""
+    known = splits(files)
+    dated = [s for s in known if s.startswith(split) and s[len(split) :].isdecimal()]
+    fitting = [split] if split in known else dated
+    if len(fitting) != 1:
+        why = f"several splits {', '.join(fitting)}" if fitting else f'no split "{split}"'
+        raise UserError(
+            f"{files.name} has {why}; it has {', '.join(known) or 'none'}."
+            f"{nearest(split, known)} Name one of them."
+        )
+    path = f"{FOLDER}/{PREFIX}{fitting[0]}{SUFFIX}"
+    return read_json(files, path, folders=("", fitting[0], "images", f"images/{fitting[0]}"))
+
+
+def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> Objects:
+    """The objects of one JSON file; images are looked for in the folders, in this order."""
+    name = f"{files.name}/{path}"
+    try:
+        told = json.loads(files.read(path))
+        images, categories = told["images"], told["categories"]
+        by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+        for annotation in told["annotations"]:
+            by_image[annotation["image_id"]].append(annotation)
+        number = {c["id"]: i for i, c in enumerate(categories)}
+        class_names = tuple(str(c["name"]) for c in categories)
+        paths = [_found(files, str(image["file_name"]), folders) for image in images]
+        sizes = [(int(image["height"]), int(image["width"])) for image in images]
+        _refuse_strangers(name, {image["id"] for image in images}, number, by_image)
+        dropped = 0
+        instances = []
+        for image, (height, width) in zip(images, sizes, strict=True):
+            found, lost = _instances(by_image[image["id"]], number, height, width)
+            instances.append(found)
+            dropped += lost
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"{name} is not in COCO's format ({type(error).__name__}: {error}). Expected is an "
+            "object with images (id, file_name, width, height), annotations (image_id, "
+            "category_id, bbox) and categories (id, name)."
+        ) from error
+    missing = [str(i["file_name"]) for i, p in zip(images, paths, strict=True) if p is None]
+    if missing:
+        raise UserError(
+            f"{len(missing)} of {len(images)} images that {name} names are missing, {missing[0]} "
+            f"for one. Put them beside, into {folders[1] if len(folders) > 1 else files.name}/."
+        )
+    if not images:
+        raise UserError(f"{name} names no image. Give a split that has some.")
+    note = f"{dropped} boxes of {name} have no area within their image: left out."
+    return Objects(
+        name=name,
+        names=[str(image["file_name"]) for image in images],
+        sizes=np.array(sizes, np.int64),
+        instances=instances,
+        class_names=class_names,
+        read=lambda i: files.read(str(paths[i])),
+        notes=(note,) if dropped else (),
+    )
+
+
+def _found(files: Files, file_name: str, folders: tuple[str, ...]) -> str | None:
+    tried = (f"{folder}/{file_name}" if folder else file_name for folder in folders)
+    return next((path for path in tried if files.has(path)), None)
+
+
+def _refuse_strangers(
+    name: str, images: set[Any], categories: dict[Any, int], by_image: dict[Any, Any]
+) -> None:
+    for image, annotations in by_image.items():
+        if image not in images:
+            raise UserError(
+                f"An annotation of {name} is of image {image}, which the file does not list. "
+                "Add the image, or remove the annotation."
+            )
+        for annotation in annotations:
+            if annotation["category_id"] not in categories:
+                raise UserError(
+                    f"An annotation of {name} is of category {annotation['category_id']}, which "
+                    "the file does not list. Add the category, or remove the annotation."
+                )
+
+
+def _instances(
+    annotations: list[dict[str, Any]], number: dict[Any, int], height: int, width: int
+) -> tuple[Instances, int]:
+    """The objects of one image, and how many boxes were left out."""
+    segmentations = [a.get("segmentation") for a in annotations]
+    masks = all(segmentations)
+    if not annotations:
+        return none_found(masks=True), 0
+    box = np.array([a["bbox"] for a in annotations], np.float64).reshape(-1, 4)
+    boxes = clipped(np.concatenate([box[:, :2], box[:, :2] + box[:, 2:]], axis=1), height, width)
+    own = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+    found = Instances(
+        boxes,
+        np.array([number[a["category_id"]] for a in annotations], np.int64),
+        np.array([bool(a.get("iscrowd", 0)) for a in annotations]),
+        np.array([a.get("area", o) for a, o in zip(annotations, own, strict=True)], np.float64),
+        tuple(s for s in segmentations if s) if masks else None,
+    )
+    keep = some(boxes)
+    return found.only(keep), int((~keep).sum())

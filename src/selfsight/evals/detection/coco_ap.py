@@ -1,0 +1,159 @@
+"""Average precision of detections, by pycocotools: AP, AP50, AP75, and by the objects' sizes."""
+
+import contextlib
+import io
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from selfsight.evals.detection.annotations import Objects, compressed, pycocotools
+
+Kind = Literal["box", "mask"]
+SMALL, LARGE, LARGEST = 32.0**2, 96.0**2, 1e10  # COCO's areas, in pixels of the image
+RANGES = {"all": (0.0, LARGEST), "s": (0.0, SMALL), "m": (SMALL, LARGE), "l": (LARGE, LARGEST)}
+
+
+class Found(NamedTuple):
+    """What a detector found in one image, in the image's own pixels."""
+
+    boxes: Float32[np.ndarray, "m 4"]  # left, top, right, bottom
+    labels: Int64[np.ndarray, " m"]  # as in the set's class names
+    scores: Float32[np.ndarray, " m"]
+    masks: tuple[dict[str, Any], ...] | None = None  # pycocotools' run lengths
+
+
+def average_precision(
+    objects: Objects,
+    found: Sequence[Found],
+    *,
+    kind: Kind = "box",
+    recall_points: int = 101,
+    max_detections: int = 100,
+) -> dict[str, float]:
+    """AP over overlaps from 0.5 to 0.95, at 0.5 and 0.75, and of small, medium, large objects.
+
+    Shares from 0 to 1. What no object of the set could show, as AP_s without small ones, is left
+    out.
+    """
+    module = pycocotools("cocoeval")
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints every step
+        evaluation = module.COCOeval(
+            _index(objects, _truth(objects, kind)),
+            _index(objects, _claims(found, kind)),
+            "bbox" if kind == "box" else "segm",
+        )
+        told = evaluation.params
+        told.recThrs = np.linspace(0, 1, recall_points)
+        told.maxDets = [max_detections]
+        told.areaRng, told.areaRngLbl = list(RANGES.values()), list(RANGES)
+        evaluation.evaluate()
+        evaluation.accumulate()
+    precision = evaluation.eval["precision"][..., 0]  # overlaps, recalls, classes, areas
+
+    def mean(overlaps: slice, area: str) -> float | None:
+        values = precision[overlaps, :, :, told.areaRngLbl.index(area)]
+        counted = values[values > -1]  # -1: the class has no such object
+        return float(counted.mean()) if counted.size else None
+
+    every = slice(None)
+    at = {round(float(t), 2): i for i, t in enumerate(told.iouThrs)}
+    values = {
+        "AP": mean(every, "all"),
+        "AP50": mean(slice(at[0.5], at[0.5] + 1), "all"),
+        "AP75": mean(slice(at[0.75], at[0.75] + 1), "all"),
+        **{f"AP_{size}": mean(every, size) for size in ("s", "m", "l")},
+    }
+    return {f"{kind}_{name}": value for name, value in values.items() if value is not None}
+
+
+def _index(objects: Objects, annotations: list[dict[str, Any]]) -> Any:
+    """pycocotools' view of images, classes and annotations."""
+    coco = pycocotools("coco").COCO()
+    coco.dataset = {
+        "images": [
+            {"id": i, "height": h, "width": w} for i, (h, w) in enumerate(objects.sizes.tolist())
+        ],
+        "categories": [{"id": i, "name": name} for i, name in enumerate(objects.class_names)],
+        "annotations": [a | {"id": i + 1} for i, a in enumerate(annotations)],  # 0 means no match
+    }
+    coco.createIndex()
+    return coco
+
+
+def _truth(objects: Objects, kind: Kind) -> list[dict[str, Any]]:
+    rows = []
+    for image, there in enumerate(objects.instances):
+        height, width = objects.sizes[image].tolist()
+        for i, box in enumerate(there.boxes):
+            row = _row(image, there.labels[i], box) | {
+                "area": float(there.area[i]),
+                "iscrowd": int(there.crowd[i]),
+            }
+            if kind == "mask":
+                assert there.masks is not None
+                row["segmentation"] = compressed(there.masks[i], height, width)
+            rows.append(row)
+    return rows
+
+
+def _claims(found: Sequence[Found], kind: Kind) -> list[dict[str, Any]]:
+    rows = []
+    for image, claims in enumerate(found):
+        for i, box in enumerate(claims.boxes):
+            row = _row(image, claims.labels[i], box) | {"score": float(claims.scores[i])}
+            row["area"] = row["bbox"][2] * row["bbox"][3]
+            if kind == "mask":
+                assert claims.masks is not None
+                row["segmentation"] = claims.masks[i]
+                row["area"] = float(pycocotools("mask").area(claims.masks[i]))
+            rows.append(row)
+    return rows
+
+
+def _row(image: int, label: Any, box: np.ndarray) -> dict[str, Any]:
+    left, top, right, bottom = map(float, box)
+    return {
+        "image_id": image,
+        "category_id": int(label),
+        "bbox": [left, top, right - left, bottom - top],
+        "iscrowd": 0,
+    }
+
+
+def pasted(
+    masks: Float[Tensor, "m 1 s s"], boxes: Float[Tensor, "m 4"], height: int, width: int
+) -> Float[Tensor, "m h w"]:
+    """Masks of boxes as masks of the image: each pixel's center reads the mask there."""
+    left, top, right, bottom = boxes[:, :, None].unbind(dim=1)  # [m, 1]
+    x = torch.arange(width, device=masks.device) + 0.5
+    y = torch.arange(height, device=masks.device) + 0.5
+    x = (x - left) / (right - left) * 2 - 1  # [m, W]; the box is -1 to 1
+    y = (y - top) / (bottom - top) * 2 - 1
+    grid = torch.stack(
+        [x[:, None, :].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)], dim=3
+    )
+    return F.grid_sample(masks.to(grid.dtype), grid, align_corners=False)[:, 0]
+
+
+def as_found(
+    detections: dict[str, Tensor], size: tuple[int, int], scaled: tuple[int, int]
+) -> Found:
+    """A detector's answer for an image that was shown at another size."""
+    ratio = torch.tensor([size[1] / scaled[1], size[0] / scaled[0]] * 2)
+    boxes = detections["boxes"].float() * ratio.to(detections["boxes"].device)
+    masks = None
+    if "masks" in detections:
+        inside = pasted(detections["masks"].float(), boxes, *size) >= 0.5
+        layers = np.asfortranarray(inside.permute(1, 2, 0).byte().cpu().numpy())
+        masks = tuple(pycocotools("mask").encode(layers)) if len(boxes) else ()
+    return Found(
+        boxes.cpu().numpy(),
+        detections["labels"].cpu().numpy() - 1,
+        detections["scores"].float().cpu().numpy(),
+        masks,
+    )

@@ -1,0 +1,155 @@
+"""Detection as an evaluator: train a detector from the backbone, score it on other images."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from torch import nn
+
+from selfsight import dist
+from selfsight.errors import UserError
+from selfsight.evals.detection.annotations import Objects, pycocotools, to_learn_from, with_classes
+from selfsight.evals.detection.coco_ap import Found, Kind, as_found, average_precision
+from selfsight.evals.detection.loader import Images, batches, scoring_plans
+from selfsight.evals.detection.settings import PUBLISHED, Setting
+from selfsight.evals.detection.train import fit
+from selfsight.evals.features import device_of
+from selfsight.progress import shown
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Detection:
+    """Average precision of a detector that starts from the backbone and is trained as a whole."""
+
+    train: Objects
+    test: Objects
+    setting: Setting = PUBLISHED["small_fpn"]
+    seed: int = 0
+    device: torch.device | None = None  # None: where the backbone is
+    autocast: torch.dtype | None = torch.bfloat16  # on a GPU; a CPU computes in float32
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        for objects in (self.train, self.test):
+            if self.setting.masks and not objects.has_masks:
+                raise UserError(
+                    f"The setting asks for masks, but {objects.name} has none for some objects. "
+                    "Use a setting with masks=False, or annotate them."
+                )
+        if not any(len(there.boxes) for there in self.test.instances):
+            raise UserError(
+                f"No image of {self.test.name} holds an object, so there is nothing to be "
+                "found. Give annotated test images."
+            )
+        with_classes(self.test, self.train.class_names, self.train.name)
+
+    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+        """The evaluator's numbers for a backbone; the mean, if there are several trials."""
+        pycocotools("cocoeval")  # missing, it should be missed before an hour of training
+        _checked(backbone, self.setting)
+        trials = [self._trial(backbone, self.seed + t) for t in range(self.setting.trials)]
+        means = {name: float(np.mean([t[name] for t in trials])) for name in trials[0]}
+        if len(trials) > 1:
+            spread = np.std([t["box_AP"] for t in trials], ddof=1)
+            means["box_AP_spread"] = float(spread)
+        return means
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the images: what was left out, and why."""
+        return (*to_learn_from(self.train).notes, *self.test.notes)
+
+    def settings(self) -> dict[str, Any]:
+        """What decided the numbers, for the result file."""
+        return asdict(self.setting) | {
+            "train": self.train.name,
+            "train_images": len(self.train),
+            "test": self.test.name,
+            "test_images": len(self.test),
+            "seed": self.seed,
+            "autocast": str(self.autocast),
+            "notes": list(self.notes),
+        }
+
+    def _trial(self, backbone: nn.Module, seed: int) -> dict[str, float]:
+        setting, device = self.setting, self.device or device_of(backbone)
+        autocast = self.autocast if device.type == "cuda" else None
+        train = to_learn_from(self.train)
+        test = with_classes(self.test, self.train.class_names, self.train.name)
+        from selfsight.evals.detection.models import Detector
+
+        detector = Detector(backbone, len(train.class_names), setting, seed=seed).to(device)
+        detector = detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        loss = fit(
+            detector,
+            self._images(train, max(setting.short_sides), setting.masks, device),
+            setting,
+            seed=seed,
+            autocast=autocast,
+            progress="detector, training" if self.progress else None,
+        )
+        images = self._images(test, setting.test_short_side, False, device)
+        found = self.detect(detector, images, autocast)
+        kinds: tuple[Kind, ...] = ("box", "mask") if setting.masks else ("box",)
+        numbers = {"train_loss": loss}
+        for kind in kinds:
+            numbers |= average_precision(
+                test,
+                found,
+                kind=kind,
+                recall_points=setting.recall_points,
+                max_detections=setting.max_detections,
+            )
+        return numbers
+
+    def _images(
+        self, objects: Objects, store_size: int, masks: bool, device: torch.device
+    ) -> Images:
+        channels = len(self.setting.mean)
+        return Images(objects, store_size=store_size, channels=channels, masks=masks, device=device)
+
+    @torch.no_grad()
+    def detect(
+        self, detector: Any, images: Images, autocast: torch.dtype | None = None
+    ) -> list[Found]:
+        """What the detector finds in every image, the same on every process."""
+        detector.eval()
+        plans = scoring_plans(images.objects, self.setting)
+        mine: dict[int, Found] = {}
+        title = "detector, test images" if self.progress else None
+        for batch in shown(batches(images, plans, self.setting), title, len(plans)):
+            x = batch.pixels.contiguous(memory_format=torch.channels_last)
+            with torch.autocast(x.device.type, autocast, enabled=autocast is not None):
+                answers = detector(x, batch.sizes)
+            for i, answer, scaled in zip(
+                batch.position.tolist(), answers, batch.sizes, strict=True
+            ):
+                height, width = images.objects.sizes[i].tolist()
+                mine[i] = as_found(answer, (height, width), scaled)
+        parts: list[Any] = [mine]
+        if dist.world_size() > 1:
+            parts = [None] * dist.world_size()
+            torch.distributed.all_gather_object(parts, mine)
+        merged = {i: found for part in parts for i, found in part.items()}
+        return [merged[i] for i in range(len(images.objects))]
+
+
+def compare(
+    evaluation: Detection, backbones: Mapping[str, nn.Module]
+) -> list[dict[str, str | float]]:
+    """One row for each backbone, all trained and scored alike: pretrained, supervised, random."""
+    if not backbones:
+        raise UserError("There is no backbone to compare. Give at least one.")
+    for backbone in backbones.values():
+        _checked(backbone, evaluation.setting)
+    return [{"backbone": name} | evaluation(backbone) for name, backbone in backbones.items()]
+
+
+def _checked(backbone: nn.Module, setting: Setting) -> None:
+    # torchvision's detection brings torch's compiler with it: seconds that no other command pays.
+    from selfsight.evals.detection.models import checked
+
+    checked(backbone, setting)

@@ -1,0 +1,89 @@
+"""Pascal VOC's annotations: Annotations/*.xml, JPEGImages/, ImageSets/Main/SPLIT.txt."""
+
+from pathlib import PurePosixPath
+from xml.etree import ElementTree
+
+import numpy as np
+
+from selfsight.data.source import numbered
+from selfsight.errors import UserError, nearest
+from selfsight.evals.detection.annotations import Instances, Objects, clipped, some
+from selfsight.evals.detection.folder_or_tar import Files
+
+LISTS = "ImageSets/Main"
+
+
+def splits(files: Files) -> list[str]:
+    """The lists of images; those of one class ("cat_train") are left aside."""
+    names = [PurePosixPath(path).stem for path in files.listed(LISTS)]
+    return [name for name in names if "_" not in name]
+
+
+def read_voc(files: Files, split: str) -> Objects:
+    """The objects of a list; difficult ones are learned from but not counted."""
+    known = splits(files)
+    if split not in known:
+        raise UserError(
+            f'{files.name} has no split "{split}"; it has {", ".join(known) or "none"}.'
+            f"{nearest(split, known)} Name one of them."
+        )
+    text = files.read(f"{LISTS}/{split}.txt").decode()
+    stems = [line.split()[0] for line in text.splitlines() if line.strip()]
+    if not stems:
+        raise UserError(f"{files.name}/{LISTS}/{split}.txt is empty. Give a split with images.")
+    for folder, suffix in (("Annotations", "xml"), ("JPEGImages", "jpg")):
+        missing = [s for s in stems if not files.has(f"{folder}/{s}.{suffix}")]
+        if missing:
+            raise UserError(
+                f"{len(missing)} of {len(stems)} files of {files.name}'s split {split} are "
+                f"missing, {folder}/{missing[0]}.{suffix} for one. Add them, or shorten the list."
+            )
+    parsed = [_parsed(files, f"Annotations/{stem}.xml") for stem in stems]
+    words, class_names = numbered([word for _, found in parsed for word, _, _ in found])
+    sizes = np.array([size for size, _ in parsed], np.int64)
+    instances, at, dropped = [], 0, 0
+    for (height, width), found in parsed:
+        boxes = clipped(np.array([box for _, box, _ in found]).reshape(-1, 4), height, width)
+        keep = some(boxes)
+        # An area beyond every range is not asked for, and a box that finds it is no mistake.
+        difficult = np.array([hard for *_, hard in found], bool)
+        own = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+        area = np.where(difficult, np.inf, own)
+        labels = words[at : at + len(found)]
+        there = Instances(boxes, labels, np.zeros(len(found), bool), area, None)
+        instances.append(there.only(keep))
+        at, dropped = at + len(found), dropped + int((~keep).sum())
+    note = f"{dropped} boxes of {files.name} have no area within their image: left out."
+    return Objects(
+        name=f"{files.name} {split}",
+        names=[f"{stem}.jpg" for stem in stems],
+        sizes=sizes,
+        instances=instances,
+        class_names=class_names,
+        read=lambda i: files.read(f"JPEGImages/{stems[i]}.jpg"),
+        notes=(note,) if dropped else (),
+    )
+
+
+def _parsed(files: Files, path: str) -> tuple[tuple[int, int], list[tuple[str, list[float], bool]]]:
+    """Height and width of an image; class, box and difficulty of each object."""
+    try:
+        root = ElementTree.fromstring(files.read(path))
+        size = int(root.findtext("size/height", "")), int(root.findtext("size/width", ""))
+        return size, [_object(thing) for thing in root.iter("object")]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise UserError(
+            f"{files.name}/{path} is not in VOC's format ({error}). Expected are size/height, "
+            "size/width and objects with name and bndbox (xmin, ymin, xmax, ymax)."
+        ) from error
+
+
+def _object(thing: ElementTree.Element) -> tuple[str, list[float], bool]:
+    left, top, right, bottom = (
+        float(thing.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")
+    )
+    name = thing.findtext("name")
+    if not name:
+        raise ValueError("an object without a name")
+    # Pixels count from 1 and the last one belongs to the box.
+    return name, [left - 1, top - 1, right, bottom], thing.findtext("difficult", "0") == "1"

@@ -1,0 +1,148 @@
+"""Features of many images at once, and the augmented batches that classifiers learn from.
+
+Every other file of `evals` gets its pixels and views from here.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from selfsight import dist
+from selfsight.data import Images
+from selfsight.data.loader import AHEAD, ahead
+from selfsight.errors import UserError
+from selfsight.progress import shown
+from selfsight.views import Center, View, center, make_views
+
+Item = TypeVar("Item")
+
+
+class Features(NamedTuple):
+    """What a backbone says about some images of a set."""
+
+    h: Float[Tensor, "m d"]  # at least float32
+    y: Int64[Tensor, " m"] | None  # labels, where the set has them
+    index: Int64[Tensor, " m"]  # type: ignore[assignment]  # which images of the set these are
+
+
+def features(
+    backbone: nn.Module,
+    images: Images,
+    spec: Center,
+    *,
+    batch_size: int = 256,
+    device: torch.device | str | None = None,
+    autocast: torch.dtype | None = None,
+    index: Int64[Tensor, " m"] | None = None,
+    progress: str | None = None,
+    shared: bool = False,
+) -> Features:
+    """Features of the evaluation view of all images, or of those in `index`, without a graph.
+
+    `device` is where the backbone is, unless told; `progress` is what a bar says if this takes
+    more than a moment. With `shared` every process calls this, encodes its share of the batches
+    and is given all: the batches, and so the numbers, are those of one process.
+    """
+    index = torch.arange(len(images)) if index is None else index.cpu()
+    device = torch.device(device) if device else device_of(backbone)
+    parts = index.split(batch_size)
+    world = dist.world_size() if shared else 1
+    turns = -(-len(parts) // world)
+    mine = [parts[min(t * world + dist.rank(), len(parts) - 1)] for t in range(turns)]
+    rows: list[Tensor] = []
+    with evaluating(backbone):
+        for part in shown(parts if world == 1 else mine, progress):
+            pixels, sizes = images.batch(part)
+            x = center(pixels.to(device), sizes.to(device), spec)
+            rows.append(encode(backbone, x, autocast))
+    h = torch.cat(rows) if world == 1 else _in_turn(rows, batch_size, world)[: len(index)]
+    y = None if images.labels is None else images.labels[index.to(images.labels.device)]
+    return Features(h, None if y is None else y.to(device), index.to(device))
+
+
+def _in_turn(rows: list[Tensor], batch_size: int, world: int) -> Float[Tensor, "m d"]:
+    """The batches of all processes in the order in which they were dealt out."""
+    whole = [torch.cat([r, r.new_zeros(batch_size - len(r), r.shape[1])]) for r in rows]
+    gathered = dist.gather(torch.cat(whole)).view(world, len(rows), batch_size, -1)
+    return gathered.transpose(0, 1).flatten(0, 2)
+
+
+@torch.no_grad()
+def encode(
+    backbone: nn.Module, x: Float[Tensor, "n c h w"], autocast: torch.dtype | None = None
+) -> Float[Tensor, "n d"]:
+    """Feature rows of a batch, in at least float32, without a graph."""
+    own = next(backbone.parameters(), x)
+    try:
+        with torch.autocast(x.device.type, autocast, enabled=autocast is not None):
+            h = backbone(x.to(own.dtype))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError) as error:  # how networks refuse another size
+        c, height, width = x.shape[1:]
+        raise UserError(
+            f"The backbone cannot take images of {height} x {width} with {c} channels: {error}. "
+            "Give images of the size and channels that it was made for."
+        ) from error
+    if h.ndim != 2 or len(h) != len(x):
+        raise UserError(
+            f"The backbone gave {tuple(h.shape)} for {len(x)} images; one row of features for "
+            "each is expected. Take its classifier off and pool its maps."
+        )
+    return h.to(torch.promote_types(h.dtype, torch.float32))
+
+
+class Drawn(NamedTuple):
+    """Random views of a batch, and what their draws were keyed by."""
+
+    x: Float[Tensor, "n c s s"]
+    index: Int64[Tensor, " n"]  # type: ignore[assignment]
+    at: Int64[Tensor, "n 1"]  # each row's epoch, or a number of its own for a repeated image
+
+
+def random_views(
+    images: Images,
+    batches: Iterable[Sequence[tuple[int, Int64[Tensor, " _"]]]],
+    view: View,
+    *,
+    seed: int,
+    device: torch.device,
+) -> Iterator[Drawn]:
+    """A batch for each list of (epoch, images): views are functions of (seed, epoch, image)."""
+
+    def read() -> Iterator[list[tuple[int, Tensor, Tensor, Tensor]]]:
+        for parts in batches:
+            yield [(epoch, *images.batch(index), index) for epoch, index in parts]
+
+    waits = images.device.type == "cpu" and device.type == "cuda"
+    for parts in ahead(read(), AHEAD) if waits else read():
+        rows = []
+        for epoch, pixels, sizes, index in parts:
+            moved = [t.to(device, non_blocking=True) for t in (pixels, sizes, index)]
+            x = make_views((view,), *moved, seed=seed, epoch=epoch)[0]
+            rows.append((x, moved[2], torch.full_like(moved[2], epoch)[:, None]))
+        yield Drawn(*(torch.cat(column) for column in zip(*rows, strict=True)))
+
+
+def device_of(backbone: nn.Module) -> torch.device:
+    """Where the weights are."""
+    return next((p.device for p in backbone.parameters()), torch.device("cpu"))
+
+
+@contextmanager
+def evaluating(backbone: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterward every part is back in the mode it had."""
+    modes = [(module, module.training) for module in backbone.modules()]
+    backbone.eval()
+    # What training compiled would be compiled anew for another mode and other shapes.
+    compiled = any(module._compiled_call_impl is not None for module, _ in modes)
+    try:
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training

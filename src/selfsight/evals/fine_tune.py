@@ -1,0 +1,79 @@
+"""Fine-tuning end to end, as MoCo v3 does with DeiT's settings, and its four transfer sets."""
+
+from dataclasses import replace
+from typing import Any
+
+from selfsight.evals.training_settings import Strong, Training
+from selfsight.optim import Optim, Schedule
+
+DEIT = Strong(
+    rand_augment=9.0,
+    rand_augment_std=0.5,
+    smoothing=0.1,
+    mixup=0.8,
+    cutmix=1.0,
+    erase=0.25,
+    drop_path=0.1,
+    ema=0.99996,
+    repeats=3,
+)
+
+
+def adamw(lr: float, *, weight_decay: float, warmup_epochs: int, batch_size: int) -> Optim:
+    """DeiT's: lr x batch / 512, warm-up from 1e-6, a cosine to 1e-5, no decay of biases."""
+    peak = lr * batch_size / 512
+    return Optim(
+        name="adamw",
+        lr=lr / 2,  # ours is for a batch of 256
+        scale="linear",
+        weight_decay=weight_decay,
+        exclude_1d=True,
+        schedule=Schedule(
+            warmup_epochs=warmup_epochs,
+            warmup_start=1e-6 / peak,
+            end=1e-5 / peak,
+            per_epoch=True,
+            shifted=False,
+        ),
+    )
+
+
+def end_to_end(source: str, optim: Optim, strong: Strong, *, epochs: int) -> Training:
+    """Head and backbone at one rate, bicubic crops, a batch of 1024."""
+    return Training(
+        source=source,
+        epochs=epochs,
+        batch_size=1024,
+        head=optim,
+        backbone=optim,
+        interpolation="bicubic",
+        head_std=0.02,
+        strong=strong,
+    )
+
+
+def transfer(weight_decay: float, *, name: str, **changes: Any) -> Training:
+    """100 epochs at 3e-4 x batch / 512, each image once; what differs from DeiT by set."""
+    strong = replace(DEIT, repeats=1, **({"erase": 0.0} | changes))
+    return end_to_end(
+        f"MoCo v3 (arXiv:2104.02057), transfer to {name}: facebookresearch/moco-v3, transfer/",
+        adamw(3e-4, weight_decay=weight_decay, warmup_epochs=3, batch_size=1024),
+        strong,
+        epochs=100,
+    )
+
+
+VIT_B = end_to_end(
+    "MoCo v3 (arXiv:2104.02057), ViT-B on ImageNet, with DeiT's settings (arXiv:2012.12877)",
+    adamw(5e-4, weight_decay=0.05, warmup_epochs=5, batch_size=1024),
+    DEIT,
+    epochs=150,
+)
+
+PUBLISHED: dict[str, Training] = {
+    "mocov3_vit": VIT_B,
+    "cifar10": transfer(0.1, name="CIFAR-10"),
+    "cifar100": transfer(0.1, name="CIFAR-100", mixup=0.5),
+    "flowers102": transfer(0.3, name="Flowers-102", mixup=0.0, cutmix=0.0, erase=0.25),
+    "pets": transfer(0.1, name="Oxford-IIIT Pets", cutmix=0.0, drop_path=0.0),
+}

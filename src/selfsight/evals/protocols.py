@@ -1,0 +1,297 @@
+"""Every evaluation by name: `family` or `family.variant`, whose it is, and how it is made.
+
+Each family keeps its settings in a dict of its own; here they are put together. A protocol is
+called with a backbone and gives numbers; `settings()` says what decided them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import tyro
+from torch import nn
+
+from selfsight import dist
+from selfsight.data import Images
+from selfsight.errors import UserError, nearest
+from selfsight.evals import few_labels, fine_tune, linear_augmented, svm, transfer
+from selfsight.evals.classifier import Trained
+from selfsight.evals.detection import Detection, Objects, Setting
+from selfsight.evals.detection import settings as boxes
+from selfsight.evals.feature_analysis import Analysis
+from selfsight.evals.few_labels import Amount, saved_few
+from selfsight.evals.knn import KNN
+from selfsight.evals.labeled_data import Labeled
+from selfsight.evals.linear import Linear
+from selfsight.evals.linear_sweep import Grid, Swept
+from selfsight.evals.multilabel import MultiLabeled
+from selfsight.evals.svm import SVM
+from selfsight.evals.training_settings import Training
+from selfsight.views import View
+
+Setting_ = TypeVar("Setting_", Training, Setting, Grid)
+
+
+Opens = Literal["labeled", "boxes", "images"]
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """What every protocol is: called with a backbone it gives numbers."""
+
+    def __call__(self, backbone: nn.Module, /) -> dict[str, float]:
+        """The numbers for a backbone."""
+
+    def settings(self) -> dict[str, Any]:
+        """What decided the numbers, for the result file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a user may say of any protocol; what a protocol does not have is left aside."""
+
+    ks: tuple[int, ...] = (20, 200)
+    temperature: float = 0.07
+    epochs: int | None = None
+    iterations: int | None = None  # of protocols that count these
+    batch_size: int | None = None
+    amount: Amount | None = None  # of labels, in place of that in the name
+    seed: int = 0
+    splits: Path | None = None  # where the choice of few labels is kept
+    flags: tuple[str, ...] = ()  # settings as on the command line: ("--head.lr", "0.1")
+
+
+class Named(NamedTuple):
+    """A protocol before it has data.
+
+    `make` takes (data, asked), where data are Labeled; a pair of Objects for "boxes"; for
+    "images" a pair of Images and the views that are drawn of them.
+    """
+
+    source: str
+    make: Callable[[Any, Asked], Evaluator]
+    setting: Any = None
+    opens: Opens = "labeled"
+
+    @property
+    def flags(self) -> bool:
+        """Whether it has settings that flags change."""
+        return isinstance(self.setting, Training | Setting | Grid)
+
+    @property
+    def epochs(self) -> bool:
+        """Whether it trains for a number of epochs."""
+        return isinstance(self.setting, Training | Grid)
+
+
+def knn(data: Labeled, asked: Asked) -> KNN:
+    """Nearest neighbors on the evaluation view."""
+    return KNN(data=data, ks=asked.ks, temperature=asked.temperature)
+
+
+def knn_alone(data: Labeled, asked: Asked) -> KNN:
+    """Each image that may be learned from by all the others; test images are left aside."""
+    return knn(replace(data, test=None, split=None, few=data.learned), asked)
+
+
+def solved(data: Labeled, asked: Asked) -> Linear:
+    """The solved linear probe."""
+    return Linear(data=data, seed=asked.seed)
+
+
+def swept(data: Labeled, asked: Asked) -> Swept:
+    """The linear probe by SGD, all rates and decays at once."""
+    given = {"epochs": asked.epochs, "batch_size": asked.batch_size}
+    settings: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    grid = Grid(**settings)
+    return Swept(data=data, grid=_flagged(grid, asked.flags), seed=asked.seed)
+
+
+def trained(training: Training, data: Labeled, asked: Asked) -> Trained:
+    """A classifier trained on augmented images."""
+    return Trained(data=data, training=changed(training, asked), seed=asked.seed)
+
+
+def few(
+    amount: Amount, make: Callable[[Labeled, Asked], Evaluator], data: Labeled, asked: Asked
+) -> Evaluator:
+    """The same with few labels, drawn once and kept."""
+    amount = asked.amount or amount
+    folder = asked.splits or Path("splits")
+    chosen = saved_few(folder, data.train, amount, among=data.learned, seed=asked.seed)
+    words = amount.words if amount.share is None else f"{amount.words} of all"
+    return make(data.only(chosen, words), asked)
+
+
+def machines(name: str, data: Labeled | MultiLabeled, asked: Asked) -> SVM:
+    """A linear SVM for each class."""
+    if isinstance(data, MultiLabeled):
+        return SVM(data=data, seed=asked.seed, progress=data.progress)
+    return svm.published(name, data, seed=asked.seed)
+
+
+def detection(setting: Setting, data: tuple[Objects, Objects], asked: Asked) -> Detection:
+    """A detector trained from the backbone."""
+    if asked.iterations is not None:
+        setting = boxes.shortened(setting, asked.iterations)
+    if asked.batch_size is not None:
+        setting = replace(setting, batch_size=asked.batch_size)
+    setting = _flagged(setting, asked.flags)
+    train, test = data
+    return Detection(train=train, test=test, setting=setting, seed=asked.seed, progress=True)
+
+
+def analysis(data: tuple[Images, Sequence[View]], asked: Asked) -> Analysis:
+    """What the features look like, without labels."""
+    images, views = data
+    shared = dist.world_size() > 1
+    return Analysis(images=images, views=views, seed=asked.seed, progress=True, shared=shared)
+
+
+# Of evaluators' fields, those that are no settings of the protocol.
+UNTOLD = {
+    *("data", "images", "views", "seed", "batch_size"),
+    *("autocast", "progress", "shared", "workers"),
+}
+DETECTORS = {
+    "msbreg": "MSBReg (arXiv:2207.03552), supplement",
+    "simo": "SiMo, with EqCo (arXiv:2010.01929), appendix B.5",
+    "fast_moco": "Fast-MoCo (arXiv:2207.08220), supplement",
+    "small": "ours, for some hundred images",
+    "": "MoCo (arXiv:1911.05722): facebookresearch/moco, detection/",
+}
+
+
+def _detected(name: str) -> str:
+    return next(source for word, source in DETECTORS.items() if word in name)
+
+
+OURS = "ours: L-BFGS on standardized features; a held-out tenth chooses the decay"
+
+PROTOCOLS: dict[str, Named] = {
+    "knn": Named("InstDisc (arXiv:1805.01978), section 3.4", knn, KNN),
+    "knn.leave_one_out": Named(
+        "InstDisc (arXiv:1805.01978); among the training images alone", knn_alone, KNN
+    ),
+    "linear": Named(OURS, solved, Linear),
+    "linear.sgd": Named(
+        "ours: SGD on standardized features; a held-out tenth chooses rate and decay", swept, Grid()
+    ),
+    **{
+        f"linear.{name}": Named(training.source, partial(trained, training), training)
+        for name, training in (linear_augmented.PUBLISHED | transfer.PUBLISHED).items()
+    },
+    **{
+        f"few_labels.{name}": Named(OURS, partial(few, amount, solved), amount)
+        for name, amount in few_labels.SOLVED.items()
+    },
+    **{
+        f"few_labels.{name}": Named(
+            training.source, partial(few, amount, partial(trained, training)), training
+        )
+        for name, (amount, training) in few_labels.PUBLISHED.items()
+    },
+    **{
+        f"fine_tune.{name}": Named(training.source, partial(trained, training), training)
+        for name, training in fine_tune.PUBLISHED.items()
+    },
+    **{
+        name: Named(source, partial(machines, name), SVM)
+        for name, (source, _) in svm.PUBLISHED.items()
+    },
+    **{
+        f"detection.{name}": Named(_detected(name), partial(detection, setting), setting, "boxes")
+        for name, setting in boxes.PUBLISHED.items()
+    },
+    "analysis": Named(
+        "RankMe (arXiv:2210.02885), LiDAR (arXiv:2312.04000), EqCo, JCL: see docs/analysis.md",
+        analysis,
+        Analysis,
+        "images",
+    ),
+}
+
+
+def named(name: str) -> Named:
+    """The protocol of this name; a near miss is offered."""
+    if name not in PROTOCOLS:
+        families = ", ".join(dict.fromkeys(n.split(".")[0] for n in PROTOCOLS))
+        raise UserError(
+            f'There is no protocol "{name}".{nearest(name, PROTOCOLS)} Families: {families}; '
+            "`selfsight evaluate --protocols` lists all."
+        )
+    return PROTOCOLS[name]
+
+
+def protocol(name: str, data: Any, asked: Asked) -> Evaluator:
+    """The evaluator of this name on these data, which are of the kind that it opens."""
+    return named(name).make(data, asked)
+
+
+def changed(training: Training, asked: Asked) -> Training:
+    """The training with what the user asked for in place of what was published."""
+    if asked.epochs is not None:
+        training = training.lasting(asked.epochs)
+    if asked.batch_size is not None:
+        training = replace(training, batch_size=asked.batch_size)
+    return _flagged(training, asked.flags)
+
+
+def _flagged(setting: Setting_, flags: Sequence[str]) -> Setting_:
+    """Settings changed by flags as on the command line; a setting beneath none is --set.NAME."""
+    if not flags:
+        return setting
+    return tyro.cli(
+        type(setting),
+        prog="selfsight evaluate RUN",
+        default=setting,
+        args=[flag.replace("--set.", "--", 1) for flag in flags],
+        config=(tyro.conf.AvoidSubcommands,),
+    )
+
+
+def listing() -> list[dict[str, str]]:
+    """A row for each protocol: its name, its settings in short, and its source."""
+    return [
+        {"name": name, "settings": in_short(found.setting), "source": found.source}
+        for name, found in PROTOCOLS.items()
+    ]
+
+
+def in_short(setting: Any) -> str:
+    """The settings that a reader compares, in one line."""
+    if isinstance(setting, Amount):
+        return f"{setting.words} of the labels"
+    if isinstance(setting, Training):
+        return _of_training(setting)
+    if isinstance(setting, Setting):
+        kind = ("Mask" if setting.masks else "Faster") + f" R-CNN, {setting.neck.upper()}"
+        rate = f"{setting.lr:g}"
+        if setting.backbone_lr is not None:
+            rate += f", backbone at {setting.backbone_lr:g}"
+        length = f"{setting.iterations} iterations, batch {setting.batch_size}"
+        return f"{kind}, {length}, rate {rate}"
+    if is_dataclass(setting):
+        shown = [f for f in fields(setting) if f.name not in UNTOLD]
+        return ", ".join(f"{f.name.replace('_', ' ')} {f.default}" for f in shown)
+    return ""
+
+
+def _of_training(training: Training) -> str:
+    def rate(optim: Any) -> str:
+        scale = {"linear": " x batch/256", "sqrt": " x sqrt(batch)", "none": ""}[optim.scale]
+        return f"{optim.lr:g}{scale}"
+
+    head = training.head
+    kind = head.name + (f" ({head.flavor})" if head.name == "lars" else "")
+    rates = ", ".join(f"{r:g}" for r in training.rates)
+    under = "frozen" if training.backbone is None else f"at {rate(training.backbone)}"
+    steps = [f"{m / training.epochs:.0%}" for m in head.schedule.milestones]
+    schedule = f"x{head.schedule.gamma:g} at {', '.join(steps)}" if steps else head.schedule.kind
+    return (
+        f"{training.epochs} epochs, batch {training.batch_size}, {kind}, head at "
+        f"{f'one of {rates}' if rates else rate(head)}, backbone {under}, {schedule}, "
+        f"decay {head.weight_decay:g}"
+    )

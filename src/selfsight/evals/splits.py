@@ -1,0 +1,95 @@
+"""A seeded, stratified split of one labeled set, kept in a file so that it never changes."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from selfsight import rng
+from selfsight.data import Images
+from selfsight.errors import UserError
+from selfsight.run_folder import read_json, write_json
+
+
+class Split(NamedTuple):
+    """Which images are learned from and which are scored, in rising order."""
+
+    train: Int64[Tensor, " a"]
+    test: Int64[Tensor, " b"]
+    notes: tuple[str, ...] = ()
+
+
+def stratified(
+    labels: Int64[Tensor, " n"],
+    *,
+    test_share: float = 0.2,
+    seed: int = 0,
+    class_names: Sequence[str] = (),
+) -> Split:
+    """The same share of every class, and of every class with two images at least one each way.
+
+    A class with one image is only learned from, and a note says so.
+    """
+    labels = labels.cpu()
+    draw = rng.uniform(rng.key(seed, "split"), torch.arange(len(labels)), 1)[:, 0]
+    is_test = torch.zeros(len(labels), dtype=torch.bool)
+    alone = []
+    for label in labels.unique().tolist():
+        members = (labels == label).nonzero()[:, 0]
+        if len(members) == 1:
+            alone.append(class_names[label] if class_names else str(label))
+            continue
+        count = min(max(round(test_share * len(members)), 1), len(members) - 1)
+        is_test[members[draw[members].argsort(stable=True)[:count]]] = True
+    if not is_test.any():
+        raise UserError(
+            f"None of the {len(labels)} labeled images shares its class with another, so there "
+            "is nothing to score. Give two or more images of a class, or evaluate without labels."
+        )
+    return Split((~is_test).nonzero()[:, 0], is_test.nonzero()[:, 0], _notes(alone))
+
+
+def saved_split(folder: Path, images: Images, *, test_share: float = 0.2, seed: int = 0) -> Split:
+    """The split that the folder keeps for these images, made and written on first use.
+
+    The file is named after the images' names and labels, so another set gets its own.
+    """
+    if images.labels is None:
+        raise UserError(
+            "These images have no labels, so they cannot be split by class. Put each class into "
+            "its own sub-folder, or evaluate without labels."
+        )
+    content = repr((list(images.names), images.labels.tolist(), test_share, seed))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    path = folder / f"split-{digest}.json"
+    saved = read_json(path)
+    if saved is None:
+        split = stratified(
+            images.labels, test_share=test_share, seed=seed, class_names=images.class_names
+        )
+        saved = {
+            "seed": seed,
+            "test_share": test_share,
+            "images": len(images),
+            "notes": list(split.notes),
+            "train": split.train.tolist(),
+            "test": split.test.tolist(),
+        }
+        write_json(path, saved)
+    return Split(torch.tensor(saved["train"]), torch.tensor(saved["test"]), tuple(saved["notes"]))
+
+
+def _notes(alone: list[str]) -> tuple[str, ...]:
+    """A sentence on the classes that could not be split, if there are any."""
+    if not alone:
+        return ()
+    shown = ", ".join(f'"{name}"' for name in alone[:5]) + (", ..." if len(alone) > 5 else "")
+    classes, have = ("class", "has") if len(alone) == 1 else ("classes", "have")
+    return (
+        f"{len(alone)} {classes} ({shown}) {have} a single image, which is learned from and "
+        "never scored.",
+    )

@@ -1,0 +1,30 @@
+"""Linear transfer to Places205 and iNaturalist 2018: a linear layer on a frozen backbone.
+
+Settings for the classifier of `classifier.py`, on the user's own copies of those sets; they serve
+any set with labels.
+"""
+
+from selfsight.evals.training_settings import Training, falling, sgd
+
+
+def _linear(source: str, lr: float, *steps: float, epochs: int, nesterov: bool) -> Training:
+    head = sgd(lr, falling(*steps), weight_decay=1e-4, nesterov=nesterov)
+    return Training(source=source, epochs=epochs, batch_size=256, head=head)
+
+
+def _msbreg(epochs: int) -> Training:
+    """The rate falls twice, "with equally spaced intervals": at a third and at two thirds."""
+    source = "MSBReg (arXiv:2207.03552), supplement: the rate falls twice, equally spaced"
+    steps = (epochs / 3, 2 * epochs / 3)
+    return _linear(source, 0.2, *steps, epochs=epochs, nesterov=False)
+
+
+VISSL = "VISSL (arXiv:1905.01235), linear_image_classification; decay 1e-4 for ResNet-50"
+
+PUBLISHED: dict[str, Training] = {
+    "msbreg_places205": _msbreg(28),
+    "msbreg_inaturalist18": _msbreg(84),
+    # Its classifier reads maps pooled to 8,192 numbers; ours reads the backbone's features.
+    "vissl_places205": _linear(VISSL, 0.01, 4.0, 8.0, 12.0, epochs=14, nesterov=True),
+    "vissl_inaturalist18": _linear(VISSL, 0.01, 24.0, 48.0, 72.0, epochs=84, nesterov=True),
+}

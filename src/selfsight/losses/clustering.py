@@ -1,0 +1,79 @@
+"""Losses on assignments to prototypes: what one view's code is, another view must predict.
+
+N: images on this process, K: prototypes, V: views, A: views that are given codes.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from selfsight import dist
+from selfsight.errors import UserError
+from selfsight.losses.dtype import full_precision, unit
+
+Scores = Float[Tensor, "n k"]
+Scalar = Float[Tensor, ""]
+
+
+@full_precision
+def prototype_scores(
+    z: Float[Tensor, "*rows d"], prototypes: Float[Tensor, "k d"]
+) -> Float[Tensor, "*rows k"]:
+    """Cosines to the prototypes, which are taken for unit vectors."""
+    return unit(z) @ prototypes.T
+
+
+@torch.no_grad()
+@full_precision
+def sinkhorn(
+    scores: Scores,
+    *,
+    epsilon: float = 0.05,
+    iterations: int = 3,
+    counted: Bool[Tensor, " n"] | None = None,
+) -> Scores:
+    """Codes: a distribution over prototypes for each row, such that prototypes share rows equally.
+
+    Sinkhorn and Knopp's iteration on exp(scores / epsilon) over the rows of all processes (SwAV,
+    equation 5); it ends with rows that sum to 1. Rows that are not `counted` do not exist for it
+    and get zeros: so a queue can be left out without a change of shape.
+    """
+    highest = dist.gather(scores.max().view(1)).max()  # any constant cancels; this never overflows
+    q = ((scores - highest) / epsilon).exp()  # [N, K]
+    if counted is not None:
+        q = q * counted[:, None]
+    least = torch.finfo(q.dtype).tiny  # of a row that is not there, or a prototype out of reach
+    q = q / dist.all_sum(q.sum())
+    for _ in range(iterations):
+        q = q / (dist.all_sum(q.sum(0)).clamp_min(least) * q.shape[1])
+        q = q / q.sum(1, keepdim=True).clamp_min(least)
+    return q
+
+
+def codes(scores: Scores, past: Float[Tensor, "q k"], full: Bool[Tensor, ""]) -> Scores:
+    """Codes of a batch that is shared out together with past rows, if those are all there."""
+    rows = torch.cat([past.detach(), scores.detach()])
+    counted = torch.cat([full.expand(len(past)), torch.ones_like(scores[:, 0], dtype=torch.bool)])
+    return sinkhorn(rows, counted=counted)[len(past) :]
+
+
+@full_precision
+def swapped_prediction(
+    scores: Float[Tensor, "v n k"], codes: Float[Tensor, "a n k"], *, temperature: float
+) -> Scalar:
+    """Each of the first A views' codes is predicted from all other views (SwAV, equation 2)."""
+    log_p = (scores / temperature).log_softmax(-1)
+    cross = -torch.einsum("ank,vnk->av", codes, log_p) / scores.shape[1]  # [A, V]
+    own = cross.diagonal().sum()
+    return (cross.sum() - own) / (len(codes) * (len(scores) - 1))
+
+
+def refuse_few(num_prototypes: int, batch_size: int, queue_size: int) -> None:
+    """Refuse more prototypes than there are images to share among them."""
+    if batch_size + queue_size < num_prototypes:
+        raise UserError(
+            f"method.num_prototypes is {num_prototypes}, but codes are given to only "
+            f"{batch_size + queue_size} images at a time (batch_size {batch_size} and "
+            f"method.queue_size {queue_size}), and each prototype must get one. Use fewer "
+            "prototypes, a larger batch or a longer queue."
+        )

@@ -1,0 +1,79 @@
+"""MSBReg (Moon et al. 2022, arXiv:2207.03552): L = L_c + lambda_s L_s + lambda_b L_b."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from selfsight.errors import UserError
+from selfsight.losses import multiview
+from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from selfsight.nn import Backbone, Encoder, Teacher, mlp
+from selfsight.optim.schedules import cosine
+
+CENTROIDS = {
+    "leave_one_out": multiview.leave_one_out,
+    "both": multiview.centroids,
+    "repeat": multiview.repeated_pairs,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MSBRegConfig(MethodConfig):
+    """Defaults: ResNet-18 on ImageNet-100, the best lambdas of table 5 of the supplement."""
+
+    num_views: int = 4
+    dim: int = 128
+    hidden_dim: int = 512
+    singular_weight: float = 0.004  # lambda_s
+    brownian_weight: float = 0.5  # lambda_b
+    uniformity_weight: float = 0.0  # the control of table 3
+    centroid: Literal["leave_one_out", "both", "repeat"] = "leave_one_out"
+    singular: Literal["a", "b", "c"] = "b"
+    regularized: Literal["prediction", "projection"] = "prediction"  # what L_s and L_b act on
+    momentum: float = 0.99  # rises to 1 along a cosine
+
+    def make(self, backbone: Backbone, data: DataFacts) -> "MSBReg":
+        """The method around this backbone."""
+        return MSBReg(backbone, self)
+
+    def refuse(self, *, batch_size: int) -> None:
+        """A view needs others to be drawn to."""
+        if self.num_views < 2:
+            raise UserError(f"method.num_views is {self.num_views}; MSBReg needs 2 or more.")
+        if self.centroid == "repeat" and self.num_views % 2:
+            rule = 'method.centroid "repeat" pairs views: num_views must be even'
+            raise UserError(f"{rule}, and it is {self.num_views}.")
+
+
+class MSBReg(Method):
+    """BYOL's networks; each view is drawn to the others' centroid, and all are kept apart."""
+
+    def __init__(self, backbone: Backbone, config: MSBRegConfig) -> None:
+        super().__init__()
+        dim, hidden = config.dim, config.hidden_dim
+        self.config = config
+        self.student = Encoder(backbone, mlp(backbone.dim, hidden, dim, bias=True))
+        self.predictor = mlp(dim, hidden, dim, bias=True)
+        self.teacher = Teacher(self.student)
+
+    def forward(self, views: Views, at: Moment) -> Step:
+        """The centroid loss, and whichever regularizers have a weight."""
+        c = self.config
+        h, z = zip(*self.student.each(*views), strict=True)
+        p = torch.stack([self.predictor(one) for one in z])  # [K, N, C]
+        t = torch.stack([self.teacher(x)[1] for x in views])
+        loss = CENTROIDS[c.centroid](p, t)
+        e = p if c.regularized == "prediction" else torch.stack(z)
+        if c.singular_weight:
+            loss = loss + c.singular_weight * multiview.singular_values(e, form=c.singular)
+        if c.brownian_weight:
+            force = at.normal("brownian", c.dim)  # one for an image, whatever the view
+            loss = loss + c.brownian_weight * multiview.brownian(e, force)
+        if c.uniformity_weight:
+            loss = loss + c.uniformity_weight * multiview.uniformity(e)
+        return Step(loss=loss, features=h[0])
+
+    def after_step(self, at: Moment) -> None:
+        """Let the teacher follow the student, as BYOL's does."""
+        self.teacher.follow(self.student, cosine(at.progress, self.config.momentum, 1.0))

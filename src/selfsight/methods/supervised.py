@@ -1,0 +1,50 @@
+"""Supervised baseline (He et al. 2015, arXiv:1512.03385): cross-entropy on labels.
+
+The row that the papers' tables compare with, on the same loop, backbone and views.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from selfsight.nn import Backbone, Encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedConfig(MethodConfig):
+    """Defaults: ResNet-50 on ImageNet, 90 epochs (torchvision's first recipe)."""
+
+    needs_labels: ClassVar[bool] = True
+
+    label_smoothing: float = 0.0
+
+    def make(self, backbone: Backbone, data: DataFacts) -> "Supervised":
+        """The method around this backbone."""
+        return Supervised(backbone, self, data.num_classes)
+
+    @property
+    def num_views(self) -> int:
+        """One: there is nothing to compare it with."""
+        return 1
+
+
+class Supervised(Method):
+    """A backbone and a linear classifier."""
+
+    def __init__(self, backbone: Backbone, config: SupervisedConfig, num_classes: int) -> None:
+        super().__init__()
+        self.config = config
+        # Whoever wants the backbone alone knows no classes.
+        self.student = Encoder(backbone, nn.Linear(backbone.dim, max(num_classes, 1)))
+
+    def forward(self, views: Views, at: Moment) -> Step:
+        """Cross-entropy of the class scores."""
+        assert at.labels is not None, "the driver refuses data without labels"
+        h, scores = self.student(views[0])
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        smoothing = self.config.label_smoothing
+        return Step(loss=F.cross_entropy(scores, at.labels, label_smoothing=smoothing), features=h)

@@ -1,0 +1,8 @@
+"""Parts that methods are made of."""
+
+from selfsight.nn.encoder import Backbone, Encoder, Teacher, encoders
+from selfsight.nn.heads import mlp
+from selfsight.nn.memory_bank import Memory
+from selfsight.nn.queue import Queue
+
+__all__ = ["Backbone", "Encoder", "Memory", "Queue", "Teacher", "encoders", "mlp"]

@@ -1,0 +1,305 @@
+"""Batch normalization over groups of the global batch.
+
+`group=None` is one group over the images of all processes (SyncBN). `group=n` makes a group of
+every n consecutive images of the global batch, whatever the number of processes: on one GPU it
+gives the statistics that n images per GPU would give. Shuffled BN (MoCo) is groups of n over a
+permuted batch; the method permutes. The same numbers on CPU and GPU, in float32 and float64.
+"""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from selfsight import dist
+from selfsight.errors import UserError
+
+Affine = Literal["both", "scale", "none"]
+
+
+class Statistics(NamedTuple):
+    """Of each group of a call."""
+
+    means: Float[Tensor, "groups c"]
+    variances: Float[Tensor, "groups c"]
+
+
+class BatchNorm(nn.Module):
+    """Running statistics are the mean over all groups on all processes."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    # Where statistics go while a batch passes in chunks, which counts as one batch at its end.
+    aside: list[Statistics] | None = None
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        group: int | None = None,
+        affine: Affine = "both",
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.group, self.eps, self.momentum = group, eps, momentum
+        self.weight = None if affine == "none" else nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features)) if affine == "both" else None
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+        self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
+        self.after: nn.Module = nn.Identity()  # timm fuses its activation into its BN modules
+
+    def forward(self, x: Float[Tensor, "n c *space"]) -> Float[Tensor, "n c *space"]:
+        """Normalize each channel by its group's statistics, or by the running ones in eval mode."""
+        if not self.training:
+            y = F.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
+        elif self.group is None and dist.world_size() > 1:
+            y = self._across(x, torch.zeros(len(x), dtype=torch.long, device=x.device), 1)
+        elif self.group is None or len(x) % self.group == 0:
+            y = self._local(x, self.group or len(x))
+        else:
+            rows = dist.rank() * len(x) + torch.arange(len(x), device=x.device)
+            y = self._across(x, rows // self.group, -(-len(x) * dist.world_size() // self.group))
+        return self.after(y)
+
+    def _local(self, x: Tensor, group: int) -> Tensor:
+        """Every group lies on this process: one pass if compiled, else a native call a group."""
+        count = x[:group].numel() // x.shape[1]
+        if count < 2:
+            raise UserError(
+                f"Batch normalization got {count} value per channel in a group and needs two or "
+                "more. Raise batch_size or method.bn_group."
+            )
+        if len(x) > group and torch.compiler.is_compiling():
+            y, (means, var) = in_groups(x, *self._affine(), group, self.eps)
+        else:
+            out, each, inverse = zip(
+                *(
+                    torch.native_batch_norm(part, *self._affine(), None, None, True, 0.0, self.eps)
+                    for part in x.split(group)
+                ),
+                strict=True,
+            )
+            y = torch.cat(out) if len(out) > 1 else out[0]
+            means, var = (
+                torch.stack(each).detach(),
+                torch.stack(inverse).detach().pow(-2) - self.eps,
+            )
+        found = Statistics(means, var * (count / (count - 1)))
+        if self.aside is None:
+            self.track(found)
+        else:
+            self.aside.append(found)
+        return y
+
+    def _affine(self) -> tuple[Tensor | None, Tensor | None]:
+        # The native kernel takes both or neither.
+        if self.weight is not None and self.bias is None:
+            return self.weight, torch.zeros_like(self.weight)
+        return self.weight, self.bias
+
+    def _across(self, x: Tensor, group: Int64[Tensor, " n"], num_groups: int) -> Tensor:
+        """Groups that lie on several processes: two sums over all of them, in two passes."""
+        high = x.to(torch.promote_types(x.dtype, torch.float32))
+        space = tuple(range(2, x.dim()))
+        shape = (-1, x.shape[1], *(1,) * len(space))
+
+        def total(rows: Tensor) -> Tensor:
+            table = rows.new_zeros(num_groups, rows.shape[1])
+            return dist.all_sum(table.index_add(0, group, rows))
+
+        ones = high.new_full((len(x), 1), float(x[0, 0].numel()))
+        count = total(ones)  # [groups, 1]
+        mean = total(high.sum(space) if space else high) / count
+        centerd = high - mean[group].view(shape)
+        var = total(centerd.pow(2).sum(space) if space else centerd.pow(2)) / count
+        self._track(mean.mean(dim=0), (var * count / (count - 1)).mean(dim=0))
+        y = centerd * (var + self.eps).rsqrt()[group].view(shape)
+        if self.weight is not None:
+            y = y * self.weight.view(shape)
+        if self.bias is not None:
+            y = y + self.bias.view(shape)
+        return y.to(x.dtype)
+
+    def track(self, *parts: Statistics) -> None:
+        """Count one batch, given in parts: the mean over its groups and those of all processes."""
+        found = (
+            parts[0] if len(parts) == 1 else Statistics(*map(torch.cat, zip(*parts, strict=True)))
+        )
+        both = torch.stack([found.means.mean(dim=0), found.variances.mean(dim=0)])
+        self._track(*dist.mean(both))  # one exchange for the two
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, var: Tensor) -> None:
+        # A step that is not finite is not taken, and must not be remembered either.
+        kept, spread = self.running_mean, self.running_var
+        mean = torch.where(mean.isfinite(), mean.to(kept.dtype), kept)
+        var = torch.where(var.isfinite(), var.to(spread.dtype), spread)
+        kept.lerp_(mean, self.momentum)
+        spread.lerp_(var, self.momentum)
+        self.num_batches_tracked += 1
+
+
+class Grouped(torch.autograd.Function):
+    """Batch norm over groups of so many rows, in operations that a compiler makes few passes of.
+
+    Takes each group's mean and 1 / deviation, [groups, 1, channels, 1 ...]. The gradient is written
+    out: of autograd's own, a compiler keeps more and makes more passes.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        scale: Tensor,
+        group: int,
+    ) -> Tensor:
+        """Normalize."""
+        ctx.save_for_backward(x, weight, mean, scale)
+        ctx.group = group
+        y = (_grouped(x, group)[0] - mean) * scale
+        if weight is not None and bias is not None:
+            y = y * weight.view(mean[:1].shape) + bias.view(mean[:1].shape)
+        y = y.flatten(0, 1)
+        # A cast that does nothing would lose the gradient when compiled (torch 2.11).
+        return y if y.dtype == x.dtype else y.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        """Two sums over each group and channel give the gradients of rows, weight and bias."""
+        x, weight, mean, scale = ctx.saved_tensors
+        h, dims = _grouped(x, ctx.group)
+        g = _grouped(slope, ctx.group)[0]
+        unit = (h - mean) * scale
+        level, along = g.sum(dims, keepdim=True), (g * unit).sum(dims, keepdim=True)
+        count = h[0].numel() // h.shape[2]
+        rows = (g - level / count - unit * (along / count)) * scale
+        if weight is None:
+            return rows.flatten(0, 1).to(x.dtype), None, None, None, None, None
+        rows = (rows * weight.view(mean[:1].shape)).flatten(0, 1).to(x.dtype)
+        to_weight, to_bias = (part.sum(0).flatten().to(weight.dtype) for part in (along, level))
+        return rows, to_weight, to_bias, None, None, None
+
+
+def in_groups(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, group: int, eps: float
+) -> tuple[Tensor, Statistics]:
+    """Normalized rows, and for each group and channel the mean and the biased variance."""
+    h, dims = _grouped(x.detach(), group)
+    var, mean = torch.var_mean(h, dims, correction=0, keepdim=True)
+    y = Grouped.apply(x, weight, bias, mean, (var + eps).rsqrt(), group)
+    return y, Statistics(mean.flatten(1), var.flatten(1))
+
+
+def _grouped(x: Tensor, group: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Rows in groups, in at least float32, and what to sum over for one group's channel."""
+    h = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(0, (-1, group))
+    return h, (1, *range(3, h.dim()))
+
+
+def convert(module: nn.Module, group: int | None) -> nn.Module:
+    """Replace torch's BN modules by ours and give every one its groups; names do not change."""
+    if isinstance(module, BatchNorm):
+        module.group = group
+        return module
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        ours = BatchNorm(
+            module.num_features,
+            group=group,
+            affine="both" if module.affine else "none",
+            eps=module.eps,
+            momentum=0.1 if module.momentum is None else module.momentum,
+        )
+        ours.load_state_dict(module.state_dict(), strict=False)
+        ours.requires_grad_(all(p.requires_grad for p in module.parameters()))
+        fused = [part for name, part in module.named_children() if name in ("drop", "act")]
+        if fused:
+            ours.after = nn.Sequential(*fused)
+        return ours.train(module.training)
+    for name, child in module.named_children():
+        setattr(module, name, convert(child, group))
+    return module
+
+
+def refuse_cut(module: nn.Module, rows: int) -> None:
+    """Refuse so many images on a process where groups of batch norm would hold parts of others.
+
+    Patches of an image are a batch each, one after the other: whole groups keep them apart.
+    """
+    group = next((m.group for m in module.modules() if isinstance(m, BatchNorm)), None)
+    if group is not None and rows % group:
+        raise UserError(
+            f"Each process has {rows} images, which do not make whole groups of {group} for "
+            "batch norm (method.bn_group), and patches must not mix. Use a batch_size whose "
+            'share on each process is a multiple of method.bn_group, or method.bn "sync".'
+        )
+
+
+def refuse_groups(bn: str) -> None:
+    """Refuse norms over groups where several rows of each image make up one batch."""
+    if bn != "sync":
+        raise UserError(
+            f'method.bn is "{bn}", but several views or patches of an image are in one batch '
+            'here, whose groups would depend on the number of processes. Use method.bn "sync".'
+        )
+
+
+class StandardizedConv(nn.Conv2d):
+    """A convolution whose weights have mean 0 and deviation 1 per output channel.
+
+    Qiao et al. 2019 (arXiv:1903.10520), with the epsilon of their code.
+    """
+
+    def forward(self, x: Float[Tensor, "n i h w"]) -> Float[Tensor, "n o _ _"]:
+        """Convolve with the standardized weights."""
+        std, mean = torch.std_mean(self.weight, (1, 2, 3), keepdim=True)
+        return self._conv_forward(x, (self.weight - mean) / (std + 1e-5), self.bias)
+
+
+def without_batch(module: nn.Module, kind: Literal["ln", "ws"]) -> nn.Module:
+    """Replace our BN by a norm that looks at one image alone.
+
+    "ln" is GroupNorm of one group, which on rows is LayerNorm; "ws" is GroupNorm of 32 groups, or
+    of the most that divide the channels, after convolutions with standardized weights.
+    """
+    if isinstance(module, BatchNorm):
+        return _group_norm(module, 1 if kind == "ln" else 32)
+    if kind == "ws" and type(module) is nn.Conv2d:
+        return _standardized(module)
+    for name, child in module.named_children():
+        setattr(module, name, without_batch(child, kind))
+    return module
+
+
+def _group_norm(bn: BatchNorm, groups: int) -> nn.Module:
+    channels = len(bn.running_mean)
+    norm = nn.GroupNorm(math.gcd(groups, channels), channels, bn.eps, affine=bn.weight is not None)
+    if bn.weight is not None:  # zero-initialized ones stay so
+        norm.weight, norm.bias = bn.weight, bn.bias  # type: ignore[assignment]
+    return norm if isinstance(bn.after, nn.Identity) else nn.Sequential(norm, bn.after)
+
+
+def _standardized(conv: nn.Conv2d) -> StandardizedConv:
+    ours = StandardizedConv(
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size,  # type: ignore[arg-type]
+        conv.stride,  # type: ignore[arg-type]
+        conv.padding,  # type: ignore[arg-type]
+        conv.dilation,  # type: ignore[arg-type]
+        conv.groups,
+        conv.bias is not None,
+        conv.padding_mode,
+    )
+    ours.weight, ours.bias = conv.weight, conv.bias
+    return ours

@@ -1,0 +1,85 @@
+"""What the recipes of one data set share: sizes, the network, precision, how often is logged."""
+
+from dataclasses import replace
+from typing import Any
+
+from selfsight.backbones import BackboneConfig
+from selfsight.methods import MethodConfig
+from selfsight.optim import Optim, Schedule
+from selfsight.recipe import Data, Recipe
+from selfsight.views import View
+
+RESNET18 = BackboneConfig(name="resnet18")
+RESNET50 = BackboneConfig(name="resnet50")
+# Some of the released codes start residual branches at zero, others do not.
+RESNET50_ZERO = replace(RESNET50, zero_init_residual=True)
+
+# lightly's CIFAR-10 benchmark: 0.06 at batch 128, scaled by its rule.
+CIFAR_SGD = Optim(lr=0.12, weight_decay=5e-4, schedule=Schedule())
+CIFAR_SGD_WARM = replace(CIFAR_SGD, schedule=Schedule(warmup_epochs=5.0))
+
+
+def imagenet(
+    method: MethodConfig,
+    views: tuple[View, ...],
+    optim: Optim,
+    backbone: BackboneConfig = RESNET50,
+    *,
+    epochs: int,
+    batch_size: int,
+) -> Recipe:
+    """Large images on GPUs: bf16, compiled."""
+    return Recipe(
+        method=method,
+        views=views,
+        optim=optim,
+        backbone=backbone,
+        epochs=epochs,
+        batch_size=batch_size,
+        precision="bf16",
+        compile=True,
+    )
+
+
+def imagenet100(recipe: Recipe) -> Recipe:
+    """ResNet-18, batch 128, rate 0.1, 100 epochs (JCL's supplement, section 4)."""
+    optim = Optim(lr=0.1, scale="none")
+    return replace(recipe, optim=optim, backbone=RESNET18, epochs=100, batch_size=128)
+
+
+def cifar10(
+    method: MethodConfig,
+    views: tuple[View, ...],
+    optim: Optim = CIFAR_SGD,
+    *,
+    epochs: int,
+    batch_size: int = 512,
+    zero_init_residual: bool = False,
+    **settings: Any,
+) -> Recipe:
+    """ResNet-18 with the low-resolution stem on images of 32 pixels."""
+    return Recipe(
+        method=method,
+        views=views,
+        optim=optim,
+        backbone=BackboneConfig(
+            name="resnet18", image_size=32, zero_init_residual=zero_init_residual
+        ),
+        data=Data(store_size=32),
+        epochs=epochs,
+        batch_size=batch_size,
+        **{"precision": "bf16", "log_every": 50, "save_every": 5, **settings},
+    )
+
+
+def imagenette(recipe: Recipe, views: tuple[View, ...], **changes: Any) -> Recipe:
+    """A CIFAR-10 recipe on views of 128 pixels, batch 256, 200 epochs."""
+    return replace(
+        recipe,
+        views=views,
+        backbone=replace(recipe.backbone, image_size=128),
+        data=Data(store_size=160),
+        epochs=200,
+        batch_size=256,
+        **changes,
+    )

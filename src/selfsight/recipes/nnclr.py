@@ -1,0 +1,50 @@
+"""NNCLR recipes."""
+
+from dataclasses import replace
+from functools import partial
+
+from selfsight.methods.nnclr import NNCLRConfig
+from selfsight.nn.patch_student import Patches
+from selfsight.optim import OPTIMS
+from selfsight.recipe import Recipe
+from selfsight.recipes import fast_moco
+from selfsight.recipes.base import cifar10, imagenet
+from selfsight.recipes.grid import cell
+from selfsight.views import byol, simclr, without_blur
+
+
+def _imagenet(epochs: int) -> Recipe:
+    return imagenet(NNCLRConfig(), byol(224), OPTIMS["lars"], epochs=epochs, batch_size=4096)
+
+
+def imagenet_r50_patches_100ep() -> Recipe:
+    """ResNet-50 on ImageNet, 100 epochs, with Fast-MoCo's patches, heads, teacher and optimizer.
+
+    Reference: 72.5 % linear top-1 (Fast-MoCo, arXiv:2207.08220, appendix, table 3).
+    """
+    method = NNCLRConfig(
+        dim=2048, predictor_dim=512, heads="fast_moco", patches=Patches(), teacher_momentum=0.99
+    )
+    return replace(fast_moco.imagenet_r50_100ep(), method=method)
+
+
+def cifar10_r18_200ep() -> Recipe:
+    """ResNet-18 on CIFAR-10, 200 epochs.
+
+    Reference: 81.5 % kNN (k = 200) (lightly, CIFAR-10 benchmark, batch 512).
+    """
+    return cifar10(
+        NNCLRConfig(temperature=0.5, queue_size=8192),
+        without_blur(simclr(32, strength=0.5)),
+        epochs=200,
+    )
+
+
+GRID = {
+    f"imagenet_r50_{epochs}ep": cell(
+        partial(_imagenet, epochs),
+        f"ResNet-50 on ImageNet, {epochs} epochs.",
+        f"{top1} % linear top-1 (NNCLR, arXiv:2104.14548).",
+    )
+    for epochs, top1 in ((100, 69.4), (200, 70.7), (400, 74.2), (800, 74.9), (1000, 75.4))
+}

@@ -1,0 +1,95 @@
+"""SimCLR recipes, and EqCo's margin on it (arXiv:2010.01929)."""
+
+from dataclasses import replace
+from functools import partial
+
+from selfsight.backbones import BackboneConfig
+from selfsight.methods.simclr import SimCLRConfig
+from selfsight.optim import OPTIMS, Optim, Schedule
+from selfsight.recipe import Data, Recipe
+from selfsight.recipes.base import cifar10, imagenet
+from selfsight.recipes.grid import cell
+from selfsight.views import moco_v2, simclr, without_blur
+
+
+def imagenet_r50_100ep() -> Recipe:
+    """ResNet-50 on ImageNet, 100 epochs.
+
+    Reference: 64.5 % linear top-1 (google-research/simclr, README).
+    """
+    return imagenet(
+        SimCLRConfig(),
+        simclr(224),
+        replace(OPTIMS["lars"], flavor="simclr"),
+        epochs=100,
+        batch_size=4096,
+    )
+
+
+def imagenet_r50_200ep() -> Recipe:
+    """ResNet-50 on ImageNet, 200 epochs.
+
+    Reference: 66.6 % linear top-1 (EqCo, arXiv:2010.01929, table 2).
+    """
+    return replace(imagenet_r50_100ep(), epochs=200)
+
+
+def imagenet_r50_1000ep() -> Recipe:
+    """ResNet-50 on ImageNet, 1000 epochs.
+
+    Reference: 69.3 % linear top-1 (SimCLR, arXiv:2002.05709, table 6).
+    """
+    return replace(imagenet_r50_100ep(), epochs=1000)
+
+
+def cifar10_r18_200ep() -> Recipe:
+    """ResNet-18 on CIFAR-10, 200 epochs.
+
+    Reference: 84.8 % kNN (k = 200) (lightly, CIFAR-10 benchmark, batch 512).
+    """
+    return cifar10(
+        SimCLRConfig(temperature=0.5, hidden_dim=512),
+        without_blur(simclr(32, strength=0.5)),
+        epochs=200,
+    )
+
+
+def _eqco(num_negatives: int | None, alpha: float | None = None) -> Recipe:
+    """N = 256, SGD in place of LARS, 200 epochs; negatives are keys of the other view.
+
+    The paper leaves the rate of SGD open: ours and its decay are MoCo v2's.
+    """
+    config = SimCLRConfig(negatives="cross", num_negatives=num_negatives, alpha=alpha)
+    optim = Optim(schedule=Schedule(warmup_epochs=10))
+    return replace(imagenet_r50_200ep(), method=config, optim=optim, batch_size=256)
+
+
+# K of figure 2, whose points are drawn and not printed. A batch of 256 has 255 for each query.
+NEGATIVES = {4: 4, 16: 16, 64: 64, 256: None}
+GRID = {
+    f"imagenet_r50_{'eqco_' if alpha else ''}k{k}": cell(
+        partial(_eqco, used, alpha),
+        f"SimCLR, batch 256, {used or 255} negatives"
+        + (" that EqCo lets stand for 256." if alpha else "."),
+        "drawn, not printed (figure 2), EqCo, arXiv:2010.01929.",
+    )
+    for k, used in NEGATIVES.items()
+    for alpha in (None, 256.0)
+}
+
+
+def shapes() -> Recipe:
+    """The built-in image set on a CPU: the demo, some three minutes on two cores.
+
+    Reference: none published; the demo asks for 25 points of kNN above the untrained network.
+    """
+    return Recipe(
+        method=SimCLRConfig(temperature=0.2, hidden_dim=128),
+        views=without_blur(moco_v2(32)),
+        optim=Optim(name="adamw", lr=2e-3, weight_decay=1e-4, schedule=Schedule(warmup_epochs=2.0)),
+        backbone=BackboneConfig(name="resnet8_narrow", image_size=32),
+        data=Data(store_size=32),
+        epochs=35,
+        batch_size=256,
+        measure_every=5,
+    )

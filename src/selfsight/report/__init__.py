@@ -1,0 +1,5 @@
+"""The page a person opens: reads a run folder, imports no torch."""
+
+from selfsight.report.page import summary, write
+
+__all__ = ["summary", "write"]

@@ -1,0 +1,241 @@
+const FRAME = { left: 54, right: 20, top: 12, bottom: 24, height: 190 };
+
+function ticks(low, high, count) {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
+  return found.map((value) => Number(value.toPrecision(12)));
+}
+
+function tickText(value, unit) {
+  if (unit === "percent") return `${Number((100 * value).toPrecision(6))} %`;
+  if (Math.abs(value) >= 10000) return value.toLocaleString("en", { notation: "compact" });
+  return number(value);
+}
+
+function nearest(points, step) {
+  let low = 0;
+  let high = points.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (points[middle][0] < step) low = middle;
+    else high = middle;
+  }
+  return Math.abs(points[low][0] - step) <= Math.abs(points[high][0] - step) ? low : high;
+}
+
+/** Mean over a window around each point, one fortieth of all points wide. */
+function movingAverage(points) {
+  const sums = [0];
+  for (const [, , value] of points) sums.push(sums[sums.length - 1] + value);
+  const half = Math.ceil(points.length / 80);
+  return points.map(([step, epoch], i) => {
+    const [from, to] = [Math.max(0, i - half), Math.min(points.length, i + half + 1)];
+    return [step, epoch, (sums[to] - sums[from]) / (to - from)];
+  });
+}
+
+/** The axis of a curve; zoomed in, it fits the values alone. */
+function limits(curve, points, zoomed) {
+  if (zoomed) curve = { levels: {}, from_zero: false };
+  const values = points.map((point) => point[2]).concat(Object.values(curve.levels));
+  let low = Math.min(...values);
+  let high = Math.max(...values, curve.least_top ?? -Infinity);
+  if (curve.from_zero !== false && low >= 0) low = 0;
+  const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
+  return [low === 0 && curve.from_zero !== false ? 0 : low - pad, high + pad];
+}
+
+/** One curve: its own figure, and how to redraw it and move its cursor. */
+function plot(curve, shared) {
+  const { points, unit } = curve;
+  const readout = make("output", {});
+  const area = make("div", { class: "plot", role: "slider", tabindex: "0", "aria-label": curve.title });
+  const lost = curve.due && curve.lost;
+  const figure = make(
+    "figure",
+    { class: "curve" },
+    make("figcaption", {}, make("h3", {}, curve.title), readout),
+    make("p", {}, curve.good),
+    area,
+    lost ? make("p", { class: "warn" }, `${number(lost)} of the records hold no finite value.`) : null,
+  );
+  const smooth = curve.noisy && points.length > 120 ? movingAverage(points) : null;
+  const rule = draw("line", { class: "rule" });
+  const dot = draw("circle", { class: "dot", r: 4 });
+  const band = draw("rect", { class: "band", y: 0 });
+  let width = 0;
+  let x, y;
+
+  const words = ([step, epoch, value]) =>
+    `step ${number(step)}${epoch === null ? "" : ` · epoch ${number(epoch)}`} · ${show(value, unit)}`;
+
+  function redraw() {
+    if (!width) return;
+    const inner = { w: width - FRAME.left - FRAME.right, h: FRAME.height - FRAME.top - FRAME.bottom };
+    const [from, to] = shared.range;
+    const first = Math.max(0, points.findIndex((p) => p[0] >= from) - 1);
+    const after = points.findIndex((p) => p[0] > to);
+    const last = after < 0 ? points.length : after + 1;
+    const shown = points.slice(first, last); // one more at either end, so that the line leaves the frame
+    const [low, high] = limits(curve, shown, shared.zoomed());
+    x = (step) => ((step - from) / (to - from)) * inner.w;
+    y = (value) => inner.h - ((value - low) / (high - low)) * inner.h;
+    const path = (list) =>
+      list.map((p, i) => `${i ? "L" : "M"}${x(p[0]).toFixed(1)} ${y(p[2]).toFixed(1)}`).join("");
+    const axes = draw("g", { transform: `translate(${FRAME.left} ${FRAME.top})` });
+    for (const value of ticks(low, high, 5)) {
+      axes.append(
+        draw("line", { class: "grid", x1: 0, x2: inner.w, y1: y(value), y2: y(value) }),
+        draw("text", { class: "tick", x: -8, y: y(value) + 4, "text-anchor": "end" }, tickText(value, unit)),
+      );
+    }
+    for (const step of ticks(from, to, clamp(Math.floor(inner.w / 80), 2, 8)).filter(Number.isInteger)) {
+      const at = { class: "tick", x: x(step), y: inner.h + 17, "text-anchor": "middle" };
+      axes.append(draw("text", at, tickText(step)));
+    }
+    // a nested svg clips what lies outside the zoomed range
+    const view = draw("svg", { x: 0, y: 0, width: inner.w, height: inner.h, class: "inside" });
+    for (const [name, value] of Object.entries(curve.levels)) {
+      const above = y(value) > 16;
+      view.append(
+        draw("line", { class: "level", x1: 0, x2: inner.w, y1: y(value), y2: y(value) }),
+        draw("text", { class: "level-name", x: inner.w - 4, y: y(value) + (above ? -5 : 14), "text-anchor": "end" },
+          `${name} ${show(value, unit)}`),
+      );
+    }
+    if (shown.length > 1) view.append(draw("path", { class: smooth ? "line pale" : "line", d: path(shown) }));
+    if (smooth) view.append(draw("path", { class: "line", d: path(smooth.slice(first, last)) }));
+    if (shown.length <= 40) {
+      view.append(...shown.map((p) => draw("circle", { class: "record", r: 2.5, cx: x(p[0]), cy: y(p[2]) })));
+    }
+    band.setAttribute("height", inner.h);
+    rule.setAttribute("y2", inner.h);
+    view.append(band, rule);
+    axes.append(view, dot);
+    const size = { viewBox: `0 0 ${width} ${FRAME.height}`, "aria-hidden": "true" };
+    area.replaceChildren(draw("svg", size, axes));
+    point(shared.at);
+  }
+
+  /** Put the cursor on the record nearest to a step; null takes it away. */
+  function point(step) {
+    let found = points[step === null ? points.length - 1 : nearest(points, step)];
+    const inside = step !== null && x && found[0] >= shared.range[0] && found[0] <= shared.range[1];
+    if (!inside) found = points[points.length - 1];
+    readout.textContent = inside ? words(found) : `last: ${show(found[2], unit)}`;
+    for (const mark of [rule, dot]) mark.style.display = inside ? "" : "none";
+    area.setAttribute("aria-valuemin", points[0][0]);
+    area.setAttribute("aria-valuemax", points[points.length - 1][0]);
+    area.setAttribute("aria-valuenow", found[0]);
+    area.setAttribute("aria-valuetext", words(found));
+    if (!inside) return null;
+    rule.setAttribute("x1", x(found[0]));
+    rule.setAttribute("x2", x(found[0]));
+    dot.setAttribute("cx", x(found[0]));
+    dot.setAttribute("cy", y(found[2]));
+    const box = area.getBoundingClientRect();
+    return { x: box.left + FRAME.left + x(found[0]), y: box.top + FRAME.top + y(found[2]), found };
+  }
+
+  const stepAt = (event) => {
+    const { left } = area.getBoundingClientRect();
+    const share = clamp((event.clientX - left - FRAME.left) / (width - FRAME.left - FRAME.right), 0, 1);
+    return shared.range[0] + share * (shared.range[1] - shared.range[0]);
+  };
+  function select(step) {
+    shared.move(step);
+    const place = point(step);
+    if (place) showTip(place.x, place.y, [curve.title, ...words(place.found).split(" · ")]);
+  }
+  let start = null;
+  area.addEventListener("pointerdown", (event) => {
+    if (event.pointerType === "touch") select(stepAt(event));
+    else if (event.button === 0) start = stepAt(event);
+  });
+  area.addEventListener("pointermove", (event) => {
+    select(stepAt(event));
+    if (start === null) return;
+    const [a, b] = [x(start), x(stepAt(event))].sort((p, q) => p - q);
+    band.setAttribute("x", a);
+    band.setAttribute("width", b - a);
+  });
+  area.addEventListener("pointerup", (event) => {
+    const ends = start === null ? [] : [start, stepAt(event)].sort((p, q) => p - q);
+    start = null;
+    band.setAttribute("width", 0);
+    if (ends.length && x(ends[1]) - x(ends[0]) > 8) shared.zoom(ends);
+  });
+  area.addEventListener("pointerleave", (event) => {
+    start = null;
+    band.setAttribute("width", 0);
+    if (event.pointerType === "touch") return; // a lifted finger leaves the value to be read
+    shared.move(null);
+    hideTip();
+  });
+  area.addEventListener("blur", () => { shared.move(null); hideTip(); });
+  area.addEventListener("dblclick", () => shared.zoom(null));
+  area.addEventListener("keydown", (event) => {
+    const at = shared.at === null ? points.length - 1 : nearest(points, shared.at);
+    const jump = event.shiftKey ? 10 : 1;
+    const to = { ArrowLeft: at - jump, ArrowRight: at + jump, Home: 0, End: points.length - 1 }[event.key];
+    if (to !== undefined) select(points[clamp(to, 0, points.length - 1)][0]);
+    else if (event.key === "+" || event.key === "-") shared.scale(event.key === "+" ? 0.5 : 2, points[at][0]);
+    else if (event.key === "Escape") shared.zoom(null);
+    else return;
+    event.preventDefault();
+  });
+  onWidth(area, (now) => { width = now; redraw(); });
+  return { figure, redraw, point };
+}
+
+/** All curves, with one cursor and one zoom. */
+function showCurves(host, list) {
+  const some = list.filter((curve) => curve.points.length);
+  const steps = some.flatMap(({ points }) => [points[0][0], points[points.length - 1][0]]);
+  const low = Math.min(...steps);
+  const high = Math.max(...steps);
+  const whole = high > low ? [low, high] : [low - 1, high + 1];
+  const plots = [];
+  const reset = button("Show all steps", () => shared.zoom(null));
+  reset.hidden = true;
+  const shared = {
+    range: whole,
+    at: null,
+    zoomed: () => shared.range !== whole,
+    move(step) {
+      shared.at = step;
+      for (const one of plots) one.point(step);
+    },
+    zoom(range) {
+      shared.range = range && range[1] - range[0] >= 1 ? range : whole;
+      shared.at = null;
+      reset.hidden = !shared.zoomed();
+      hideTip();
+      for (const one of plots) one.redraw();
+    },
+    scale(factor, center) {
+      const [from, to] = shared.range.map((end) => center + (end - center) * factor);
+      const range = [Math.max(from, whole[0]), Math.min(to, whole[1])];
+      if (range[1] - range[0] >= 1) shared.zoom(range[0] === whole[0] && range[1] === whole[1] ? null : range);
+    },
+  };
+  const hint = some.length
+    ? "Left to right: steps of training. Drag across a curve to zoom into all of them, double-click to zoom out; "
+      + "on the keyboard, arrows move and + − zoom. A strong line over a pale one is the moving average."
+    : "Nothing has been logged yet. The curves appear here once the run has written its first record.";
+  host.append(some.length ? make("div", { class: "hint" }, make("p", {}, hint), reset) : missing(hint));
+  const grid = make("div", { class: "grid" });
+  for (const curve of some.length ? list : []) {
+    if (curve.points.length) {
+      plots.push(plot(curve, shared));
+      grid.append(plots[plots.length - 1].figure);
+    } else {
+      const caption = make("figcaption", {}, make("h3", {}, curve.title));
+      grid.append(make("figure", { class: "curve" }, caption, make("p", {}, curve.good), missing(curve.absent)));
+    }
+  }
+  host.append(grid);
+}

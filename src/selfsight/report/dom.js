@@ -1,0 +1,91 @@
+"use strict";
+
+const report = JSON.parse(document.getElementById("data").textContent);
+const svgSpace = document.getElementById("mark").namespaceURI;
+const tip = document.getElementById("tip");
+
+// Strings become text nodes, never markup: names and labels come from files we do not know.
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function make(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+function draw(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(svgSpace, tag), attributes, children);
+}
+
+function missing(sentence) {
+  return make("p", { class: "missing" }, sentence);
+}
+
+/** Show one part; a part that fails must not take the others with it. */
+function guard(host, act) {
+  try {
+    act();
+  } catch (error) {
+    console.error(error);
+    host.append(missing("This part could not be shown: the run folder holds something unexpected."));
+  }
+}
+
+function button(text, act) {
+  const element = make("button", { type: "button" }, text);
+  element.addEventListener("click", act);
+  return element;
+}
+
+function number(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return typeof value === "string" ? value : JSON.stringify(value);
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e9) return value.toLocaleString("en");
+  if (size < 1e-3 || size >= 1e7) return value.toExponential(2).replace(/\.?0+e\+?/, "e");
+  const digits = size >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 4 };
+  return value.toLocaleString("en", digits);
+}
+
+function percent(value, digits = 1) {
+  return value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)} %`;
+}
+
+function show(value, unit) {
+  return unit === "percent" ? percent(value) : number(value);
+}
+
+function clamp(value, low, high) {
+  return Math.min(Math.max(value, low), high);
+}
+
+/** Show lines of text, under an image if there is one, beside a point of the window. */
+function showTip(x, y, lines, image = null) {
+  const [first, ...rest] = lines.filter((line) => line !== null && line !== undefined);
+  tip.replaceChildren();
+  if (image) tip.append(image);
+  tip.append(make("strong", {}, first), ...rest.map((line) => make("span", {}, line)));
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  const right = x + 18 + width < innerWidth ? x + 18 : x - 18 - width;
+  tip.style.left = `${clamp(right, 6, Math.max(6, innerWidth - width - 6))}px`;
+  tip.style.top = `${clamp(y - height / 2, 6, Math.max(6, innerHeight - height - 6))}px`;
+}
+
+function hideTip() {
+  tip.hidden = true;
+}
+
+addEventListener("scroll", hideTip, { passive: true });
+addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
+
+/** Call back with the width of an element, now and whenever it changes. */
+function onWidth(element, act) {
+  let last = 0;
+  new ResizeObserver(() => {
+    const width = Math.floor(element.clientWidth);
+    if (width > 120 && width !== last) act((last = width)); // too narrow to draw: being laid out
+  }).observe(element);
+}

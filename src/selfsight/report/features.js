@@ -1,0 +1,74 @@
+const INKS = ["first", "second"];
+
+/** Where values lie along so many pixels, and which of them are marked; `zero` is always shown. */
+function along(values, length, { log = false, zero = false }) {
+  const size = (value) => (log ? Math.log10(value) : value);
+  const sizes = values.map(size);
+  const low = zero ? Math.min(0, ...sizes) : Math.min(...sizes);
+  const high = Math.max(...sizes) + (Math.max(...sizes) - low || 1) * 0.04;
+  const at = (value) => ((size(value) - low) / (high - low)) * length;
+  if (!log) return { at, marks: ticks(low, high, 5) };
+  const powers = [];
+  const every = Math.ceil((high - low) / 5);
+  for (let power = Math.ceil(low); power <= high; power += every) powers.push(10 ** power);
+  return { at, marks: powers.length > 1 ? powers : values };
+}
+
+/** One chart: lines, steps of a histogram, or marks with their spread and bound. */
+function chart({ title, good, log = "", series }) {
+  const names = series.map(({ name }, i) => make("span", { class: INKS[i] }, name));
+  const area = make("div", { class: "plot still", role: "img", "aria-label": `${title}: ${good}` });
+  const key = make("div", { class: "key" }, ...names);
+  const all = series.flatMap(({ points, bound = [] }) => [...points, ...bound]);
+  const tops = all.map(([, value, spread = 0]) => value + spread);
+  onWidth(area, (width) => {
+    const inner = { w: width - FRAME.left - FRAME.right, h: FRAME.height - FRAME.top - FRAME.bottom };
+    const across = [...new Set(all.map(([place]) => place))];
+    const x = along(across, inner.w, { log: log.includes("x") });
+    const y = along(tops, inner.h, { log: log.includes("y"), zero: !log.includes("y") });
+    const axes = draw("g", { transform: `translate(${FRAME.left} ${FRAME.top})` });
+    const up = (value) => inner.h - y.at(value);
+    for (const value of y.marks) {
+      axes.append(
+        draw("line", { class: "grid", x1: 0, x2: inner.w, y1: up(value), y2: up(value) }),
+        draw("text", { class: "tick", x: -8, y: up(value) + 4, "text-anchor": "end" }, tickText(value)),
+      );
+    }
+    for (const value of x.marks) {
+      const place = { class: "tick", x: x.at(value), y: inner.h + 17, "text-anchor": "middle" };
+      axes.append(draw("text", place, tickText(value)));
+    }
+    series.forEach((one, i) => axes.append(drawn(one, INKS[i], x.at, up, inner.h)));
+    const size = { viewBox: `0 0 ${width} ${FRAME.height}`, "aria-hidden": "true" };
+    area.replaceChildren(draw("svg", size, axes));
+  });
+  return make("figure", { class: "curve" }, make("figcaption", {}, make("h3", {}, title), key), make("p", {}, good), area);
+}
+
+function drawn({ points, bound = [], steps = false }, ink, x, y, floor) {
+  const group = draw("g", { class: ink });
+  const path = (list) => list.map(([a, b], i) => `${i ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
+  if (steps) {
+    const stairs = points.map(([a, b]) => `H${x(a).toFixed(1)}V${y(b).toFixed(1)}`).join("");
+    const outline = `M${x(points[0][0]).toFixed(1)} ${floor}${stairs}V${floor}Z`;
+    group.append(draw("path", { class: "line filled", d: outline }));
+    return group;
+  }
+  group.append(draw("path", { class: "line", d: path(points) }));
+  if (bound.length) group.append(draw("path", { class: "bound", d: path(bound) }));
+  for (const [a, b, spread] of points.filter((point) => point.length > 2)) {
+    group.append(
+      draw("line", { class: "spread", x1: x(a), x2: x(a), y1: y(b - spread), y2: y(b + spread) }),
+      draw("circle", { class: "record", r: 3, cx: x(a), cy: y(b) }),
+    );
+  }
+  return group;
+}
+
+function showFeatures(host, charts) {
+  if (!charts.length) {
+    return host.append(missing("Not analyzed yet: `selfsight evaluate RUN --protocol analysis` draws the spectrum "
+      + "of the features, how similar views of an image are, and what the gradient does."));
+  }
+  host.append(make("div", { class: "grid" }, ...charts.map(chart)));
+}

@@ -1,0 +1,94 @@
+/** Cut one tile out of a sheet; the canvas has the tile's own pixels and CSS sets its size. */
+function cut(sheet, layout, index, name) {
+  const { tile, columns } = layout;
+  const canvas = make("canvas", { width: tile, height: tile, role: "img", "aria-label": name });
+  const from = [(index % columns) * tile, Math.floor(index / columns) * tile];
+  canvas.getContext("2d").drawImage(sheet, ...from, tile, tile, 0, 0, tile, tile);
+  return canvas;
+}
+
+/** Decode a sheet, then show it; a part that is missing or broken is a sentence. */
+function withSheet(host, layout, absent, act) {
+  const list = layout && (layout.points || layout.rows);
+  if (!list || !list.length) return host.append(missing(absent));
+  const sheet = new Image();
+  sheet.onload = () => guard(host, () => act(sheet));
+  sheet.onerror = () => host.append(missing("The sheet of images in the run folder could not be read."));
+  sheet.src = layout.sheet;
+}
+
+/** A tile that shows itself enlarged, with lines about it, when pointed at or focused. */
+function tileFigure(sheet, layout, index, lines, ...captions) {
+  const image = cut(sheet, layout, index, lines.filter(Boolean).join(", "));
+  const figure = make("figure", { class: "tile", tabindex: "-1" }, image);
+  for (const caption of captions) figure.append(make("figcaption", {}, caption));
+  const enlarge = () => {
+    const box = image.getBoundingClientRect();
+    showTip(box.right, box.top + box.height / 2, lines, cut(sheet, layout, index, ""));
+  };
+  figure.addEventListener("pointerenter", enlarge);
+  figure.addEventListener("focus", enlarge);
+  figure.addEventListener("pointerleave", hideTip);
+  figure.addEventListener("blur", hideTip);
+  return figure;
+}
+
+/** One stop of the Tab key per row; arrows go from tile to tile. */
+function walkable(row) {
+  const tiles = [...row.querySelectorAll(".tile")];
+  tiles[0].tabIndex = 0;
+  row.addEventListener("keydown", (event) => {
+    const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const next = tiles[tiles.indexOf(document.activeElement) + way];
+    if (!way || !next) return;
+    event.preventDefault();
+    next.focus();
+  });
+  return row;
+}
+
+function showViews(host, layout) {
+  withSheet(host, layout, "No views were saved for this run. They are written when training starts.", (sheet) => {
+    const grid = make("div", { class: "sets" });
+    layout.rows.forEach((row, r) => {
+      const tiles = make("div", { class: "tiles" });
+      for (let c = 0; c < layout.columns; c++) {
+        const title = String(layout.titles?.[c] ?? (c ? `view ${c}` : "image"));
+        tiles.append(tileFigure(sheet, layout, r * layout.columns + c, [title, row.name], title));
+      }
+      grid.append(walkable(make("div", { class: "set" }, tiles, make("p", { class: "name" }, row.name))));
+    });
+    host.append(grid);
+  });
+}
+
+function showNeighbors(host, layout) {
+  const absent = "No neighbors were saved for this run. They are written when training ends.";
+  withSheet(host, layout, absent, (sheet) => {
+    let same = 0;
+    let all = 0;
+    const rows = layout.rows.map((row, r) => {
+      const known = row.label !== null && row.label !== undefined;
+      const asked = tileFigure(sheet, layout, r * layout.columns, [row.name, row.label], row.label ?? "image");
+      asked.classList.add("asked");
+      const tiles = make("div", { class: "tiles" });
+      row.neighbors.forEach((other, n) => {
+        const alike = known && other.label === row.label;
+        const says = !known ? null : alike ? "same label" : "another label";
+        const lines = [other.name, other.label, says, `similarity ${number(other.similarity)}`];
+        const near = typeof other.similarity === "number" ? other.similarity.toFixed(2) : "–";
+        const at = r * layout.columns + n + 1;
+        const tile = tileFigure(sheet, layout, at, lines, `${alike ? "✓ " : ""}${near}`, ...(known ? [other.label ?? "–"] : []));
+        tile.classList.add(alike ? "same" : "other");
+        tiles.append(tile);
+        all += known;
+        same += alike;
+      });
+      return walkable(make("div", { class: "row" }, asked, tiles));
+    });
+    const count = all
+      ? `${number(same)} of ${number(all)} neighbors (${percent(same / all, 0)}) carry the label of their image: green frame and ✓. The others have a gray frame.`
+      : "Without labels, judge by eye: do the neighbors show the same kind of thing?";
+    host.append(make("p", { class: "count" }, count), ...rows);
+  });
+}

@@ -1,0 +1,137 @@
+"""A run folder as one HTML file that needs nothing else."""
+
+import base64
+import html
+import json
+import math
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from selfsight.errors import UserError
+from selfsight.report import figures
+from selfsight.report.figures import Json, Records, latest, present, section
+from selfsight.run_folder import Run, read_json
+
+SCRIPTS = ("dom.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
+SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "image/jpeg"}
+
+
+def write(run: Run) -> Path:
+    """Write `report.html` in the run folder and say where it is."""
+    content = _content(run)
+    parts = {
+        "title": html.escape(content["title"]),
+        "sentence": html.escape(content["verdict"]["sentence"]),
+        "style": _file("style.css"),
+        "data": _harmless(content),
+        "script": "\n".join(_file(name) for name in SCRIPTS),
+    }
+    # one pass, so that nothing inside a part is taken for a place to fill
+    page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("template.html"))
+    beside = run.report.with_name("report.html.part")
+    beside.write_text(page, encoding="utf-8", errors="replace")  # names may hold lone surrogates
+    os.replace(beside, run.report)
+    return run.report
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Verdict, key figures and paths as one JSON value."""
+    recipe, records, results = _read(run)
+    progress = present({key: latest(records, key) for key in ("step", "epoch", "loss")})
+    files = {"recipe": run.recipe_path, "log": run.log_path, "report": run.report}
+    folders = {"checkpoints": run.checkpoints, "results": run.results, "images": run.images}
+    found = {
+        "run": str(run.path),
+        **_verdict(recipe, records, results),
+        "figures": progress | figures.accuracies(results, records),
+        "label_free": section(results, "label_free"),
+        "paths": {name: str(place) for name, place in (files | folders).items() if place.exists()},
+    }
+    return _finite(found)
+
+
+def _read(run: Run) -> tuple[dict[str, Json], Records, dict[str, Json]]:
+    recipe = read_json(run.recipe_path)
+    if not isinstance(recipe, dict):
+        raise UserError(
+            f"{run.path} is not a run folder: it holds no recipe.json. "
+            "Give the folder that `selfsight pretrain` wrote (its `--out`)."
+        )
+    return recipe, run.records(), run.results_all()
+
+
+def _content(run: Run) -> dict[str, Any]:
+    """All that the page shows, in the order of the page."""
+    recipe, records, results = _read(run)
+    accuracies = figures.accuracies(results, records)
+    return {
+        "title": run.path.resolve().name,
+        "seconds": latest(records, "time"),
+        "verdict": _verdict(recipe, records, results),
+        "bars": figures.bars(accuracies),
+        "label_free": figures.label_free(results),
+        "results": {name: value for name, value in results.items() if name != "verdict"},
+        "curves": figures.curves(records, accuracies),
+        "features": figures.features(run.image_json("analysis")),
+        "sheets": {Path(f).stem: _sheet(run, f, kind) for f, kind in SHEETS.items()},
+        "recipe": {k: v for k, v in recipe.items() if k not in ("reasons", "versions")},
+        "reasons": section(recipe, "reasons"),
+        "versions": section(recipe, "versions"),
+        "commands": _commands(run),
+    }
+
+
+def _verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
+    found = section(results, "verdict")
+    if found.get("sentence"):
+        rows = [row for row in found.get("evidence") or [] if isinstance(row, Mapping)]
+        state = str(found.get("verdict") or "unclear")
+        return {"verdict": state, "sentence": str(found["sentence"]), "evidence": rows}
+    epoch, where = latest(records, "epoch"), "nothing is logged so far"
+    if epoch is not None:
+        whole = f" of {recipe['epochs']}" if recipe.get("epochs") else ""
+        where = f"the last record is from epoch {epoch:.4g}{whole}"
+    sentence = f"No verdict yet: {where}. The run is still going, or was stopped before its end."
+    return {"verdict": "running", "sentence": sentence, "evidence": []}
+
+
+def _sheet(run: Run, file: str, kind: str) -> dict[str, Any] | None:
+    """Where each tile lies, with the sheet of tiles itself as a data address."""
+    sheet = run.images / file
+    layout = run.image_json(sheet.stem)
+    if not isinstance(layout, dict) or not sheet.exists():
+        return None
+    code = base64.b64encode(sheet.read_bytes()).decode("ascii")
+    return layout | {"sheet": f"data:{kind};base64,{code}"}
+
+
+def _commands(run: Run) -> list[dict[str, str]]:
+    names = {"SHELL": shlex.quote(str(run.path)), "PYTHON": repr(str(run.path))}
+    return [
+        words | {"code": re.sub("SHELL|PYTHON", lambda place: names[place[0]], words["code"])}
+        for words in figures.WORDS["commands"]
+    ]
+
+
+def _finite(value: Json) -> Json:
+    """The same value with null for what JSON cannot say: NaN and the infinities."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _harmless(value: Json) -> str:
+    """JSON that no HTML parser takes for markup; json itself escapes all that is not ASCII."""
+    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)
+
+
+def _file(name: str) -> str:
+    return resources.files("selfsight.report").joinpath(name).read_text("utf-8")

@@ -1,0 +1,174 @@
+const STATES = {
+  learning: ["✓", "Learning"],
+  collapsed: ["✕", "Collapsed"],
+  unclear: ["?", "Unclear"],
+  running: ["…", "Not finished"],
+};
+
+function body(id) {
+  return document.querySelector(`#${id} .body`);
+}
+
+function showHead() {
+  document.getElementById("title").textContent = report.title;
+  const { recipe, seconds } = report;
+  const data = recipe.data?.name ?? recipe.data?.source ?? recipe.data;
+  const facts = [recipe.method?.name, recipe.backbone?.name, typeof data === "object" ? null : data];
+  if (recipe.epochs) facts.push(`${number(recipe.epochs)} epochs`);
+  if (recipe.batch_size) facts.push(`${number(recipe.batch_size)} images per step`);
+  if (seconds !== null) {
+    const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.round(seconds % 60)];
+    facts.push(h ? `${h} h ${m} min` : m ? `${m} min ${s} s` : `${s} s`);
+  }
+  const known = facts.filter((fact) => fact !== null && fact !== undefined);
+  document.getElementById("facts").append(...known.map((fact) => make("span", {}, String(fact))));
+}
+
+function showVerdict(host) {
+  const { verdict, sentence, evidence } = report.verdict;
+  const [sign, word] = STATES[verdict] ?? ["?", verdict];
+  const card = make("div", { class: `verdict ${STATES[verdict] ? verdict : "unclear"}` },
+    make("p", { class: "state" }, make("span", { "aria-hidden": "true" }, sign), word),
+    make("p", { class: "sentence" }, sentence));
+  host.append(card);
+  if (!evidence.length) {
+    const later = verdict === "running" ? "The evidence is weighed when the run ends; until then, look at the curves."
+      : "No single numbers were kept with this verdict.";
+    return host.append(missing(later));
+  }
+  const heads = ["Evidence", "Value", "Expected", "What it says"];
+  const rows = evidence.map((row) => make("tr", {}, make("th", { scope: "row" }, number(row.name)),
+    ...["value", "expected", "says"].map((key, i) => make("td", { "data-head": heads[i + 1] }, number(row[key])))));
+  host.append(make("table", { class: "evidence" },
+    make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
+    make("tbody", {}, ...rows)));
+}
+
+/** What training gave, in a sentence, where there is something to compare with. */
+function gain() {
+  const value = (key) => report.bars.find((bar) => bar.key === key)?.value;
+  for (const [key, name] of [["knn", "kNN"], ["linear", "linear-probe"]]) {
+    const [after, before] = [value(`${key}_accuracy`), value(`${key}_untrained_accuracy`)];
+    if (after === undefined || before === undefined) continue;
+    const [verb, more] = after >= before ? ["raised", "above"] : ["lowered", "below"];
+    return `Training ${verb} ${name} accuracy from ${percent(before)} to ${percent(after)}: `
+      + `${(100 * Math.abs(after - before)).toFixed(1)} points ${more} the untrained network.`;
+  }
+  return null;
+}
+
+function showFigures(host) {
+  const { bars, label_free: free } = report;
+  if (!bars.length && !free.length) {
+    host.append(missing("Nothing has been measured yet. With labeled images, run the `selfsight evaluate` "
+      + "command at the end of this page; without labels it still compares with the untrained network."));
+  }
+  if (gain()) host.append(make("p", { class: "gain" }, gain()));
+  if (bars.length) {
+    const list = make("ul", { class: "bars", "aria-label": "Accuracies" });
+    for (const bar of bars) {
+      const fillBar = make("i", {});
+      fillBar.style.width = `${clamp(100 * bar.value, 0, 100)}%`;
+      list.append(make("li", { class: bar.ours ? "ours" : "" },
+        make("span", { class: "what" }, bar.name, make("small", {}, bar.says)),
+        make("span", { class: "track", "aria-hidden": "true" }, fillBar),
+        make("b", {}, percent(bar.value))));
+    }
+    host.append(make("p", { class: "small" }, "Share of test images named rightly; longer is better. "
+      + "Labels are used only for these measurements, never in training."), list);
+  }
+  if (free.length) {
+    const rows = free.map((row) => {
+      const better = row.untrained === null || row.compare ? null
+        : row.better === "higher" ? row.trained > row.untrained : row.trained < row.untrained;
+      const mark = row.compare ?? (better === null ? "" : better ? "✓ better" : "✕ not better");
+      return make("tr", {}, make("th", { scope: "row" }, row.name, make("small", {}, `${row.says}; ${row.better} is better`)),
+        make("td", { "data-head": "After training" }, show(row.trained, row.unit)),
+        make("td", { "data-head": "Untrained network" }, show(row.untrained, row.unit)),
+        make("td", { "data-head": "Compared", class: better === null ? "" : better ? "good" : "poor" }, mark));
+    });
+    const heads = ["Measure without labels", "After training", "Untrained network", "Compared"];
+    host.append(make("table", { class: "evidence free" },
+      make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
+      make("tbody", {}, ...rows)));
+  }
+  if (Object.keys(report.results).length) {
+    host.append(make("details", {}, make("summary", {}, "Every result and its settings"), nested(report.results, {})));
+  }
+}
+
+/** A nested value as one table: indented keys, values, and reasons where there are any. */
+function nested(value, reasons) {
+  const rows = [];
+  const used = new Set();
+  const plain = (inner) => inner === null || typeof inner !== "object" || !Object.keys(inner).length
+    || (Array.isArray(inner) && inner.every((one) => one === null || typeof one !== "object"));
+  const line = (key, depth, text, reason) => {
+    const row = make("tr", { class: text === null ? "branch" : "" }, make("th", { scope: "row" }, key),
+      make("td", { class: "value" }, text ?? ""), make("td", { class: "reason" }, reason ?? ""));
+    row.style.setProperty("--depth", depth);
+    rows.push(row);
+  };
+  const walk = (branch, path, depth) => {
+    for (const [key, inner] of Object.entries(branch)) {
+      const here = path ? `${path}.${key}` : key;
+      if (Object.hasOwn(reasons, here)) used.add(here);
+      const reason = used.has(here) ? String(reasons[here]) : null;
+      const name = Array.isArray(branch) ? `${Number(key) + 1}` : key;
+      if (plain(inner)) {
+        const text = Array.isArray(inner) ? inner.map((one) => one ?? "none").join(", ") || "none" : inner;
+        line(name, depth, typeof text === "object" ? "none" : String(text), reason);
+      } else {
+        line(name, depth, null, reason);
+        walk(inner, here, depth + 1);
+      }
+    }
+  };
+  walk(value, "", 0);
+  for (const key of Object.keys(reasons)) if (!used.has(key)) line(key, 0, "", String(reasons[key]));
+  const why = Object.keys(reasons).length > 0;
+  const heads = why ? ["Setting", "Value", "Why"] : ["Name", "Value"];
+  return make("table", { class: why ? "nested" : "nested plain" },
+    make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
+    make("tbody", {}, ...rows));
+}
+
+async function copy(text, code) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    getSelection().selectAllChildren(code); // refused: at least leave it marked for Ctrl+C
+    return document.execCommand("copy");
+  }
+}
+
+function showRecipe(host) {
+  const { recipe, reasons, versions, commands } = report;
+  host.append(Object.keys(recipe).length ? nested(recipe, reasons) : missing("recipe.json is empty."));
+  if (Object.keys(versions).length) host.append(make("h3", {}, "Versions"), nested(versions, {}));
+  host.append(make("h3", {}, "What to do next"));
+  for (const { says, code } of commands) {
+    const block = make("code", {}, code);
+    const act = button("Copy", async () => {
+      act.textContent = (await copy(code, block)) ? "Copied" : "Press Ctrl+C";
+      setTimeout(() => (act.textContent = "Copy"), 1500);
+    });
+    act.setAttribute("aria-label", `Copy: ${says}`);
+    host.append(make("p", { class: "says" }, says), make("div", { class: "command" }, make("pre", { tabindex: "0" }, block), act));
+  }
+}
+
+for (const [id, part] of [
+  ["verdict", showHead],
+  ["verdict", showVerdict],
+  ["figures", showFigures],
+  ["curves", (host) => showCurves(host, report.curves)],
+  ["features", (host) => showFeatures(host, report.features)],
+  ["views", (host) => showViews(host, report.sheets.views)],
+  ["map", (host) => showMap(host, report.sheets.map)],
+  ["neighbors", (host) => showNeighbors(host, report.sheets.neighbors)],
+  ["recipe", showRecipe],
+]) {
+  guard(body(id), () => part(body(id)));
+}

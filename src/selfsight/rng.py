@@ -1,0 +1,142 @@
+"""Numbers that depend on what they are for, not on when or where they are drawn.
+
+Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") written in int64
+tensor operations, and on CUDA devices in one kernel that gives the same bits. A number is a pure
+function of (key, image index, column, `at`): batch splits, workers, processes and restarts cannot
+change it.
+"""
+
+import hashlib
+import importlib.util
+import math
+import os
+import shutil
+from functools import cache
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+Key = tuple[int, int]
+
+MASK = 0xFFFFFFFF
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+
+
+def key(seed: int, *words: int | str) -> Key:
+    """Two 32-bit words made from a seed and what the numbers are for."""
+    digest = hashlib.blake2b(repr((int(seed), *words)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+# What torch.compiler.assume_constant_result does, without the seconds that importing a compiler
+# would add to every command: words are hashed while tracing.
+key._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def philox(key: Key, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Four 32-bit words (held in int64) for each counter of four 32-bit words."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        # With 2**32 taken from the multiplier, and so one factor from the upper half, no signed
+        # product overflows: compiled C++ may take an overflow for impossible and drop a mask.
+        p0, p1 = c0 * (MULTIPLIERS[0] - 2**32), c2 * (MULTIPLIERS[1] - 2**32)
+        c0, c1, c2, c3 = (
+            ((p1 >> 32) + c2) ^ c1 ^ k0,
+            p1 & MASK,
+            ((p0 >> 32) + c0) ^ c3 ^ k1,
+            p0 & MASK,
+        )
+        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
+    return c0, c1, c2, c3
+
+
+def bits(
+    key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
+) -> Int64[Tensor, "n count"]:
+    """`count` words in [0, 2**32) for each index; `at` is a step, an epoch or zero."""
+    if _in_one_launch(index):
+        from selfsight.triton_helpers.philox import launch  # needs Triton, which CPU builds lack
+
+        return launch(key, index, count, at, torch.int64)
+    blocks = -(-count // 4)
+    column = torch.arange(blocks, device=index.device).expand(len(index), blocks)
+    row = index[:, None].expand_as(column)
+    moment = torch.zeros_like(column) + (at & MASK)
+    words = philox(key, (row & MASK, (row >> 32) & MASK, column, moment))
+    return torch.stack(words, dim=-1).reshape(len(index), 4 * blocks)[:, :count]
+
+
+def uniform(
+    key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
+) -> Float64[Tensor, "n count"]:
+    """`count` numbers in [0, 1) for each index."""
+    if _in_one_launch(index):
+        from selfsight.triton_helpers.philox import launch
+
+        return launch(key, index, count, at, torch.float64)
+    return bits(key, index, count, at).double() * 2.0**-32
+
+
+def normal(
+    key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
+) -> Float64[Tensor, "n count"]:
+    """`count` standard normal numbers for each index (Box and Muller)."""
+    half = -(-count // 2)
+    u = uniform(key, index, 2 * half, at)
+    radius = (-2 * torch.log(u[:, :half] + 2.0**-33)).sqrt()
+    angle = 2 * math.pi * u[:, half:]
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :count]
+
+
+def permutation(
+    key: Key, n: int, at: int | Tensor = 0, device: torch.device | str | None = None
+) -> Int64[Tensor, " n"]:
+    """A permutation of a batch, by sorting."""
+    draws = bits(key, torch.arange(n, device=device), 1, at)[:, 0]
+    return torch.sort(draws, stable=True).indices
+
+
+def shuffled(key: Key, n: int, position: Int64[Tensor, " m"], at: int = 0) -> Int64[Tensor, " m"]:
+    """Which of n images stands at each position of a shuffled order that is never stored.
+
+    A Feistel network permutes the next power of four; positions that land outside n walk on.
+    """
+    half = max(1, -(-max(n - 1, 1).bit_length() // 2))
+    rounds = [int(k) for k in bits(key, torch.arange(6), 1, at)[:, 0]]
+    x = _feistel(position, rounds, half)
+    while len(outside := (x >= n).nonzero()[:, 0]):
+        x[outside] = _feistel(x[outside], rounds, half)
+    return x
+
+
+def _in_one_launch(index: Tensor) -> bool:
+    """Whether Triton's kernel draws; torch's compiler makes one of the operations by itself."""
+    return index.device.type == "cuda" and not torch.compiler.is_compiling() and has_triton()
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed and finds the C compiler with which it builds its launches."""
+    compilers = (os.environ.get("CC", ""), "gcc", "clang")
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
+
+
+def _feistel(x: Tensor, rounds: list[int], half: int) -> Tensor:
+    """A permutation of the numbers of 2 * half bits."""
+    side = (1 << half) - 1
+    left, right = x >> half, x & side
+    for k in rounds:
+        left, right = right, left ^ (_mix(right + k) & side)
+    return (left << half) | right
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Scramble 32 bits (the finalizer of MurmurHash3)."""
+    x = x & MASK
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & MASK
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & MASK
+    return x ^ (x >> 16)

@@ -1,0 +1,1 @@
+"""A run from start to verdict: begin, resume, evaluate, compare, judge."""

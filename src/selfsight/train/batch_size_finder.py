@@ -1,0 +1,54 @@
+"""Which batch fits in the device's memory, found by trying."""
+
+import gc
+from dataclasses import replace
+
+import torch
+
+from selfsight import rng
+from selfsight.errors import UserError
+from selfsight.methods import DataFacts, Moment
+from selfsight.recipe import Recipe
+from selfsight.train.pretrain import build
+from selfsight.train.step import DTYPES
+
+
+def fitting(recipe: Recipe, device: torch.device) -> Recipe:
+    """The recipe with its batch halved until a step fits."""
+    while recipe.batch_size > 2:
+        recipe = replace(recipe, batch_size=recipe.batch_size // 2)
+        if _fits(recipe, device):
+            return recipe
+    raise UserError(
+        "Not even a batch of 2 fits in the memory of this device. Use a smaller backbone "
+        "(--backbone.name resnet18) or smaller views."
+    )
+
+
+def _fits(recipe: Recipe, device: torch.device) -> bool:
+    """Whether one step with made-up images passes."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    index = torch.arange(recipe.batch_size, device=device)
+    try:
+        method = build(recipe, device, DataFacts(len(index), 2))
+        views = [
+            rng.uniform(rng.key(0, "memory", i), index, recipe.data.channels * view.size**2)
+            .float()
+            .view(len(index), recipe.data.channels, view.size, view.size)
+            for i, view in enumerate(recipe.views)
+        ]
+        at = Moment(
+            step=torch.tensor(0, device=device),
+            index=index,
+            seed=recipe.seed,
+            total_steps=1,
+            steps_per_epoch=1,
+        )
+        with torch.autocast(
+            device.type, DTYPES[recipe.precision], enabled=recipe.precision != "float32"
+        ):
+            method(views, at).loss.backward()
+    except torch.OutOfMemoryError:
+        return False
+    return True

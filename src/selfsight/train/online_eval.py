@@ -1,0 +1,41 @@
+"""A linear classifier trained beside the method on detached features: it cannot touch it."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from selfsight.train.grad_scaler import take
+
+
+class Probe:
+    """Says, batch by batch, how well the labels can be read off the features."""
+
+    def __init__(self, dim: int, num_classes: int, device: torch.device) -> None:
+        self.layer = nn.Sequential(nn.BatchNorm1d(dim, affine=False), nn.Linear(dim, num_classes))
+        self.layer.to(device)
+        on_gpu = device.type == "cuda"
+        self.optimizer = torch.optim.Adam(
+            self.layer.parameters(), lr=1e-3, fused=on_gpu, capturable=on_gpu
+        )
+
+    def update(
+        self, features: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], lost: Float[Tensor, ""]
+    ) -> Float[Tensor, ""]:
+        """Guess first, then learn unless the step was `lost`; the share of right guesses."""
+        logits = self.layer(features.detach().float())
+        self.optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(logits, labels).backward()
+        take(self.optimizer, lost)
+        return (logits.argmax(dim=1) == labels).float().mean()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"layer": self.layer.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        self.layer.load_state_dict(saved["layer"])
+        self.optimizer.load_state_dict(saved["optimizer"])

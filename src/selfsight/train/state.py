@@ -1,0 +1,41 @@
+"""What training changes, and all that a checkpoint holds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from selfsight.methods import Method
+from selfsight.optim import load_state
+from selfsight.train.grad_scaler import Guard
+from selfsight.train.online_eval import Probe
+
+
+@dataclass
+class State:
+    """Exactly what a checkpoint holds; `step` is also the data cursor."""
+
+    method: Method
+    optimizer: torch.optim.Optimizer
+    guard: Guard
+    probe: Probe | None = None
+    step: int = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values only, so that it loads without running code."""
+        return {
+            "method": self.method.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "guard": self.guard.state_dict(),
+            "probe": self.probe.state_dict() if self.probe else None,
+            "step": self.step,
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        self.method.load_state_dict(saved["method"])
+        load_state(self.optimizer, saved["optimizer"])
+        self.guard.load_state_dict(saved["guard"])
+        if self.probe and saved["probe"]:
+            self.probe.load_state_dict(saved["probe"])
+        self.step = saved["step"]

@@ -1,0 +1,134 @@
+"""The augmentation recipes of the papers, as tuples of views.
+
+Values and their order are those of the official code: facebookresearch/moco (v1, v2; also SimSiam,
+JCL and Fast-MoCo), google-research/simclr, google-deepmind/deepmind-research byol/,
+facebookresearch/moco-v3, barlowtwins, vicreg and swav. Interpolation is bilinear where the code
+keeps torchvision's default, bicubic where it says so (SimCLR, BYOL, Barlow Twins, VICReg).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from selfsight.errors import UserError
+from selfsight.views.spec import Interpolation, View
+
+FLIP_FIRST = ("flip", "jitter", "gray", "blur", "solarize")
+FLIP_LAST = ("jitter", "gray", "blur", "solarize", "flip")
+GRAY_FIRST = ("gray", "jitter", "flip")
+BLUR_BEFORE_GRAY = ("jitter", "blur", "gray", "flip")
+
+
+def moco_v1(size: int = 224) -> tuple[View, ...]:
+    """InstDisc and MoCo v1: gray before a strong jitter that is always applied, no blur."""
+    view = View(
+        size=size, jitter=(0.4, 0.4, 0.4, 0.4), jitter_p=1.0, gray=0.2, blur=0.0, order=GRAY_FIRST
+    )
+    return (view, view)
+
+
+def moco_v2(
+    size: int = 224, *, interpolation: Interpolation = "bilinear", num_views: int = 2
+) -> tuple[View, ...]:
+    """MoCo v2 and SimSiam; JCL with more views; Fast-MoCo with bicubic."""
+    _check_count("num_views", num_views)
+    return (View(size=size, interpolation=interpolation, order=FLIP_LAST),) * num_views
+
+
+def simclr(size: int = 224, *, strength: float = 1.0) -> tuple[View, ...]:
+    """SimCLR; strength scales the jitter (1 for ImageNet, 0.5 for CIFAR-10)."""
+    if not 0 <= strength <= 2.5:
+        raise UserError(f"strength is {strength}: give 0 to 2.5, above which hue would pass 0.5.")
+    view = View(
+        size=size,
+        scale=(0.08, 1.0),
+        interpolation="bicubic",
+        jitter=(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength),
+        blur_kernel=0.1,
+        order=FLIP_FIRST,
+    )
+    return (view, view)
+
+
+def byol(size: int = 224, *, min_scale: float = 0.08) -> tuple[View, ...]:
+    """BYOL: the first view is always blurred, the second seldom, but sometimes solarized.
+
+    Brightness multiplies, as in torchvision; BYOL's own code adds.
+    """
+    view = View(
+        size=size,
+        scale=(min_scale, 1.0),
+        interpolation="bicubic",
+        jitter=(0.4, 0.4, 0.2, 0.1),
+        blur=1.0,
+        blur_kernel=0.1,
+        order=FLIP_FIRST,
+    )
+    return (view, replace(view, blur=0.1, solarize=0.2))
+
+
+def moco_v3(size: int = 224, *, min_scale: float = 0.2) -> tuple[View, ...]:
+    """BYOL's pair as MoCo v3 has it: flipped last; min_scale 0.2 for ResNet, 0.08 for ViT."""
+    first, second = (
+        replace(v, interpolation="bilinear", blur_kernel=None, order=FLIP_LAST)
+        for v in byol(size, min_scale=min_scale)
+    )
+    return (first, second)
+
+
+def barlow_twins(size: int = 224) -> tuple[View, ...]:
+    """BYOL's pair as Barlow Twins and VICReg have it: with PIL's wide blur."""
+    first, second = (replace(v, blur_kernel=None) for v in byol(size))
+    return (first, second)
+
+
+def msbreg(size: int = 224, *, num_views: int = 2) -> tuple[View, ...]:
+    """MSBReg: every view always blurred and sometimes solarized."""
+    _check_count("num_views", num_views)
+    return (replace(barlow_twins(size)[0], solarize=0.2, interpolation="bilinear"),) * num_views
+
+
+def simo(size: int = 224) -> tuple[View, ...]:
+    """SiMo: MoCo v2's numbers, but blurred before gray."""
+    first, second = (replace(v, order=BLUR_BEFORE_GRAY) for v in moco_v2(size))
+    return (first, second)
+
+
+def swav(
+    size: int = 224,
+    *,
+    small_size: int | None = None,
+    counts: tuple[int, int] = (2, 6),
+    scales: tuple[tuple[float, float], tuple[float, float]] = ((0.14, 1.0), (0.05, 0.14)),
+) -> tuple[View, ...]:
+    """SwAV's multi-crop: SimCLR's colors on a few large crops and several small ones.
+
+    The small crops are 3/7 as wide by default: 96 pixels beside 224.
+    """
+    large = replace(simclr(size)[0], scale=scales[0], interpolation="bilinear", blur_kernel=None)
+    small = replace(large, size=small_size or max(1, size * 3 // 7), scale=scales[1])
+    for count in counts:
+        _check_count("counts", count)
+    return (large,) * counts[0] + (small,) * counts[1]
+
+
+def without_blur(views: tuple[View, ...]) -> tuple[View, ...]:
+    """The same views unblurred, as papers do for images of 32 pixels."""
+    return tuple(replace(v, blur=0.0) for v in views)
+
+
+PRESETS: dict[str, Callable[..., tuple[View, ...]]] = {
+    "moco_v1": moco_v1,
+    "moco_v2": moco_v2,
+    "simclr": simclr,
+    "byol": byol,
+    "moco_v3": moco_v3,
+    "barlow_twins": barlow_twins,
+    "msbreg": msbreg,
+    "simo": simo,
+    "swav": swav,
+}
+
+
+def _check_count(name: str, count: int) -> None:
+    if count < 1:
+        raise UserError(f"{name} is {count}. Ask for 1 view or more.")

@@ -1,0 +1,209 @@
+"""What a view is, as data: every number that decides how an image is cropped and changed."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from selfsight.errors import UserError, nearest
+
+Interpolation = Literal["bilinear", "bicubic"]
+INTERPOLATIONS = ("bilinear", "bicubic")
+
+# Statistics of ImageNet, used by every published recipe here.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+# The operations between the crop, which is always first, and normalization, which is always last.
+OPERATIONS = (
+    "flip",
+    "jitter",
+    "gray",
+    "blur",
+    "solarize",
+    "rotate",
+    "cutout",
+    "sobel",
+    "noise",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A random crop, the changes made to it with some probability, and their order."""
+
+    size: int = 224
+    scale: tuple[float, float] = (0.2, 1.0)  # share of the image's area
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width over height
+    interpolation: Interpolation = "bilinear"
+    flip: float = 0.5
+    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
+    """Brightness, contrast, saturation, hue, in a random order."""
+    jitter_p: float = 0.8
+    gray: float = 0.2
+    blur: float = 0.5
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels of the view
+    blur_kernel: float | None = None
+    """Kernel width as a share of the side; None: three sigma on each side, the reach of PIL's."""
+    solarize: float = 0.0
+    solarize_threshold: float = 0.5
+    rotate: float = 0.0
+    """One, two or three quarter turns."""
+    cutout: float = 0.0
+    cutout_side: float = 0.5
+    """Side of the hole as a share of the view's; its center is anywhere, and the mean fills it."""
+    sobel: float = 0.0
+    noise: float = 0.0
+    noise_sigma: float = 0.1
+    order: tuple[str, ...] = OPERATIONS
+    """Between the crop, always first, and normalization, always last."""
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
+
+    def __post_init__(self) -> None:
+        check_size("size", self.size)
+        for name in OPERATIONS:
+            _check_share("jitter_p" if name == "jitter" else name, self.probability(name))
+        for name in ("solarize_threshold", "cutout_side"):
+            _check_share(name, getattr(self, name))
+        _check_range("scale", self.scale, highest=1.0)
+        _check_range("ratio", self.ratio)
+        _check_range("blur_sigma", self.blur_sigma)
+        check_interpolation(self.interpolation)
+        check_statistics(self.mean, self.std)
+        if len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5:
+            raise UserError(
+                f"jitter is {self.jitter}, but it holds brightness, contrast, saturation and hue, "
+                "each 0 or more and hue at most 0.5. Write four such numbers."
+            )
+        if self.blur_kernel is not None and not 0 < self.blur_kernel <= 1:
+            raise UserError(
+                f"blur_kernel is {self.blur_kernel}, but it is a share of the view's side. "
+                "Give a number above 0 and up to 1, or None for three sigma on each side."
+            )
+        if not self.noise_sigma >= 0:
+            raise UserError(f"noise_sigma is {self.noise_sigma}. Give a number of 0 or more.")
+        self._check_order()
+
+    def probability(self, operation: str) -> float:
+        """How often an operation is applied; 0 means that its work is left out wholly."""
+        if operation == "jitter":
+            return self.jitter_p if any(self.jitter) else 0.0
+        return float(getattr(self, operation))
+
+    def _check_order(self) -> None:
+        for name in self.order:
+            if name not in OPERATIONS:
+                raise UserError(
+                    f'order names "{name}", which is no operation.{nearest(name, OPERATIONS)} '
+                    f"Known: {', '.join(OPERATIONS)}; the crop is always first and normalization "
+                    "always last."
+                )
+        if len(set(self.order)) != len(self.order):
+            raise UserError(f"order is {self.order}: name each operation once.")
+        for name in OPERATIONS:
+            if self.probability(name) > 0 and name not in self.order:
+                raise UserError(
+                    f"{name} has probability {self.probability(name)} but order does not say when. "
+                    f'Add "{name}" to order, or set its probability to 0.'
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Center:
+    """The view for evaluation: short side resized to `resize`, then the middle `size` pixels."""
+
+    size: int = 224
+    resize: int = 256
+    interpolation: Interpolation = "bilinear"
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
+
+    def __post_init__(self) -> None:
+        check_size("size", self.size)
+        check_interpolation(self.interpolation)
+        check_statistics(self.mean, self.std)
+        if self.resize < self.size:
+            raise UserError(
+                f"resize is {self.resize}, but the crop of {self.size} pixels must fit in it. "
+                f"Raise resize to {self.size} or more, or lower size."
+            )
+
+
+AnyView = TypeVar("AnyView", View, Center)
+
+
+def for_channels(view: AnyView, channels: int) -> AnyView:
+    """The same view for images with this many channels.
+
+    Saturation, hue and gray need red, green and blue, and fall to 0 for any other number.
+    Statistics given for another number of channels are averaged into one that serves all.
+    """
+    changes: dict[str, Any] = {}
+    if len(view.mean) not in (1, channels):
+        changes["mean"] = (sum(view.mean) / len(view.mean),)
+        changes["std"] = (sum(view.std) / len(view.std),)
+    if channels != 3 and isinstance(view, View):
+        changes |= {"jitter": (*view.jitter[:2], 0.0, 0.0), "gray": 0.0}
+    return replace(view, **changes)
+
+
+def check_channels(view: View | Center, channels: int) -> None:
+    """Refuse a view that images with this many channels cannot have."""
+    if len(view.mean) not in (1, channels):
+        raise UserError(
+            f"mean and std have {len(view.mean)} numbers but the images have {channels} "
+            f"channels. Give one number, or {channels}."
+        )
+    if channels == 3 or isinstance(view, Center):
+        return
+    needs = {
+        "jitter's saturation": view.jitter_p * view.jitter[2],
+        "jitter's hue": view.jitter_p * view.jitter[3],
+        "gray": view.gray,
+    }
+    wrong = " and ".join(name for name, value in needs.items() if value > 0)
+    if wrong:
+        raise UserError(
+            f"The view changes colors that the images do not have: they have {channels} "
+            f"channels, and 3 (red, green, blue) are expected. Set {wrong} to 0, or pass the view "
+            f"through for_channels(view, {channels})."
+        )
+
+
+def check_size(name: str, value: int) -> None:
+    """Refuse a side without pixels."""
+    if value < 1:
+        raise UserError(f"{name} is {value}. Give a number of pixels of 1 or more.")
+
+
+def check_interpolation(value: str) -> None:
+    """Refuse an unknown way to resize."""
+    if value not in INTERPOLATIONS:
+        raise UserError(
+            f'interpolation is "{value}", but bilinear or bicubic is expected.'
+            f"{nearest(value, INTERPOLATIONS)}"
+        )
+
+
+def check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
+    """Refuse statistics that cannot normalize."""
+    if len(mean) != len(std) or not mean or not min(std) > 0:
+        raise UserError(
+            f"mean is {tuple(mean)} and std is {tuple(std)}, but one number per channel (or one "
+            "for all) is expected in each, with std above 0. Give as many of each."
+        )
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise UserError(f"{name} is {value}, but it is a share. Give a number from 0 to 1.")
+
+
+def _check_range(name: str, value: Sequence[float], highest: float = math.inf) -> None:
+    if len(value) != 2 or not 0 < value[0] <= value[1] <= highest:
+        up_to = "" if highest == math.inf else f", at most {highest:g}"
+        raise UserError(
+            f"{name} is {tuple(value)}, but a lowest and a highest number above 0{up_to} are "
+            "expected. Write the smaller one first."
+        )

@@ -1,0 +1,1 @@
+"""The operations of `views` as fused Triton kernels, for CUDA."""

@@ -1,5 +1,0 @@
-"""The page a person opens: reads a run folder, imports no torch."""
-
-from sightline.report.page import summary, write
-
-__all__ = ["summary", "write"]

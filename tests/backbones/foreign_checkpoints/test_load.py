@@ -1,0 +1,549 @@
+"""Each project's names around a network of torchvision or timm, which must come out the same."""
+
+import argparse
+import json
+import pathlib
+
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import nn
+from torchvision.models.resnet import BasicBlock
+
+from selfsight.backbones import BackboneConfig
+from selfsight.backbones.foreign_checkpoints.infer import network_for
+from selfsight.backbones.foreign_checkpoints.load import open_backbone
+from selfsight.backbones.foreign_checkpoints.names import flat
+from selfsight.backbones.vit import ViT
+from selfsight.errors import UserError
+from selfsight.views.spec import MEAN, STD
+
+
+def drawn(network, seed=0):
+    """Weights and running statistics that no constructor would give."""
+    g = torch.Generator().manual_seed(seed)
+    for name, value in network.state_dict().items():
+        if value.is_floating_point():
+            value.copy_(torch.randn(value.shape, generator=g) * 0.05 + ("running_var" in name))
+    return network.eval()
+
+
+def resnet(seed=0):
+    return drawn(torchvision.models.resnet.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=3), seed)
+
+
+def under(prefix, weights):
+    return {prefix + name: value for name, value in weights.items()}
+
+
+def numbered(network):
+    """As nn.Sequential of the children numbers them."""
+    return nn.Sequential(*list(network.children())[:-1]).state_dict()
+
+
+def bare(network):
+    return {k: v for k, v in network.state_dict().items() if not k.startswith("fc.")}
+
+
+HEAD = {"0.weight": torch.ones(4, 512), "0.bias": torch.ones(4), "2.weight": torch.ones(2, 4)}
+NET, OTHER = resnet(0), resnet(1)
+SGD = {"state": {0: {"momentum_buffer": torch.zeros(3)}}, "param_groups": [{"lr": 0.1}]}
+
+
+def moco():
+    q = under("module.encoder_q.", bare(NET) | under("fc.", HEAD))
+    k = under("module.encoder_k.", bare(OTHER) | under("fc.", HEAD))
+    queue = {"module.queue": torch.zeros(8, 16), "module.queue_ptr": torch.zeros(1)}
+    return {"epoch": 200, "arch": "resnet50", "state_dict": q | k | queue, "optimizer": SGD}
+
+
+def mocov3():
+    base = under("module.base_encoder.", bare(NET) | under("fc.", HEAD))
+    momentum = under("module.momentum_encoder.", bare(OTHER) | under("fc.", HEAD))
+    rest = under("module.predictor.", HEAD)
+    return {"state_dict": base | momentum | rest, "optimizer": SGD, "scaler": {"scale": 2.0}}
+
+
+def simsiam():
+    encoder = under("module.encoder.", bare(NET) | under("fc.", HEAD))
+    return {"state_dict": encoder | under("module.predictor.", HEAD), "optimizer": SGD}
+
+
+def byol_of_two_networks():
+    """Numbered parts, with the projector's name as that port spells it."""
+    online = under("encoder.", numbered(NET)) | under("projetion.net.", HEAD)
+    target = under("encoder.", numbered(OTHER)) | under("projetion.net.", HEAD)
+    return {
+        "online_network_state_dict": online,
+        "target_network_state_dict": target,
+        "optimizer_state_dict": SGD,
+    }
+
+
+def byol_of_a_learner():
+    online = under("online_encoder.net.", NET.state_dict())
+    target = under("target_encoder.net.", OTHER.state_dict())
+    rest = under("online_predictor.net.", HEAD) | under("online_encoder.projector.", HEAD)
+    return {"state_dict": under("learner.", online | target | rest)}
+
+
+def byol_of_a_backbone():
+    return {
+        "online_backbone": under("module.", bare(NET)),
+        "target_backbone": under("module.", bare(OTHER)),
+    }
+
+
+def swav():
+    head = under("module.projection_head.", HEAD)
+    prototypes = {"module.prototypes.weight": torch.ones(5, 2)}
+    return {"state_dict": under("module.", bare(NET)) | head | prototypes, "optimizer": SGD}
+
+
+def barlow_twins():
+    norm = {"module.bn.running_mean": torch.zeros(4), "module.bn.running_var": torch.ones(4)}
+    model = under("module.backbone.", bare(NET)) | under("module.projector.", HEAD) | norm
+    return {"epoch": 1000, "model": model, "optimizer": SGD}
+
+
+def vicreg():
+    model = under("module.backbone.", bare(NET)) | under("module.projector.", HEAD)
+    return {"epoch": 1000, "model": model, "optimizer": SGD}
+
+
+def fast_moco():
+    """The encoder lists the backbone again, and the teacher too."""
+    own = under("backbone.", numbered(NET)) | under("encoder.0.", numbered(NET))
+    ema = under("bbone_ema.", numbered(OTHER)) | under("encoder_ema.0.", numbered(OTHER))
+    heads = {
+        "encoder.1.linear1.weight": torch.ones(4, 512),
+        "encoder_ema.1.bn1.bias": torch.ones(4),
+    }
+    predictor = {"predictor.layer2.weight": torch.ones(4, 4)}
+    return {"model": under("module.", own | ema | heads | predictor), "last_iter": 3}
+
+
+def dino():
+    """The weights that DINO evaluates are its teacher's."""
+    teacher = under("backbone.", bare(NET)) | under("head.mlp.", HEAD)
+    student = under("module.backbone.", bare(OTHER)) | under("module.head.mlp.", HEAD)
+    loss = {"center": torch.zeros(1, 4)}
+    settings = argparse.Namespace(arch="resnet50")
+    return {"teacher": teacher, "student": student, "dino_loss": loss, "args": settings}
+
+
+def lightly():
+    own, other = under("backbone.", numbered(NET)), under("backbone_momentum.", numbered(OTHER))
+    heads = under("projection_head.layers.", HEAD) | under("prediction_head.layers.", HEAD)
+    return {"state_dict": own | other | heads, "epoch": 3}
+
+
+def solo_learn():
+    own, other = under("backbone.", bare(NET)), under("momentum_backbone.", bare(OTHER))
+    heads = under("projector.", HEAD) | {"classifier.weight": torch.ones(3, 512)}
+    return {"state_dict": own | other | heads | {"queue": torch.zeros(2, 8, 4)}}
+
+
+def vissl():
+    trunk = under("trunk._feature_blocks.", bare(NET))
+    heads = {"heads": under("0.clf.", HEAD)}
+    return {"classy_state_dict": {"base_model": {"model": trunk | heads}}}
+
+
+FILES = {
+    "MoCo v1, MoCo v2 or JCL": (moco, {"momentum encoder", "head", "queue of keys", "optimizer"}),
+    "MoCo v3": (mocov3, {"momentum encoder", "head", "optimizer"}),
+    "SimSiam": (simsiam, {"head", "optimizer"}),
+    "BYOL": (byol_of_two_networks, {"momentum encoder", "head", "optimizer"}),
+    "BYOL, a learner": (byol_of_a_learner, {"momentum encoder", "head"}),
+    "BYOL, a backbone": (byol_of_a_backbone, {"momentum encoder"}),
+    "SwAV": (swav, {"head", "optimizer"}),
+    "Barlow Twins": (barlow_twins, {"head", "not of the backbone", "optimizer"}),
+    "VICReg": (vicreg, {"head", "optimizer"}),
+    "Fast-MoCo": (fast_moco, {"momentum encoder", "the same weights again"}),
+    "DINO": (dino, {"head", "another encoder", "not of the backbone"}),
+    "solo-learn, Lightly or alike": (lightly, {"momentum encoder", "head"}),
+    "solo-learn, Lightly or alike, plain": (solo_learn, {"momentum encoder", "head"}),
+    "VISSL": (vissl, {"head"}),
+}
+
+
+def images(size=64):
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(2))
+
+
+@torch.no_grad()
+def features(network, x):
+    network = nn.Sequential(*list(network.children())[:-1], nn.Flatten())
+    return network(x)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_project_s_checkpoint_gives_the_network_s_features(name, tmp_path):
+    """And every name of the file is in the report once."""
+    made, reasons = FILES[name]
+    torch.save(made(), tmp_path / "checkpoint.pth.tar")
+    backbone, report = open_backbone(str(tmp_path / "checkpoint.pth.tar"))
+    x = images()
+    torch.testing.assert_close(backbone(x), features(NET, x), rtol=1e-5, atol=1e-5)
+    assert not backbone.training
+    assert name.startswith(report.writer) and report.writer
+    assert reasons <= {why for _, why in report.left}
+    assert (report.mean, report.std) == (MEAN, STD)
+    rows = report.table()
+    assert sorted(row["file"] for row in rows if row["file"]) == sorted(flat(made()))
+    assert sorted(row["network"] for row in rows if row["network"]) == sorted(backbone.state_dict())
+    assert all(row["why"] for row in rows if row["what"] in ("left", "missing"))
+    assert f"{len(report.renamed)} renamed" in report.sentence()
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_plain_file_of_torchvision_names_lands_in_our_resnet(suffix, tmp_path):
+    """As Barlow Twins and VICReg publish theirs."""
+    path = tmp_path / f"resnet{suffix}"
+    save_file(NET.state_dict(), path) if suffix == ".safetensors" else torch.save(
+        NET.state_dict(), path
+    )
+    backbone, report = open_backbone(str(path))
+    torch.testing.assert_close(backbone(images()), features(NET, images()))
+    assert set(report.matched) == set(backbone.state_dict())
+    assert sorted(report.left) == [("fc.bias", "head"), ("fc.weight", "head")]
+    assert report.mean is None  # nobody says so
+
+
+def test_half_precision_weights_rise_to_float32(tmp_path):
+    torch.save({k: v.half() for k, v in bare(NET).items()}, tmp_path / "half.pth")
+    backbone, _ = open_backbone(str(tmp_path / "half.pth"))
+    assert backbone.conv1.weight.dtype == torch.float32
+    assert torch.equal(backbone.conv1.weight, NET.conv1.weight.half().float())
+
+
+def test_counters_may_be_missing_and_nothing_else(tmp_path):
+    """Files from before torch 0.4.1 have no counters."""
+    old = {k: v for k, v in bare(NET).items() if not k.endswith("num_batches_tracked")}
+    torch.save(old, tmp_path / "old.pth")
+    backbone, report = open_backbone(str(tmp_path / "old.pth"))
+    torch.testing.assert_close(backbone(images()), features(NET, images()))
+    assert len(report.missing) == len(bare(NET)) - len(old)
+    del old["layer3.0.bn2.bias"]
+    torch.save(old, tmp_path / "part.pth")
+    with pytest.raises(UserError, match=r"lacks 1 weights of .*: layer3.0.bn2.bias"):
+        open_backbone(str(tmp_path / "part.pth"))
+
+
+def test_a_file_that_lacks_a_whole_block_is_no_smaller_network(tmp_path):
+    net = torchvision.models.resnet18(num_classes=3)
+    part = {k: v for k, v in net.state_dict().items() if not k.startswith("layer3.1.")}
+    torch.save(under("module.encoder_q.", part), tmp_path / "part.pth")
+    with pytest.raises(UserError, match=r"2, 2, 1 and 2 blocks.*may be missing"):
+        open_backbone(str(tmp_path / "part.pth"))
+    with pytest.raises(UserError, match=r"lacks 10 weights.*NETWORK=/\S+part.pth$"):
+        open_backbone(f"resnet18={tmp_path / 'part.pth'}")
+
+
+def test_a_vit_that_lacks_its_last_block_is_no_smaller_network(tmp_path):
+    ours = ViT(192, 11, 3, patch=8, image_size=32)
+    torch.save(ours.state_dict(), tmp_path / "vit.pth")
+    with pytest.raises(UserError, match="192 wide with 11 blocks, where such have 12"):
+        open_backbone(str(tmp_path / "vit.pth"))
+
+
+def test_a_weight_without_a_place_is_refused(tmp_path):
+    torch.save(bare(NET) | {"layer2.0.se.fc.weight": torch.ones(3)}, tmp_path / "se.pth")
+    with pytest.raises(UserError, match=r"no place for: layer2.0.se.fc.weight"):
+        open_backbone(str(tmp_path / "se.pth"))
+
+
+@pytest.mark.slow
+def test_a_network_of_other_shapes_is_refused_and_its_name_helps(tmp_path):
+    net = drawn(torchvision.models.resnext50_32x4d(num_classes=3))
+    path = tmp_path / "resnext.pth"
+    torch.save(under("module.", net.state_dict()), path)
+    with pytest.raises(
+        UserError, match=r"other shapes: layer1.0.conv1.weight is \(128, 64, 1, 1\)"
+    ):
+        open_backbone(str(path))
+    backbone, report = open_backbone(f"torchvision:resnext50_32x4d={path}")
+    torch.testing.assert_close(backbone(images()), features(net, images()))
+    assert report.network == "torchvision:resnext50_32x4d" and backbone.dim == 2048
+
+
+def test_two_students_are_a_question_that_part_answers(tmp_path):
+    path = tmp_path / "two.pth"
+    torch.save(under("left.", bare(NET)) | under("right.", bare(OTHER)), path)
+    with pytest.raises(UserError, match=r"several encoders.*'left.', 'right.'.*--part left"):
+        open_backbone(str(path))
+    backbone, _ = open_backbone(str(path), part="right")
+    torch.testing.assert_close(backbone(images()), features(OTHER, images()))
+    with pytest.raises(UserError, match=r'no encoder "rigth".*"right\."'):
+        open_backbone(str(path), part="rigth")
+
+
+def test_the_teacher_may_be_asked_for(tmp_path):
+    torch.save(moco(), tmp_path / "moco.pth")
+    backbone, _ = open_backbone(str(tmp_path / "moco.pth"), part="encoder_k")
+    torch.testing.assert_close(backbone(images()), features(OTHER, images()))
+
+
+def test_names_of_small_image_resnets_are_known(tmp_path):
+    """A first convolution of 3 x 3, and shortcuts called so."""
+    ours = drawn(BackboneConfig(name="resnet10_narrow", stem="lowres").build())
+    renamed = {k.replace("downsample", "shortcut"): v for k, v in ours.state_dict().items()}
+    torch.save(renamed | {"linear.weight": torch.ones(10, 128)}, tmp_path / "cifar.pth")
+    backbone, report = open_backbone(str(tmp_path / "cifar.pth"))
+    torch.testing.assert_close(backbone(images(32)), ours(images(32)))
+    assert report.network == "resnet10_narrow" and "3 x 3" in report.sentence()
+
+
+def test_mocov3_s_vit_lands_in_ours_and_its_positions_are_ours(tmp_path):
+    ours = ViT(128, 2, 2, patch=8, image_size=32)
+    with torch.no_grad():
+        for p in ours.parameters():
+            p.normal_(std=0.1)
+    saved = ours.state_dict() | {"pos_embed": ours.pos_embed} | under("head.", HEAD)
+    file = under("module.base_encoder.", saved) | under("module.momentum_encoder.", saved)
+    torch.save({"state_dict": file}, tmp_path / "vit.pth.tar")
+    backbone, report = open_backbone(str(tmp_path / "vit.pth.tar"))
+    assert isinstance(backbone, ViT) and report.image_size == 32
+    torch.testing.assert_close(backbone(images(32)), ours.eval()(images(32)))
+    assert ("state_dict.module.base_encoder.pos_embed", "pos_embed") in report.renamed
+    assert "sines and cosines" in report.sentence()
+    larger, report = open_backbone(str(tmp_path / "vit.pth.tar"), image_size=64)
+    torch.testing.assert_close(larger(images(64)), ours(images(64)))
+    assert report.image_size == 64
+
+
+def learned_vit(**settings):
+    made = timm.models.vision_transformer.VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=128, depth=2, num_heads=2, num_classes=5, **settings
+    )
+    return drawn(made)
+
+
+@pytest.mark.parametrize("settings", [{}, {"init_values": 0.1}, {"qkv_bias": False}])
+def test_a_vit_with_learned_positions_lands_in_timm_s(settings, tmp_path):
+    net = learned_vit(**settings)
+    torch.save({"teacher": under("backbone.", net.state_dict())}, tmp_path / "vit.pth")
+    backbone, report = open_backbone(str(tmp_path / "vit.pth"))
+    expected = net.forward_head(net.forward_features(images(32)), pre_logits=True)
+    torch.testing.assert_close(backbone(images(32)), expected)
+    assert report.network == "ViT 128 wide" and backbone.dim == 128
+    assert backbone(images(48)).shape == (2, 128)  # positions are resized
+    with pytest.raises(UserError, match="36 pixels do not divide into patches of 8"):
+        backbone(images(36))
+
+
+def test_torchvision_s_vit_has_other_names_and_the_same_features(tmp_path):
+    net = drawn(
+        torchvision.models.VisionTransformer(
+            image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=512
+        )
+    )
+    torch.save(net.state_dict(), tmp_path / "vit.pth")
+    backbone, report = open_backbone(str(tmp_path / "vit.pth"))
+    net.heads = nn.Identity()
+    torch.testing.assert_close(backbone(images(32)), net(images(32)), rtol=1e-4, atol=1e-5)
+    assert ("encoder.layers.encoder_layer_1.ln_2.bias", "blocks.1.norm2.bias") in report.renamed
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (torchvision.models.resnet18, "resnet18"),
+        (torchvision.models.resnet34, "resnet34"),
+        (torchvision.models.resnet50, "resnet50"),
+        (torchvision.models.resnet101, "resnet101"),
+        (BackboneConfig(name="resnet50x2").build, "resnet50x2"),
+        (BackboneConfig(name="resnet50x4").build, "resnet50x4"),
+        (BackboneConfig(name="vit_s16").build, "vit_s16"),
+        (BackboneConfig(name="vit_b16").build, "vit_b16"),
+        (BackboneConfig(name="vit_l7").build, "vit_l7"),
+        (BackboneConfig(name="vit_h14").build, "vit_h14"),
+        (BackboneConfig(name="vit_bn_s16").build, "vit_bn_s16"),
+    ],
+)
+def test_shapes_alone_tell_the_architecture(make, name):
+    with torch.device("meta"):
+        weights = make().state_dict()
+        network, facts, _ = network_for("file", weights, None)
+    assert facts["network"] == name
+    shapes = {k: v.shape for k, v in network.state_dict().items()}
+    assert shapes == {k: v.shape for k, v in weights.items() if not k.startswith("fc.")}
+
+
+def test_a_named_timm_network_takes_a_file(tmp_path):
+    net = drawn(timm.create_model("mobilenetv3_small_050", num_classes=4))
+    path = tmp_path / "mobile.safetensors"
+    save_file(under("backbone.", net.state_dict()), path)
+    backbone, report = open_backbone(f"timm:mobilenetv3_small_050={path}")
+    expected = net.forward_head(net.forward_features(images()), pre_logits=True)
+    torch.testing.assert_close(backbone(images()), expected)
+    assert {why for _, why in report.left} == {"head"}
+
+
+def test_timm_s_published_weights_are_loaded_by_timm(tmp_path, monkeypatch):
+    net = drawn(timm.create_model("mobilenetv3_small_050"))
+    torch.save(net.state_dict(), tmp_path / "weights.pth")
+    create = timm.create_model
+
+    def from_file(name, pretrained=False, **settings):
+        overlay = {"file": str(tmp_path / "weights.pth")} if pretrained else {}
+        return create(name, pretrained, pretrained_cfg_overlay=overlay, **settings)
+
+    monkeypatch.setattr(timm, "create_model", from_file)
+    backbone, report = open_backbone("timm:mobilenetv3_small_050")
+    expected = net.forward_head(net.forward_features(images()), pre_logits=True)
+    torch.testing.assert_close(backbone(images()), expected)
+    assert report.image_size == 224 and len(report.mean) == 3
+    assert report.matched and not report.left
+    assert open_backbone("timm:mobilenetv3_small_050", image_size=64)[1].image_size == 64
+
+
+def test_torchvision_s_published_weights_land_in_our_resnet(tmp_path, monkeypatch):
+    """From where torch keeps what it has fetched."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    (tmp_path / "hub/checkpoints").mkdir(parents=True)
+    net = drawn(torchvision.models.resnet18())
+    url = torchvision.models.get_model_weights("resnet18").DEFAULT.url
+    torch.save(net.state_dict(), tmp_path / "hub/checkpoints" / url.rsplit("/")[-1])
+    backbone, report = open_backbone("torchvision:resnet18")
+    torch.testing.assert_close(backbone(images()), features(net, images()))
+    assert report.network == "resnet18" and report.writer == "torchvision"
+    assert (report.image_size, report.mean, report.std) == (224, MEAN, STD)
+
+
+@pytest.mark.parametrize(
+    ("name", "dim"),
+    [
+        ("mobilenet_v3_small", 1024),
+        pytest.param("swin_t", 768, marks=pytest.mark.slow),
+        pytest.param("googlenet", 1024, marks=pytest.mark.slow),
+    ],
+)
+def test_a_torchvision_classifier_gives_what_its_last_layer_reads(name, dim, tmp_path):
+    with torch.device("meta"):
+        net = torchvision.models.get_model(
+            name, **({"init_weights": False} if name == "googlenet" else {})
+        )
+    last = [m for m in net.modules() if isinstance(m, nn.Linear)][-1]
+    weights = {k: torch.full(v.shape, 0.01) for k, v in net.state_dict().items()}
+    torch.save({k: v.to(net.state_dict()[k].dtype) for k, v in weights.items()}, tmp_path / "w.pth")
+    backbone, _ = open_backbone(f"torchvision:{name}={tmp_path / 'w.pth'}")
+    assert backbone(images()).shape == (2, dim)
+    assert dim == last.in_features
+
+
+def test_weights_that_cannot_be_fetched_are_a_sentence(tmp_path, monkeypatch):
+    def no_network(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
+    with pytest.raises(UserError, match=r"could not be fetched \(no route to host\).*=FILE"):
+        open_backbone("torchvision:resnet18")
+
+
+def test_a_run_folder_gives_its_student(tmp_path):
+    config = BackboneConfig(name="resnet8_narrow", image_size=32)
+    student = drawn(config.build())
+    view = {"size": 32, "mean": [0.5], "std": [0.2]}
+    backbone_settings = {"name": "resnet8_narrow", "image_size": 32}
+    recipe = {"method": {"name": "moco"}, "backbone": backbone_settings, "views": [view]}
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        open_backbone(str(tmp_path))
+    teacher = drawn(config.build(), 1)
+    method = under("student.backbone.", student.state_dict())
+    method |= under("teacher.net.backbone.", teacher.state_dict())
+    method |= under("student.projector.", HEAD) | {"queue.keys": torch.zeros(4, 4)}
+    (tmp_path / "checkpoints").mkdir()
+    torch.save({"method": method, "step": 7}, tmp_path / "checkpoints/last.pt")
+    backbone, report = open_backbone(str(tmp_path))
+    torch.testing.assert_close(backbone(images(32)), student(images(32)))
+    assert (report.image_size, report.mean, report.std) == (32, (0.5,), (0.2,))
+    assert {why for _, why in report.left} >= {"momentum encoder", "head", "not a weight"}
+    same, _ = open_backbone(str(tmp_path / "checkpoints/last.pt"))
+    assert torch.equal(same(images(32)), backbone(images(32)))
+
+
+def test_a_run_s_checkpoint_away_from_its_recipe_is_refused_where_shapes_do_not_tell(tmp_path):
+    """Its stem may halve the image or not, and the weights are the same."""
+    student = BackboneConfig(name="resnet8_narrow", image_size=32).build()
+    method = under("student.backbone.", student.state_dict())
+    torch.save({"method": method}, tmp_path / "last.pt")
+    with pytest.raises(UserError, match="Give the run folder"):
+        open_backbone(str(tmp_path / "last.pt"))
+
+
+def test_a_run_with_a_network_from_outside_is_opened_only_on_trust(tmp_path):
+    settings = {"name": "tests.methods.small:Tiny", "image_size": 32}
+    recipe = {"method": {"name": "moco"}, "backbone": settings, "views": [{"size": 32}]}
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    with pytest.raises(
+        UserError, match=r'network "tests.methods.small:Tiny" from outside.*trust=True'
+    ):
+        open_backbone(str(tmp_path))
+
+
+class Outsider:
+    """Something that only running code could read."""
+
+
+def test_a_file_with_code_in_it_is_read_only_on_trust(tmp_path):
+    path = tmp_path / "code.pth"
+    torch.save({"state_dict": bare(NET), "args": Outsider()}, path)
+    with pytest.raises(UserError, match=r"more than weights \(.*Outsider.*\).*trust=True"):
+        open_backbone(str(path))
+    backbone, report = open_backbone(str(path), trust=True)
+    torch.testing.assert_close(backbone(images()), features(NET, images()))
+    assert ("args", "not a weight") in report.left
+
+
+def test_a_path_in_a_file_needs_no_trust_when_it_is_plain_settings(tmp_path):
+    path = tmp_path / "settings.pth"
+    torch.save({"model": bare(NET), "args": argparse.Namespace(lr=0.1)}, path)
+    assert open_backbone(str(path))[1].left == (("args", "not a weight"),)
+    torch.save({"model": bare(NET), "args": pathlib.PurePosixPath("a")}, path)
+    with pytest.raises(UserError, match="more than weights"):
+        open_backbone(str(path))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("resnet50", 'names a network without weights.*"torchvision:resnet50"'),
+        ("nowhere.pth", "no file or run folder"),
+        ("timm:resnet_50", 'has no model "resnet_50".*Did you mean'),
+        ("torchvision:resnet5", 'no classifier "resnet5".*Did you mean "resnet50"'),
+        ("resnet50=nowhere.pth", "There is no file nowhere.pth"),
+    ],
+)
+def test_a_word_that_means_nothing_is_a_sentence(word, message):
+    with pytest.raises(UserError, match=message):
+        open_backbone(word)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("byol.pkl", b"x", "JAX"),
+        ("broken.pth", b"not a file of weights", "more than weights|cannot be read"),
+        ("broken.safetensors", b"x", "cannot be read as a file of weights"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_sentence(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        open_backbone(str(tmp_path / name))
+
+
+def test_a_file_without_a_known_network_asks_for_its_name(tmp_path):
+    torch.save({"a.weight": torch.ones(2)}, tmp_path / "some.pth")
+    with pytest.raises(UserError, match=r"no ResNet and no ViT .* timm:NAME="):
+        open_backbone(str(tmp_path / "some.pth"))
+    with pytest.raises(UserError, match="nothing that looks like resnet18"):
+        open_backbone(f"resnet18={tmp_path / 'some.pth'}")
+    with pytest.raises(UserError, match=r"without a recipe\.json"):
+        open_backbone(str(tmp_path))

@@ -1,0 +1,199 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torchvision
+
+from selfsight.data import open_source, splits_of
+from selfsight.data.sources.folder import files_under
+from selfsight.errors import UserError
+from tests.data.made import parquet, pixels, png, write
+
+
+def read_all(source):
+    return [source.read(i) for i in range(len(source))]
+
+
+def test_a_folder_is_read_at_any_depth_in_order(tmp_path):
+    for i, name in enumerate(["b/deep/er/1.png", "a 2.PNG", "ü/ñ x.jpeg", ".hidden/4.png"]):
+        write(tmp_path / name, pixels(seed=i))
+    write(tmp_path / "b/.5.png", pixels())
+    (tmp_path / "notes.txt").write_text("no image")
+    source = open_source(tmp_path)
+    assert list(source.names) == ["a 2.PNG", "b/deep/er/1.png", "ü/ñ x.jpeg"]
+    assert source.labels is None
+    assert read_all(source) == [png(pixels(seed=i)) for i in (1, 0, 2)]
+
+
+def test_links_are_followed_and_a_loop_ends(tmp_path):
+    write(tmp_path / "else/1.png", pixels())
+    (tmp_path / "here").mkdir()
+    os.symlink(tmp_path / "else", tmp_path / "here/link")
+    os.symlink(tmp_path / "here", tmp_path / "here/loop")
+    assert files_under(tmp_path / "here") == ["link/1.png"]
+
+
+def test_labels_are_the_first_sub_folders(tmp_path):
+    for name in ["cat/x/1.png", "cat/2.png", "dog/1.png"]:
+        write(tmp_path / name, pixels())
+    source = open_source(tmp_path, labels=True)
+    assert source.class_names == ("cat", "dog")
+    assert source.labels.tolist() == [0, 0, 1]
+
+
+def test_images_outside_class_folders_are_left_out_with_a_note(tmp_path):
+    for name in ["cat/1.png", "dog/1.png", "stray.png"]:
+        write(tmp_path / name, pixels())
+    source = open_source(tmp_path, labels=True)
+    assert list(source.names) == ["cat/1.png", "dog/1.png"]
+    assert "1 of 3" in source.notes[0]
+
+
+def test_train_and_val_folders_are_splits(tmp_path):
+    for name in ["train/cat/1.png", "train/dog/1.png", "val/dog/2.png"]:
+        write(tmp_path / name, pixels())
+    assert splits_of(tmp_path) == ("train", "test")
+    assert list(open_source(tmp_path).names) == ["cat/1.png", "dog/1.png"]
+    assert list(open_source(tmp_path, split="test").names) == ["dog/2.png"]
+    assert open_source(tmp_path, split="train", labels=True).class_names == ("cat", "dog")
+
+
+def test_a_folder_without_splits_has_none(tmp_path):
+    write(tmp_path / "train/1.png", pixels())
+    assert splits_of(tmp_path) == ()
+    with pytest.raises(UserError, match='no split "test"'):
+        open_source(tmp_path, split="test")
+
+
+def test_a_list_names_files_beside_it(tmp_path):
+    write(tmp_path / "in side/1.png", pixels(seed=1))
+    write(tmp_path / "2.png", pixels(seed=2))
+    (tmp_path / "list.txt").write_text("2.png\tdog\n\nin side/1.png\tcat\n")
+    source = open_source(tmp_path / "list.txt")
+    assert read_all(source) == [png(pixels(seed=2)), png(pixels(seed=1))]
+    assert (source.class_names, source.labels.tolist()) == (("cat", "dog"), [1, 0])
+
+
+def test_numbers_as_classes_are_sorted_as_numbers(tmp_path):
+    (tmp_path / "list.txt").write_text("a.png\t10\nb.png\t2\n")
+    assert open_source(tmp_path / "list.txt").class_names == ("2", "10")
+
+
+def test_a_pattern_gives_the_images_it_matches(tmp_path):
+    for name in ["a1.png", "a2.png", "b1.png"]:
+        write(tmp_path / name, pixels())
+    source = open_source(f"{tmp_path}/a*.png")
+    assert [Path(n).name for n in source.names] == ["a1.png", "a2.png"]
+
+
+def test_listed_classes_are_kept_and_renumbered(tmp_path):
+    for name in ["n01/1.png", "n02/1.png", "n03/1.png"]:
+        write(tmp_path / "data" / name, pixels())
+    (tmp_path / "keep").write_text("n03 a fish\nN01\nn99\n")
+    source = open_source(tmp_path / "data", labels=True, classes=tmp_path / "keep")
+    assert source.class_names == ("n01", "n03")
+    assert list(source.names) == ["n01/1.png", "n03/1.png"]
+    assert source.labels.tolist() == [0, 1]
+    assert "n99" in source.notes[0]
+
+
+def test_a_class_is_found_by_any_of_its_names(tmp_path):
+    names = ("tench, Tinca tinca", "goldfish")
+    file = parquet(tmp_path / "x.parquet", [pixels(), pixels(seed=1)], [0, 1], names)
+    (tmp_path / "keep").write_text("Tinca tinca\n")
+    assert open_source(file, classes=tmp_path / "keep").class_names == names[:1]
+
+
+def test_torchvision_sets_come_by_name():
+    source = open_source("torchvision:FakeData")
+    assert len(source) == 1000
+    expected = np.asarray(torchvision.datasets.FakeData()[3][0])
+    np.testing.assert_array_equal(source.read(3), expected)
+
+
+def test_a_torchvision_set_on_disk_is_read(tmp_path):
+    raw = tmp_path / "MNIST/raw"
+    raw.mkdir(parents=True)
+    for kind, count in (("train", 5), ("t10k", 3)):
+        images = bytes([0, 0, 8, 3]) + b"".join(n.to_bytes(4, "big") for n in (count, 28, 28))
+        (raw / f"{kind}-images-idx3-ubyte").write_bytes(images + bytes(range(count)) * 784)
+        labels = bytes([0, 0, 8, 1]) + count.to_bytes(4, "big")
+        (raw / f"{kind}-labels-idx1-ubyte").write_bytes(labels + bytes(range(count)))
+    word = f"torchvision:MNIST@{tmp_path}"
+    assert splits_of(word) == ("train", "test")
+    source = open_source(word, split="test")
+    assert (len(source), source.labels.tolist()) == (3, [0, 1, 2])
+    assert source.read(0).shape == (28, 28, 1) and source.class_names[1] == "1 - one"
+    assert len(open_source(word)) == 5
+
+
+def make_nothing(folder):
+    (folder / "empty").mkdir()
+
+
+def make_texts(folder):
+    for i in range(3):
+        (folder / f"{i}.{'csv' if i else 'txt'}").write_text("x")
+
+
+def make_heic(folder):
+    (folder / "1.heic").write_bytes(b"x")
+
+
+def make_flat(folder):
+    write(folder / "1.png", pixels())
+
+
+REFUSED = {
+    "missing": (make_flat, "{}/1.pgn", {}, ['no file or folder "', "Did you mean", "1.png"]),
+    "near a built-in": (None, "shape", {}, ['Did you mean "shapes"?']),
+    "empty folder": (make_nothing, "{}/empty", {}, ["holds no images: it is empty"]),
+    "no images": (make_texts, "{}", {}, ["3 files, none an image: .csv, .txt"]),
+    "empty list": (lambda f: (f / "l.txt").write_text("\n"), "{}/l.txt", {}, ["is empty", "PATH"]),
+    "single image": (make_flat, "{}/1.png", {}, ["is a single image"]),
+    "other file": (lambda f: (f / "a.zip").write_text(""), "{}/a.zip", {}, ['".zip" file']),
+    "pattern": (None, "{}/*.parquet", {}, ["matches nothing"]),
+    "no sub-folders": (make_flat, "{}", {"labels": True}, ["no sub-folders", "CLASS/image"]),
+    "split of a list": (
+        lambda f: (f / "l.txt").write_text("a.png"),
+        "{}/l.txt",
+        {"split": "test"},
+        ["is not divided"],
+    ),
+    "unlabeled list": (
+        lambda f: (f / "l.txt").write_text("a.png"),
+        "{}/l.txt",
+        {"labels": True},
+        ["has no labels"],
+    ),
+    "unknown split": (None, "digits", {"split": "tset"}, ["train and test"]),
+    "unknown set": (None, "torchvision:cifar1O", {}, ['Did you mean "CIFAR10"?']),
+    "absent set": (None, "torchvision:CIFAR10@{}", {}, ["nothing is downloaded", "download=True"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_mistake_is_told_in_a_sentence(case, tmp_path):
+    make, word, settings, said = REFUSED[case]
+    if make:
+        make(tmp_path)
+    with pytest.raises(UserError) as error:
+        open_source(word.format(tmp_path), **settings)
+    for part in said:
+        assert part in str(error.value)
+
+
+def test_heic_alone_is_refused_with_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr("selfsight.data.sources.folder.heic_readable", lambda: False)
+    make_heic(tmp_path)
+    with pytest.raises(UserError, match=r"All 1 images .*selfsight\[heic\]"):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "said"), [("n99\n", "lists no class"), ("", "It is empty")])
+def test_a_list_without_known_classes_is_refused(text, said, tmp_path):
+    write(tmp_path / "data/n01/1.png", pixels())
+    (tmp_path / "keep").write_text(text)
+    with pytest.raises(UserError, match=said):
+        open_source(tmp_path / "data", classes=tmp_path / "keep")

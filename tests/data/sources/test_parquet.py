@@ -1,0 +1,173 @@
+import itertools
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from selfsight.data import Loader, open_source, splits_of
+from selfsight.data.sources import parquet as parquets
+from selfsight.data.stream import Streamed
+from selfsight.errors import UserError
+from tests.data.made import parquet, pixels, png
+
+MANY = [pixels(seed=i) for i in range(300)]
+
+
+def numbers(source):
+    known = {png(x): i for i, x in enumerate(MANY)}
+    return [known[source.read(i)] for i in range(len(source))]
+
+
+def test_a_file_gives_its_rows_names_and_classes(tmp_path):
+    file = parquet(tmp_path / "x.parquet", MANY[:3], [1, 0, 1], ["cat", "dog"])
+    source = open_source(file)
+    assert numbers(source) == [0, 1, 2]
+    assert list(source.names) == ["0.png", "1.png", "2.png"]
+    assert (source.class_names, source.labels.tolist()) == (("cat", "dog"), [1, 0, 1])
+
+
+def test_a_plain_binary_column_without_labels(tmp_path):
+    source = open_source(parquet(tmp_path / "x.parquet", MANY[:2], plain=True))
+    assert numbers(source) == [0, 1] and source.labels is None
+    assert list(source.names) == ["x.parquet#0", "x.parquet#1"]
+
+
+def test_words_as_labels_are_numbered(tmp_path):
+    source = open_source(parquet(tmp_path / "x.parquet", MANY[:3], ["b", "a", "b"]))
+    assert (source.class_names, source.labels.tolist()) == (("a", "b"), [1, 0, 1])
+
+
+def test_labels_of_minus_one_are_no_labels(tmp_path):
+    source = open_source(parquet(tmp_path / "x.parquet", MANY[:2], [-1, -1], ["a"]))
+    assert source.labels is None
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "mixed"])
+def test_any_order_over_files_and_row_groups(order, tmp_path):
+    parquet(tmp_path / "b.parquet", MANY[200:], row_group_size=7)
+    parquet(tmp_path / "a.parquet", MANY[:200], row_group_size=150)
+    source = open_source(f"{tmp_path}/*.parquet")
+    rows = np.arange(300)
+    if order != "rising":
+        rows = rows[::-1] if order == "falling" else np.random.default_rng(0).permutation(300)
+    rows = rows[:: 1 if order == "rising" else 5]
+    assert all(source.read(int(i)) == png(MANY[i]) for i in rows)
+
+
+def test_a_folder_of_files_has_the_splits_in_their_names(tmp_path):
+    parquet(tmp_path / "data/train-00000-of-00002.parquet", MANY[:2])
+    parquet(tmp_path / "data/train-00001-of-00002.parquet", MANY[2:4])
+    parquet(tmp_path / "data/test-00000-of-00001.parquet", MANY[4:5])
+    assert splits_of(tmp_path) == ("train", "test")
+    assert numbers(open_source(tmp_path)) == [0, 1, 2, 3]
+    assert numbers(open_source(tmp_path, split="test")) == [4]
+
+
+def test_a_folder_of_files_without_splits_is_read_whole(tmp_path):
+    parquet(tmp_path / "part-1.parquet", MANY[2:3])
+    parquet(tmp_path / "part-0.parquet", MANY[:2])
+    assert splits_of(tmp_path) == ()
+    assert numbers(open_source(tmp_path)) == [0, 1, 2]
+
+
+def test_a_file_without_images_names_its_columns(tmp_path):
+    pq.write_table(pa.table({"text": ["a"], "size": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(UserError, match="no image column; its columns are text, size"):
+        open_source(tmp_path / "x.parquet")
+
+
+def test_files_of_different_sets_are_refused(tmp_path):
+    parquet(tmp_path / "a.parquet", MANY[:1], [0], ["cat"])
+    parquet(tmp_path / "b.parquet", MANY[:1], [0], ["dog"])
+    with pytest.raises(UserError, match="do not belong together"):
+        open_source(tmp_path)
+
+
+def test_what_is_no_parquet_is_refused(tmp_path):
+    Path(tmp_path / "x.parquet").write_text("no")
+    with pytest.raises(UserError, match="not a Parquet file"):
+        open_source(tmp_path / "x.parquet")
+
+
+def test_a_label_beyond_the_class_names_is_refused(tmp_path):
+    with pytest.raises(UserError, match="goes up to 3, but the file names only 1"):
+        open_source(parquet(tmp_path / "x.parquet", MANY[:1], [3], ["cat"]))
+
+
+@pytest.fixture
+def rows_read(monkeypatch):
+    """How many rows each reading of row groups gave."""
+    read, counts = pq.ParquetFile.read_row_groups, []
+
+    def counted(self, *args, **settings):
+        table = read(self, *args, **settings)
+        counts.append(table.num_rows)
+        return table
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
+    return counts
+
+
+GROUPS = {
+    "a small first file": [[10], [100, 100]],
+    "a first group that fits no other": [[20], [30] * 10],
+    "a smaller last group in each file": [[32, 32, 32, 9], [32, 32, 5], [32, 32, 32, 32, 17]],
+    "any": [[7, 31, 12, 40], [25, 25, 3, 1, 38], [], [18]],
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_each_row_group_is_read_once_an_epoch(name, tmp_path, rows_read):
+    schema, small = pa.schema([("image", pa.binary())]), png(pixels(2, 2))
+    for i, groups in enumerate(GROUPS[name]):
+        with pq.ParquetWriter(tmp_path / f"{i}.parquet", schema) as out:
+            for rows in groups:
+                out.write_table(pa.table({"image": [small] * rows}, schema))
+    source = open_source(tmp_path)
+    sizes = [rows for groups in GROUPS[name] for rows in groups]
+    assert len(source) == sum(sizes)
+    loader = Loader(Streamed(source, store_size=2, channels=3, workers=1), batch_size=16, seed=0)
+    list(itertools.islice(loader.batches(0), loader.steps_per_epoch))
+    assert sorted(rows_read) == sorted(sizes)
+
+
+def test_rows_of_uneven_groups_come_as_they_were_written(tmp_path):
+    parquet(tmp_path / "a.parquet", MANY[:30], list(range(30)), row_group_size=12)
+    parquet(tmp_path / "b.parquet", MANY[30:50], list(range(30, 50)), row_group_size=7)
+    source = open_source(tmp_path)
+    assert source.shards.tolist() == [0, 12, 24, 30, 37, 44, 50]
+    streamed = Streamed(source, store_size=16, channels=3, workers=1)
+    for raw in itertools.islice(Loader(streamed, batch_size=10, seed=0).batches(0), 10):
+        assert torch.equal(raw.labels, raw.index)
+        for i, one in zip(raw.index.tolist(), raw.images.padded(), strict=True):
+            assert np.array_equal(one.permute(1, 2, 0), MANY[i])
+    assert streamed.skipped == []
+
+
+@pytest.mark.parametrize("groups", [None, 0])
+def test_no_row_is_no_image(groups, tmp_path):
+    empty = pa.table({"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())})
+    with pq.ParquetWriter(tmp_path / "x.parquet", empty.schema) as out:
+        if groups is not None:
+            out.write_table(empty)
+    with pytest.raises(UserError, match="has no images"):
+        open_source(tmp_path / "x.parquet")
+
+
+def test_files_are_opened_several_at_once_and_share_their_class_names(tmp_path, monkeypatch):
+    for i in range(4):
+        parquet(tmp_path / f"{i}.parquet", MANY[i : i + 1], [i], [f"class {k}" for k in range(4)])
+    footer, met, made = parquets._footer, threading.Barrier(4, timeout=20), []
+
+    def together(*args):
+        met.wait()
+        made.append(footer(*args))
+        return made[-1]
+
+    monkeypatch.setattr(parquets, "_footer", together)
+    assert open_source(tmp_path).labels.tolist() == [0, 1, 2, 3]
+    assert len({id(one.columns.class_names) for one in made}) == 1

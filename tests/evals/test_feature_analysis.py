@@ -1,0 +1,163 @@
+"""The analysis of features, from made images."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from selfsight.errors import UserError
+from selfsight.evals.feature_analysis import Analysis
+from selfsight.evals.spectrum import alignment, effective_rank
+from selfsight.methods import METHODS
+from selfsight.nn import Backbone, Encoder, Teacher
+from selfsight.run_folder import Run, read_json
+from selfsight.views import View
+from tests.evals.small import VIEWS, Means, bright, from_pixels
+from tests.methods.small import Tiny, make
+
+STILL = View(size=8, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)
+NUMBERS = {
+    "feature_std",
+    "effective_rank",
+    "lidar",
+    "alpha",
+    "alignment",
+    "uniformity",
+    "similarity",
+    "variance",
+}
+BOUNDS = {"information_bound", "gradient_norm", "gradient_norm_std", "gradient_norm_bound"}
+
+
+def analysis(**settings):
+    return Analysis(**{"images": bright(40), "views": VIEWS, "num_views": 4} | settings)
+
+
+def encoder():
+    torch.manual_seed(0)
+    return Encoder(Tiny(), nn.Linear(12, 5))
+
+
+def test_a_backbone_gives_its_own_numbers_and_a_student_its_projector_s_too():
+    assert set(analysis()(Means())) == NUMBERS
+    both = {*NUMBERS, *(f"projector_{name}" for name in NUMBERS), *BOUNDS}
+    assert set(analysis(views=(View(size=16),))(encoder())) == both
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_whole_method_can_be_looked_at_and_is_left_as_it_was(name):
+    method = make(name).train()
+    before = {k: v.clone() for k, v in method.state_dict().items()}
+    found = analysis(views=(View(size=16),), limit=12)(method)
+    assert all(math.isfinite(found[name]) for name in ("lidar", "projector_lidar", *BOUNDS))
+    assert method.training
+    assert all(torch.equal(v, before[k]) for k, v in method.state_dict().items())
+
+
+def test_views_that_change_nothing_agree_wholly():
+    found = analysis(views=(STILL,))(Means())
+    assert found["similarity"] == pytest.approx(1) and found["variance"] == pytest.approx(0)
+    assert found["alignment"] == pytest.approx(0, abs=1e-10)
+
+
+def test_similarity_and_variance_keep_jcl_s_identity():
+    for network, prefix, dim in ((Means(), "", 3), (encoder(), "projector_", 5)):
+        found = analysis(views=(View(size=16),))(network)
+        assert found[prefix + "similarity"] + dim * found[prefix + "variance"] == pytest.approx(1)
+
+
+def test_numbers_are_the_pure_functions_of_the_rows():
+    setting = analysis()
+    rows = setting.embed(Means())
+    assert rows.backbone.shape == (40, 4, 3) and rows.projector is None
+    found = setting(Means())
+    assert found["effective_rank"] == effective_rank(rows.backbone[:, 0]).item()
+    assert found["alignment"] == alignment(rows.backbone[:, 0], rows.backbone[:, 1]).item()
+
+
+def test_keys_are_the_teacher_s():
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.student = encoder()
+            self.teacher = Teacher(self.student)
+            nn.init.zeros_(self.teacher.net.projector.weight)
+
+    setting = analysis(views=(View(size=16),))
+    pair = Pair()
+    rows = setting.embed(pair)
+    torch.testing.assert_close(rows.keys, pair.teacher.net.projector.bias.expand_as(rows.keys))
+    own = setting.embed(pair.student)
+    torch.testing.assert_close(own.keys, own.projector[:, 1])
+
+
+def test_numbers_depend_on_the_seed_and_not_on_the_batch():
+    one, two = analysis(batch_size=7)(Means()), analysis(batch_size=40)(Means())
+    assert one == pytest.approx(two, rel=1e-4, nan_ok=True)
+    assert analysis(seed=1)(Means())["alignment"] != pytest.approx(one["alignment"], rel=1e-4)
+
+
+def test_results_and_figures_are_written(tmp_path):
+    run = Run(Path(tmp_path))
+    numbers = analysis(views=(View(size=16),), num_negatives=(8, 500)).write(run, encoder())
+    saved = run.result("analysis")
+    assert saved["lidar"] == numbers["lidar"]
+    assert saved["settings"]["num_negatives"] == [8, 39]
+    figures = read_json(run.images / "analysis.json")
+    assert sum(figures["projector"]["similarity"]["counts"]) == 40
+    rows = [(g["num_negatives"], g["alpha"]) for g in figures["gradients"]]
+    assert rows == [(8, None), (8, 65536.0), (39, None), (39, 65536.0)]
+    assert all(g["mean"] <= g["bound"] for g in figures["gradients"])
+
+
+def test_a_number_that_does_not_exist_is_written_as_none(tmp_path):
+    run = Run(Path(tmp_path))
+    analysis().write(run, Means())  # three directions have no decay from the third on
+    assert run.result("analysis")["alpha"] is None
+
+
+def in_processes(count):
+    torch.manual_seed(0)
+
+    class Net(Backbone):
+        dim = 16
+
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Flatten(), nn.Linear(192, 16))
+
+        def forward(self, x):
+            return self.net(x)
+
+    return Analysis(images=bright(count), views=VIEWS, num_views=3, batch_size=4, shared=True)(
+        Net()
+    )
+
+
+@pytest.mark.parametrize("count", [10, 13])
+def test_two_processes_find_what_one_finds(count, two_processes):
+    alone = in_processes(count)
+    for found in two_processes(in_processes, count):
+        assert found == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"images": from_pixels(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))}, "1 images"),
+        ({"num_views": 1}, "num_views is 1"),
+        ({"temperature": 0.0}, "Both must be above 0"),
+    ],
+)
+def test_what_cannot_be_analyzed_is_a_sentence(settings, message):
+    with pytest.raises(UserError, match=message):
+        analysis(**settings)
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_what_the_cpu_finds():
+    setting = analysis(views=(View(size=16),))
+    here, there = setting(encoder()), setting(encoder().cuda())
+    assert there == pytest.approx(here, rel=1e-2, abs=1e-3)

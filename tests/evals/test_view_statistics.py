@@ -1,0 +1,134 @@
+"""JCL's figure 3 and EqCo's figures 1 and 4, from their equations."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from selfsight.evals.view_statistics import (
+    histogram,
+    information_bound,
+    logged_information,
+    query_gradients,
+    similarity_and_variance,
+)
+from selfsight.methods.mocov3 import MoCoV3Config
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("n", "m", "d"), [(5, 2, 3), (7, 9, 16), (1, 32, 128)])
+def test_similarity_and_d_times_variance_sum_to_one(n, m, d):
+    similarity, variance = similarity_and_variance(random(n, m, d) + 1)
+    torch.testing.assert_close(similarity + d * variance, torch.ones(n, dtype=torch.float64))
+
+
+def test_similarity_is_the_mean_over_all_pairs_and_variance_that_of_the_covariance():
+    views = random(3, 4, 5)
+    similarity, variance = similarity_and_variance(views)
+    for i, z in enumerate(F.normalize(views, dim=2)):
+        assert similarity[i].item() == pytest.approx((z @ z.T).mean().item())
+        assert variance[i].item() == pytest.approx(
+            torch.cov(z.T, correction=0).diagonal().mean().item()
+        )
+
+
+def test_views_that_are_one_point_have_similarity_one():
+    similarity, variance = similarity_and_variance(torch.ones(2, 6, 4))
+    assert similarity.tolist() == pytest.approx([1, 1])
+    assert variance.tolist() == pytest.approx([0, 0])
+
+
+def by_autograd(q, keys, i, num_negatives, temperature, alpha):
+    """Equation 1 with the margin of equation 5, and its gradient."""
+    n = len(q)
+    q = F.normalize(q, dim=1)[i].clone().requires_grad_()
+    keys = F.normalize(keys, dim=1)
+    negatives = [keys[(i + j) % n] for j in range(1, num_negatives + 1)]
+    margin = temperature * math.log(alpha / num_negatives)
+    s0 = ((q @ keys[i] - margin) / temperature).exp()
+    loss = -(s0 / (s0 + sum((q @ k / temperature).exp() for k in negatives))).log()
+    loss.backward()
+    return q.grad.norm().item(), loss.item()
+
+
+@pytest.mark.parametrize("alpha", [None, 65536.0])
+@pytest.mark.parametrize("num_negatives", [1, 4, 9])
+def test_gradients_are_those_of_equation_1(num_negatives, alpha):
+    q, keys = random(10, 6), random(10, 6, seed=1)
+    found = query_gradients(q, keys, num_negatives=num_negatives, temperature=0.2, alpha=alpha)
+    for i in range(10):
+        norm, loss = by_autograd(q, keys, i, num_negatives, 0.2, alpha or num_negatives)
+        assert found.norm[i].item() == pytest.approx(norm)
+        assert found.loss[i].item() == pytest.approx(loss)
+
+
+def test_no_gradient_is_above_its_bound():
+    q, keys = random(200, 4), random(200, 4, seed=1)
+    for alpha in (None, 1.0, 4096.0):
+        found = query_gradients(q, keys, num_negatives=64, temperature=0.1, alpha=alpha)
+        assert bool((found.norm <= found.bound + 1e-12).all())
+        assert bool((found.bound <= 2 / 0.1).all())
+
+
+def test_the_bound_is_reached_where_all_negatives_are_opposite():
+    """The triangle inequality is an equality when negatives point away from the positive."""
+    keys = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    found = query_gradients(keys, keys, num_negatives=1, temperature=0.5)
+    torch.testing.assert_close(found.norm, found.bound)
+
+
+def test_with_eqco_s_rule_the_gradients_depend_less_on_the_number_of_negatives():
+    """Figure 4: without the rule they grow with K, with it they stay."""
+    keys = F.normalize(random(600, 32), dim=1)
+    q = F.normalize(keys + 0.1 * random(600, 32, seed=1), dim=1)
+
+    def ratio(alpha):
+        few, many = (
+            query_gradients(q, keys, num_negatives=k, temperature=0.2, alpha=alpha).norm.mean()
+            for k in (16, 512)
+        )
+        return (many / few).item()
+
+    assert ratio(None) > 2
+    assert ratio(512.0) == pytest.approx(1, abs=0.1)
+
+
+def test_the_information_bound_of_a_guess_is_zero_and_of_no_loss_is_all():
+    assert information_bound(math.log(257), num_negatives=256) == pytest.approx(0)
+    assert information_bound(0.0, num_negatives=256) == pytest.approx(math.log(257))
+    assert information_bound(1.0, num_negatives=16, alpha=65536.0) == pytest.approx(
+        math.log(1 + 16 * math.exp(math.log(65536 / 16))) - 1
+    )
+
+
+def test_the_information_bound_over_training_is_the_gain_over_a_guess():
+    assert logged_information("moco", 0.2, chance=5.5, loss=3.5) == 2.0
+    assert logged_information("barlow_twins", 1.0, chance=None, loss=3.5) is None
+    assert logged_information("swav", 0.1, chance=5.5, loss=3.5) is None  # codes, not keys
+
+
+def test_a_guess_tells_nothing_and_mocov3s_scale_does_not_matter():
+    """Its loss is 4 x temperature x InfoNCE, and so is what a guess gives."""
+    for temperature in (0.2, 1.0):
+        chance = MoCoV3Config(temperature=temperature).chance_loss(256)
+        tell = partial(logged_information, "mocov3", temperature, chance=chance)
+        assert tell(loss=chance) == 0
+        assert tell(loss=0.0) == pytest.approx(math.log(256))
+
+
+def test_a_histogram_counts_everything_once():
+    values = torch.tensor([0.0, 0.1, 0.1, 0.99, 1.0, 1.7])
+    found = histogram(values, low=0.0, high=1.0, bins=10)
+    assert found["counts"] == [1, 2, 0, 0, 0, 0, 0, 0, 0, 3]
+    assert len(found["edges"]) == 11 and found["edges"][-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("num_negatives", [0, 10])
+def test_more_negatives_than_images_are_refused(num_negatives):
+    with pytest.raises(ValueError, match="10 images give 1 to 9"):
+        query_gradients(random(10, 2), random(10, 2), num_negatives=num_negatives, temperature=1.0)

@@ -1,0 +1,288 @@
+"""Parameter groups, scaling, rates and the settings' checks."""
+
+import contextlib
+import copy
+import dataclasses
+import json
+import math
+
+import jaxtyping
+import pytest
+import torch
+from torch import nn
+
+from selfsight.errors import UserError
+from selfsight.optim import (
+    OPTIMS,
+    Optim,
+    Schedule,
+    build,
+    clip_gradients,
+    load_state,
+    set_lr,
+    table,
+)
+from tests.optim.calls import Calls
+
+
+@pytest.fixture
+def network():
+    """A layer, a norm, a frozen layer and a predictor."""
+    parts = {
+        "layer": nn.Linear(3, 4),
+        "norm": nn.BatchNorm1d(4),
+        "frozen": nn.Linear(4, 4).requires_grad_(False),
+        "predictor": nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)),
+    }
+    return nn.ModuleDict(parts)
+
+
+def make(network, config, batch_size=512):
+    return build(config, network.named_parameters(), batch_size=batch_size)
+
+
+def rows(network, config, batch_size=512):
+    return {row["label"]: row for row in table(make(network, config, batch_size))}
+
+
+def test_lars_neither_decays_nor_adapts_biases_and_norms(network):
+    shown = rows(network, OPTIMS["lars"])
+    assert list(shown) == [
+        "network weights",
+        "network biases and norms",
+        "predictor weights",
+        "predictor biases and norms",
+    ]
+    assert [r["parameters"] for r in shown.values()] == [12, 4 + 8, 8, 2 + 4]
+    assert [r["tensors"] for r in shown.values()] == [1, 3, 1, 3]
+    assert [r["weight_decay"] for r in shown.values()] == [1e-6, 0.0, 1e-6, 0.0]
+    assert [r["adapt"] for r in shown.values()] == [True, False, True, False]
+
+
+def test_sgd_decays_everything_as_moco_does(network):
+    shown = rows(network, OPTIMS["sgd"])
+    assert {label: r["parameters"] for label, r in shown.items()} == {
+        "network": 24,
+        "predictor": 14,
+    }
+    assert {r["weight_decay"] for r in shown.values()} == {1e-4}
+
+
+@pytest.mark.parametrize("name", OPTIMS)
+def test_each_trainable_parameter_is_in_one_group_and_no_frozen_one_is(network, name):
+    optimizer = make(network, OPTIMS[name])
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    trainable = [p for p in network.parameters() if p.requires_grad]
+    assert sorted(map(id, held)) == sorted(map(id, trainable))
+    for p in trainable:
+        p.grad = torch.ones_like(p)
+    before = [p.clone() for p in network.parameters()]
+    optimizer.step()
+    moved = [not torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True)]
+    assert moved == [p.requires_grad for p in network.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("scale", "lr"), [("linear", 0.3 * 4096 / 256), ("sqrt", 0.3 * math.sqrt(4096)), ("none", 0.3)]
+)
+def test_the_rate_scales_with_the_batch(network, scale, lr):
+    config = Optim(lr=0.3, scale=scale)
+    assert rows(network, config, 4096)["network"]["lr"] == pytest.approx(lr)
+
+
+def test_simclr_s_two_scalings_agree_at_4096(network):
+    linear = rows(network, Optim(lr=0.3), 4096)["network"]["lr"]
+    root = rows(network, Optim(lr=0.075, scale="sqrt"), 4096)["network"]["lr"]
+    assert linear == pytest.approx(root)
+
+
+def test_a_constant_predictor_neither_warms_up_nor_falls(network):
+    config = Optim(lr=0.05, predictor_lr="constant", schedule=Schedule(warmup_epochs=1.0))
+    optimizer = make(network, config)
+    seen = []
+    for step in (0, 10, 55, 100):
+        main = set_lr(optimizer, config, step=step, steps_per_epoch=10, epochs=10, batch_size=512)
+        seen.append([group["lr"] for group in optimizer.param_groups])
+        assert main == seen[-1][0]
+    assert [s[0] for s in seen] == pytest.approx([0.0, 0.1, 0.05, 0.0])
+    assert [s[1] for s in seen] == pytest.approx([0.1] * 4)
+    assert [row["schedule"] for row in table(optimizer)] == ["main", "constant"]
+
+
+def test_barlow_twins_gives_biases_a_rate_of_their_own(network):
+    config = dataclasses.replace(OPTIMS["lars"], lr=0.2, lr_1d=0.0048)
+    optimizer = make(network, config, 2048)
+    set_lr(optimizer, config, step=10, steps_per_epoch=1, epochs=1000, batch_size=2048)
+    rates = {group["label"]: group["lr"] for group in optimizer.param_groups}
+    assert rates["network weights"] == pytest.approx(0.2 * 8)
+    assert rates["network biases and norms"] == pytest.approx(0.0048 * 8)
+
+
+def test_a_rate_on_the_device_is_filled_in_place(network):
+    config = Optim()
+    optimizer = make(network, config)
+    rate = torch.tensor(0.0)
+    optimizer.param_groups[0]["lr"] = rate
+    set_lr(optimizer, config, step=0, steps_per_epoch=1, epochs=10, batch_size=512)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.06)
+
+
+@pytest.mark.parametrize(("clip", "length"), [(None, 3.0), (1.0, 1.0), (5.0, 3.0)])
+def test_clipping_shortens_the_whole_gradient(clip, length):
+    weights = {"a": nn.Parameter(torch.zeros(2, 2)), "predictor.b": nn.Parameter(torch.zeros(5, 1))}
+    optimizer = build(Optim(clip=clip), weights.items(), batch_size=256)
+    for p in weights.values():
+        p.grad = torch.ones_like(p)
+    had = clip_gradients(optimizer, Optim(clip=clip))
+    assert (had is None) if clip is None else (had.item() == pytest.approx(3.0))
+    grads = torch.cat([p.grad.flatten() for p in weights.values()])
+    assert grads.norm().item() == pytest.approx(length, rel=1e-5)
+
+
+FUSED = [*OPTIMS.values(), Optim(nesterov=True), Optim(name="lars", flavor="fastmoco")]
+
+
+def steps(network, optimizer, config, count, read=Calls):
+    """Steps with gradients of their own, as the loop takes them, none of which reads a number."""
+    for step in range(count):
+        for i, p in enumerate(p for p in network.parameters() if p.requires_grad):
+            p.grad = torch.sin(torch.arange(p.numel()) + i + step).view(p.shape)
+        with read():
+            set_lr(optimizer, config, step=step, steps_per_epoch=2, epochs=30, batch_size=512)
+            clip_gradients(optimizer, config)
+            optimizer.step()
+    return [p.detach() for p in network.parameters()]
+
+
+@pytest.mark.parametrize("config", FUSED, ids=lambda c: f"{c.name} {c.flavor} {c.nesterov}")
+def test_fused_steps_read_nothing_back_and_equal_the_plain_ones(network, config):
+    config = dataclasses.replace(config, clip=1.0)
+    other = copy.deepcopy(network)
+    fused = build(config, network.named_parameters(), batch_size=512, fused=True)
+    plain = build(config, other.named_parameters(), batch_size=512, fused=False)
+    rates = [group["lr"] for group in fused.param_groups]
+    mine = steps(network, fused, config, 3)
+    theirs = steps(other, plain, config, 3, read=contextlib.nullcontext)
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert all(group["lr"] is rate for group, rate in zip(fused.param_groups, rates, strict=True))
+
+
+def test_a_plain_step_at_a_rate_on_the_device_would_be_caught(network):
+    optimizer = make(network, Optim())
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+    with pytest.raises(AssertionError, match="the host would wait"):
+        steps(network, optimizer, Optim(), 1)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_lost_step_moves_nothing(network, name):
+    optimizer = build(OPTIMS[name], network.named_parameters(), batch_size=512, fused=True)
+    before = steps(copy.deepcopy(network), optimizer, OPTIMS[name], 0)
+    optimizer.found_inf = torch.tensor(1.0)
+    for found, was in zip(steps(network, optimizer, OPTIMS[name], 2), before, strict=True):
+        assert torch.equal(found, was)
+
+
+@pytest.mark.parametrize("name", OPTIMS)
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_state_goes_on_with_the_other_kind_of_kernel(network, name, fused):
+    config, shape = OPTIMS[name], dict(batch_size=512)
+    first = build(config, network.named_parameters(), fused=fused, **shape)
+    steps(network, first, config, 2, read=contextlib.nullcontext)
+    saved, other = copy.deepcopy(first.state_dict()), copy.deepcopy(network)
+    second = build(config, other.named_parameters(), fused=not fused, **shape)
+    rates = [group["lr"] for group in second.param_groups]
+    load_state(second, saved)
+    assert [group["lr"] for group in second.param_groups] == pytest.approx(
+        [float(group["lr"]) for group in first.param_groups]
+    )
+    if not fused:
+        groups = zip(second.param_groups, rates, strict=True)
+        assert all(group["lr"] is rate for group, rate in groups)
+    went_on = steps(network, first, config, 2, read=contextlib.nullcontext)
+    theirs = steps(other, second, config, 2, read=contextlib.nullcontext)
+    torch.testing.assert_close(theirs, went_on, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", FUSED, ids=lambda c: f"{c.name} {c.flavor} {c.nesterov}")
+def test_a_recorded_step_replays_at_another_rate(network, config):
+    config, other = dataclasses.replace(config, clip=1.0), copy.deepcopy(network)
+    network = network.to("cuda")
+    optimizer = build(config, network.named_parameters(), batch_size=512)
+    plain = build(config, other.named_parameters(), batch_size=512)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    for p in network.parameters():
+        p.grad = torch.full_like(p, 0.1) if p.requires_grad else None
+    optimizer.found_inf = torch.zeros((), device="cuda")
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            clip_gradients(optimizer, config)
+            optimizer.step()
+    with torch.cuda.graph(graph, stream=stream):
+        clip_gradients(optimizer, config)
+        optimizer.step()
+    for p in other.parameters():
+        p.grad = torch.full_like(p, 0.1) if p.requires_grad else None
+    for _ in range(3):
+        clip_gradients(plain, config)
+        plain.step()
+    for step in range(4):
+        for o in (optimizer, plain):
+            set_lr(o, config, step=step, steps_per_epoch=1, epochs=100, batch_size=512)
+        graph.replay()
+        clip_gradients(plain, config)
+        plain.step()
+    for mine, theirs in zip(network.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMS)
+def test_settings_survive_json(name):
+    read = json.loads(json.dumps(dataclasses.asdict(OPTIMS[name])))
+    schedule = Schedule(**{**read["schedule"], "milestones": tuple(read["schedule"]["milestones"])})
+    again = Optim(**{**read, "betas": tuple(read["betas"]), "schedule": schedule})
+    assert again == OPTIMS[name]
+
+
+def test_the_state_keeps_the_groups(network, tmp_path):
+    optimizer = make(network, OPTIMS["lars"])
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    other = make(network, OPTIMS["lars"])
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert table(other) == table(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"name": "lar"}, r'optim.name is "lar".*Did you mean "lars"'),
+        ({"scale": "liner"}, 'Did you mean "linear"'),
+        ({"flavor": "apex"}, "not one of mocov3, simclr, larc, fastmoco"),
+        ({"predictor_lr": "constnt"}, 'Did you mean "constant"'),
+        ({"lr": 0.0}, r"optim.lr is 0.0. Give a number above 0"),
+        ({"lr_1d": -1.0}, "optim.lr_1d is -1.0"),
+        ({"momentum": 1.0}, "from 0 to below 1"),
+        ({"betas": (0.9, 1.0)}, "two numbers"),
+        ({"weight_decay": -0.1}, "0 or more"),
+        ({"clip": 0.0}, "above 0, or none"),
+        ({"name": "lars", "nesterov": True}, "SGD's momentum"),
+    ],
+)
+def test_wrong_settings_get_a_sentence(settings, sentence, monkeypatch):
+    # users run without the tests' type checks, which would refuse an unknown word first
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UserError, match=sentence):
+        Optim(**settings)
+
+
+def test_a_run_shorter_than_the_warm_up_is_refused():
+    OPTIMS["lars"].check(epochs=11)
+    with pytest.raises(UserError, match="Lower the warm-up or raise epochs"):
+        OPTIMS["lars"].check(epochs=10)
+
+
+def test_a_network_without_trainable_weights_is_refused(network):
+    with pytest.raises(UserError, match="nothing to train"):
+        make(network.requires_grad_(False), Optim())

@@ -1,0 +1,402 @@
+"""The evaluate command: what a person types and what comes back."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from selfsight import api
+from selfsight.backbones import BackboneConfig
+from selfsight.cli import main
+from selfsight.evals.detection import Detection
+from selfsight.run_folder import Run
+from selfsight.runs import evaluate, results
+from selfsight.runs.compare import compare, in_words, shown
+from selfsight.runs.encoders import Candidate, evaluation_view, saved_recipe
+from selfsight.views import Center
+from tests.evals.detection.test_annotations import voc
+from tests.evals.detection.toy import rectangles
+from tests.evals.small import SPEC, Means, bright
+from tests.folders import QUICK, images
+from tests.test_cli import fails
+
+CPU = ("--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return images(tmp_path_factory.mktemp("data") / "photos", count=40)
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "mine"
+    main(["pretrain", str(photos), *QUICK, "--epochs", "1", "--out", str(out)])
+    return Run(out)
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy that a test may write to."""
+    shutil.copytree(finished.path, tmp_path / "mine")
+    return Run(tmp_path / "mine")
+
+
+def evaluated(capsys, *words):
+    main(["evaluate", *map(str, words), *CPU, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_result_holds_numbers_settings_seed_and_source(run, photos, capsys):
+    found = evaluated(capsys, run.path, "--labeled", photos, "--k", "1", "3", "--seed", "4")
+    assert set(found) == {"knn", "linear", "baselines"}
+    assert found["knn"] == run.result("knn")
+    assert {"accuracy", "accuracy_k1", "accuracy_k3", "untrained_accuracy"} <= set(found["knn"])
+    for name in ("knn", "linear"):
+        settings = run.result(name)["settings"]
+        assert settings["seed"] == 4
+        assert settings["features"] == "backbone"
+        assert (settings["train"], settings["test"]) == (32, 8)
+    assert found["knn"]["settings"]["k"] == [1, 3]
+
+
+def test_protocols_that_train_take_epochs_and_settings(run, photos, capsys):
+    found = evaluated(
+        capsys,
+        run.path,
+        *("--labeled", photos, "--protocol", "linear.moco", "fine_tune.pets"),
+        *("--epochs", "1", "--batch-size", "16", "--head.lr", "0.5", "--no-untrained"),
+    )
+    assert set(found) == {"linear.moco", "fine_tune.pets"}
+    for result in found.values():
+        assert result["settings"]["epochs"] == 1
+        assert result["settings"]["batch_size"] == 16
+        assert result["settings"]["head"]["lr"] == 0.5
+        assert "untrained_accuracy" not in result
+    assert run.result("fine_tune.pets")["ema_accuracy"] <= 1
+
+
+def test_the_sweep_takes_its_rates_and_says_which_won(run, photos, capsys):
+    words = (run.path, "--labeled", photos, "--protocol", "linear.sgd", "--epochs", 2, *CPU)
+    main(["evaluate", *map(str, words), "--set.rates", "0.25", "--set.weight-decays", "0.125"])
+    assert "linear.sgd: rate 0.25 and weight decay 0.125 won" in capsys.readouterr().out
+    assert run.result("linear.sgd")["settings"]["rates"] == [0.25]
+
+
+def test_every_k_is_told_and_why_one_is_not(run, photos, capsys):
+    words = (run.path, "--labeled", photos, "--protocol", "knn", "--k", 1, 3, 200, *CPU)
+    main(["evaluate", *map(str, words)])
+    told = capsys.readouterr().out
+    assert "accuracy_k1 " in told and "accuracy_k3 " in told and "accuracy_k200" not in told
+    assert "k was to be 200, but only 32" in told
+
+
+def test_numbers_that_belong_together_are_told_together():
+    found = {"train_loss": 1.0, "box_AP": 0.5, "box_AP50": 0.8, "mask_AP_s": 0.1, "settings": {}}
+    assert evaluate._told(found) == ["box_AP", "box_AP50", "mask_AP_s"]
+    assert evaluate._told({"accuracy": 0.5, "ema_accuracy": 0.4, "untrained_accuracy": 0.1}) == [
+        "accuracy",
+        "ema_accuracy",
+    ]
+    assert evaluate._told({"lidar": 3.0, "alpha": 1.0, "untrained_lidar": 2.0}) == [
+        "lidar",
+        "alpha",
+    ]
+
+
+def test_a_result_says_whose_it_is_and_of_which_images(run, photos, capsys):
+    words = ("--labeled", photos, "--test", photos, "--per-class", 3, "--no-untrained")
+    names = ("knn", "few_labels.linear_1", "svm.voc07")
+    evaluated(capsys, run.path, *words, "--protocol", *names)
+    for name in names:
+        settings = run.result(name)["settings"]
+        assert settings["encoder"] == str(run.path)
+        assert settings["data"] == settings["test_data"] == str(photos)
+        assert (settings["features"], settings["seed"]) == ("backbone", 0)
+        assert settings["test"] == 40
+    assert run.result("few_labels.linear_1")["settings"]["labels"] == "3 per class"
+
+
+def test_what_pretraining_and_labels_left_behind_holds_settings_too(run, photos, capsys):
+    evaluated(capsys, run.path)
+    evaluated(capsys, run.path, "--labeled", photos, "--protocol", "knn", "--k", "3")
+    for name in ("label_free", "baselines"):
+        assert {"seed", "features"} <= set(run.result(name)["settings"])
+
+
+def test_a_run_can_be_shown_larger_images(run, photos, capsys):
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--image-size", "48")
+    found = evaluated(capsys, run.path, *words)
+    assert found["knn"]["settings"]["view"] == "48 px of 48"
+
+
+def test_the_evaluation_view_has_the_statistics_of_the_training_views(run):
+    recipe = saved_recipe(run)
+    other = tuple(replace(view, mean=(0.3,), std=(0.7,)) for view in recipe.views)
+    view = evaluation_view(replace(recipe, views=other))
+    assert (view.mean, view.std) == ((0.3,), (0.7,))
+
+
+def test_images_are_kept_as_large_as_the_largest_view(run):
+    recipe = saved_recipe(run)
+    small, large = (Candidate("x", Means(), Center(size=s, resize=s)) for s in (8, 300))
+    assert evaluate._data(run, [small]) == recipe.data
+    assert evaluate._data(run, [small, large]).store_size == 300
+
+
+def test_few_labels_are_drawn_once_and_kept(run, photos, capsys):
+    words = (run.path, "--labeled", photos, "--protocol", "few_labels.linear_1", "--per-class", 3)
+    first = evaluated(capsys, *words)
+    (file,) = (run.path / "splits").glob("few-*.json")
+    assert len(json.loads(file.read_text())["names"]) == 6
+    assert first["few_labels.linear_1"]["settings"]["train"] == 6
+    assert evaluated(capsys, *words) == first
+
+
+def test_a_file_of_names_says_which_labels(run, photos, tmp_path, capsys):
+    names = sorted(p.name for p in photos.rglob("*.jpg"))
+    (tmp_path / "list.txt").write_text("\n".join(names))
+    words = ("--labeled", photos, "--protocol", "few_labels.linear_1", "--no-untrained")
+    found = evaluated(capsys, run.path, *words, "--split-file", tmp_path / "list.txt")
+    assert found["few_labels.linear_1"]["settings"]["train"] == 32  # less those that are scored
+    (tmp_path / "list.txt").write_text("nobody.jpg")
+    said = fails(capsys, "evaluate", run.path, *words, *CPU, "--split-file", tmp_path / "list.txt")
+    assert "nobody.jpg" in said
+
+
+def test_features_of_the_projector_have_a_file_of_their_own(run, photos, capsys):
+    before = run.result("knn")
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--features", "projector")
+    found = evaluated(capsys, run.path, *words)
+    assert found["knn.projector"]["settings"]["features"] == "projector"
+    assert run.result("knn.projector") == found["knn.projector"]
+    assert run.result("knn") == before
+
+
+def test_another_run_stands_beside(run, finished, photos, capsys):
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--against", finished.path)
+    found = evaluated(capsys, run.path, *words)["knn"]
+    assert found["beside"][str(finished.path)]["accuracy"] == found["accuracy"]  # its own copy
+
+
+def test_analysis_needs_no_labels(run, capsys):
+    found = evaluated(capsys, run.path, "--protocol", "analysis")["analysis"]
+    assert found["effective_rank"] >= 1
+    assert "untrained_effective_rank" in found
+    assert run.result("analysis")["settings"]["seed"] == 0
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A file of weights, as an exporter would write it."""
+    torch.manual_seed(0)
+    network = BackboneConfig(name="resnet18", stem="imagenet").build()
+    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
+
+
+def test_any_encoder_is_measured_without_a_run(weights, photos, tmp_path, capsys):
+    out = tmp_path / "theirs"
+    words = ("--backbone", weights, "--labeled", photos, "--k", "3", "--image-size", "32")
+    found = evaluated(capsys, *words, "--out", out)
+    assert Run(out).result("knn") == found["knn"]
+    assert found["knn"]["settings"]["view"] == "32 px of 32"
+    assert "untrained_accuracy" in found["knn"]
+    assert not (out / "recipe.json").exists()
+
+
+def test_every_weight_of_a_file_is_accounted_for_in_a_file(weights, photos, tmp_path, capsys):
+    torch.manual_seed(1)
+    network = BackboneConfig(name="resnet18", stem="imagenet").build()
+    kept = {f"right.{k}": v for k, v in network.state_dict().items()}
+    kept |= {f"left.{k}": v for k, v in load_file(weights).items()}
+    save_file(kept, tmp_path / "two.safetensors")
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--image-size", "32")
+    words = ("--backbone", tmp_path / "two.safetensors", *words, "--no-untrained")
+    assert "--part left" in fails(capsys, "evaluate", *words, *CPU)
+    evaluated(capsys, *words, "--part", "right", "--out", tmp_path / "theirs")
+    rows = json.loads((tmp_path / "theirs" / "import.json").read_text())["weights"]
+    assert {row["file"] for row in rows} == set(kept)
+    assert {row["what"] for row in rows if row["file"].startswith("right.")} == {"renamed"}
+
+
+class Outside:
+    """What only running code can read."""
+
+
+def test_a_file_with_code_in_it_needs_trust(weights, photos, tmp_path, capsys):
+    torch.save({"state_dict": load_file(weights), "args": Outside()}, tmp_path / "code.pth")
+    words = ("--backbone", tmp_path / "code.pth", "--labeled", photos, "--protocol", "knn")
+    words = (*words, "--k", 3, "--image-size", 32, "--no-untrained", "--out", tmp_path / "theirs")
+    assert "add --trust" in fails(capsys, "evaluate", *words, *CPU)
+    assert evaluated(capsys, *words, "--trust")["knn"]["settings"]["k"] == [3]
+
+
+def test_a_network_of_other_images_gets_a_sentence_from_training_too(run, tmp_path, capsys):
+    gray = BackboneConfig(name="resnet10_narrow", stem="imagenet", in_channels=1).build()
+    save_file(gray.state_dict(), tmp_path / "gray.safetensors")
+    photos = images(tmp_path / "color", count=20)
+    words = ("--labeled", photos, "--protocol", "linear.moco", "--epochs", 1, "--image-size", 32)
+    said = fails(capsys, "evaluate", "--backbone", tmp_path / "gray.safetensors", *words, *CPU)
+    assert "cannot take images of 32 x 32 with 3 channels" in said
+
+
+def test_a_detector_takes_the_statistics_of_its_network():
+    detection = Detection(train=rectangles(4), test=rectangles(4))
+    for mean, expected in (((0.3,), (0.3,) * 3), ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3))):
+        spec = Center(size=8, resize=8, mean=mean, std=mean)
+        found = evaluate.seen_as(detection, spec, 3).setting
+        assert (found.mean, found.std) == (expected, expected)
+
+
+def test_a_voc_devkit_gives_trainval_of_all_years_and_the_test_of_one(tmp_path):
+    """As voc_c4 is published: trainval07+12 to learn from, test07 to be scored on."""
+    for year, splits in (("VOC2007", ("train", "trainval", "test")), ("VOC2012", ("trainval",))):
+        for split in splits:
+            voc(tmp_path / year, [("cat", 0)], split)
+    train = evaluate.objects(str(tmp_path), ("trainval", "train"))
+    assert train.name.count("trainval") == 2
+    assert evaluate.objects(str(tmp_path), ("test", "val")).name == f"{tmp_path}/VOC2007 test"
+    assert evaluate.objects(str(tmp_path / "VOC2007"), ("trainval", "train")).name.endswith("val")
+    year = tmp_path / "VOC2007"
+    assert evaluate.voc_folder(str(tmp_path)) == evaluate.voc_folder(str(year)) == str(year)
+    assert evaluate.voc_folder(str(tmp_path / "VOC2012" / "JPEGImages")) is None
+
+
+def test_a_detector_is_not_scored_on_what_it_learned_from(run, capsys):
+    words = ("--labeled", "pets.parquet", "--protocol", "detection.small_fpn")
+    assert "Give those with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
+
+
+def test_one_table_over_all_runs_with_empty_cells(run, finished, photos, tmp_path, capsys):
+    evaluated(capsys, run.path, "--labeled", photos, "--protocol", "linear", "--no-untrained")
+    other = tmp_path / "other"
+    Run(other).write_result("knn", {"accuracy": 0.5, "accuracy_k20": 0.5, "settings": {"test": 9}})
+    kept = sorted(p for p in tmp_path.rglob("*"))
+    rows = api.compare([run.path, other], quiet=True)
+    assert [row["run"] for row in rows] == ["mine", "other"]
+    assert rows[0]["linear"] == run.result("linear")["accuracy"]
+    assert rows[1]["linear"] is None and rows[1]["knn k20"] == 0.5
+    main(["evaluate", str(run.path), str(other), "--compare"])
+    table = capsys.readouterr().out
+    assert "linear" in table and "50.0%" in table
+    assert sorted(p for p in tmp_path.rglob("*")) == kept
+
+
+def test_what_was_not_measured_alike_is_told(tmp_path):
+    for name, test in (("a", 100), ("b", 200)):
+        Run(tmp_path / name).write_result("linear", {"accuracy": 0.9, "settings": {"test": test}})
+    _, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
+    assert notes == ["linear: test differs between runs (100, 200)."]
+
+
+def test_the_table_has_the_analyzes_and_says_which_is_best_without_labels(tmp_path):
+    for name, rank in (("a", 10.0), ("b", 20.0)):
+        numbers = {"effective_rank": rank, "lidar": rank, "alpha": 1.0}
+        drawn = {"drawn": [{"size": rank}]}
+        Run(tmp_path / name).write_result("analysis", {**numbers, "settings": drawn})
+    rows, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
+    assert [row["analysis lidar"] for row in rows] == [10.0, 20.0]
+    assert notes[0] == "analysis: drawn differs between runs."
+    assert notes[1].startswith(f"Best without labels: {tmp_path / 'b'} of 2")
+
+
+def test_a_table_turns_to_where_it_is_narrower():
+    many = [{"run": str(i), "knn": 0.5} for i in range(5)]
+    assert shown(many)[0] == {"run": "0", "knn": "50.0%"}
+    two = [{"run": "a", "knn": 0.5, "rank": 12.5}, {"run": "b", "knn": None, "rank": 3.0}]
+    assert shown(two) == [
+        {"measure": "knn", "a": "50.0%", "b": ""},
+        {"measure": "rank", "a": "12.5", "b": "3"},
+    ]
+    assert in_words(0.031, "alignment") == "0.031"
+
+
+def test_protocols_are_listed_with_source_and_settings(capsys):
+    main(["evaluate", "--protocols", "--json"])
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {"knn", "linear.mocov3_vit", "few_labels.swav_10", "fine_tune.cifar10"} <= set(rows)
+    assert "arXiv:2104.02057" in rows["linear.mocov3_vit"]["source"]
+    assert "head at 3 x batch/256" in rows["linear.mocov3_vit"]["settings"]
+    main(["evaluate", "--protocols"])
+    assert "linear.moco" in capsys.readouterr().out
+
+
+MISTAKES = {
+    "nothing to measure": ([], "one or more run folders"),
+    "unknown protocol": (["RUN", "--protocol", "linaer.moco"], 'Did you mean "linear.moco"'),
+    "labels lacking": (["RUN", "--protocol", "linear.moco"], "linear.moco needs --labeled"),
+    "test without train": (["RUN", "--test", "x"], "--test needs --labeled"),
+    "unknown features": (["RUN", "--labeled", "PHOTOS", "--features", "projektor"], "projector"),
+    "a setting of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--head.lr", "1"],
+        "protocols that train",
+    ),
+    "few labels of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "knn", "--share", "0.5"],
+        "--share, --per-class or --split-file is a setting",
+    ),
+    "iterations of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--iterations", "5"],
+        "--iterations is a setting",
+    ),
+    "epochs of nothing": (["RUN", "--labeled", "PHOTOS", "--epochs", "5"], "--epochs is a setting"),
+    "no such list": (
+        [
+            *("RUN", "--labeled", "PHOTOS", "--protocol", "few_labels.linear_1"),
+            *("--split-file", "none.txt"),
+        ],
+        "No such file or directory. Give a text file",
+    ),
+    "unknown setting": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "linear.moco", "--head.rate", "1"],
+        "head.rate",
+    ),
+    "misspelled word": (["RUN", "--labled", "PHOTOS"], "--labeled"),
+    "two amounts": (
+        ["RUN", "--labeled", "PHOTOS", "--share", "0.1", "--per-class", "2"],
+        "how many labels once",
+    ),
+    "unknown backbone": (["--backbone", "no/such/file.pth", "--labeled", "PHOTOS"], "file"),
+    "projector of a file": (
+        ["--backbone", "WEIGHTS", "--labeled", "PHOTOS", "--features", "projector"],
+        "needs a run folder",
+    ),
+    "too few for a share": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "few_labels.linear_1"],
+        "less than one for each of 2 classes",
+    ),
+    "nothing to compare": (["PHOTOS", "--compare"], "has no results"),
+    "no neighbors": (["RUN", "--labeled", "PHOTOS", "--k", "0"], "k is (0,)"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_gets_a_sentence(case, finished, photos, weights, capsys):
+    words, expected = MISTAKES[case]
+    there = {"RUN": finished.path, "PHOTOS": photos, "WEIGHTS": weights}
+    said = fails(capsys, "evaluate", *(there.get(w, w) for w in words), *CPU)
+    assert expected in said
+
+
+def test_a_class_that_training_lacks_is_named(run, photos, tmp_path, capsys):
+    other = images(tmp_path / "other", count=6, classes=("cats", "emus"))
+    said = fails(capsys, "evaluate", run.path, "--labeled", photos, "--test", other, *CPU)
+    assert '"emus"' in said
+
+
+def measured(folder):
+    """Results of some protocols, each process having its share of the work."""
+    candidates = [Candidate(word, Means(), SPEC) for word in ("this", "untrained")]
+    names = ("knn", "linear", "few_labels.linear_10")
+    found = results.with_labels(Run(folder), candidates, bright(120), None, names=names)
+    return found
+
+
+def test_two_processes_write_what_one_does(two_processes, tmp_path):
+    expected = measured(tmp_path / "one")
+    assert two_processes(measured, tmp_path / "two") == [expected, expected]
+    assert Run(tmp_path / "two").results_all() == expected

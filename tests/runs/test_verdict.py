@@ -1,0 +1,253 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from selfsight.runs.evidence import Facts
+from selfsight.runs.verdict import judge, weigh
+
+HEALTHY = dict(
+    records=50,
+    loss=4.3,
+    chance_loss=5.55,
+    feature_std=0.56,
+    effective_rank=25.0,
+    embedding_std=0.94,
+    highest_embedding_std=0.95,
+    embedding_rank=22.0,
+    embedding_dim=64,
+    batch_size=64,
+    trained_rank=30.0,
+    untrained_rank=18.9,
+    knn=0.33,
+    untrained_knn=0.21,
+    chance=0.12,
+    retrieval=0.10,
+    untrained_retrieval=0.045,
+    queue_steps=4.0,
+    queue_epochs=0.16,
+    teacher_steps=100.0,
+)
+
+# Numbers measured on small runs of ten classes of photographs.
+BYOL = HEALTHY | dict(
+    chance_loss=None, loss=1.4, embedding_std=0.79, queue_steps=None, queue_epochs=None
+)
+WITHOUT_PREDICTOR = BYOL | dict(
+    predictor=False, loss=0.03, embedding_std=0.10, embedding_rank=5.1, knn=0.262, retrieval=0.033
+)
+STALE = HEALTHY | dict(
+    loss=7.3,
+    chance_loss=7.38,
+    embedding_std=0.33,
+    embedding_rank=2.5,
+    effective_rank=9.8,
+    trained_rank=12.2,
+    knn=0.23,
+    retrieval=0.027,
+    queue_steps=25.0,
+    queue_epochs=1.0,
+    teacher_steps=2.0,
+)
+STALE_BUT_GAINING = STALE | dict(knn=0.327, queue_steps=128.0, queue_epochs=5.1, teacher_steps=10.0)
+
+CASES = {
+    "healthy contrast": (HEALTHY, "learning", ["33.0%", "21.0%", "12.0%", "30 directions"]),
+    "healthy prediction": (BYOL, "learning", ["33.0%"]),
+    "no predictor": (WITHOUT_PREDICTOR, "collapsed", ["embeddings", "0.10", "predictor"]),
+    "no predictor, embeddings not logged": (
+        WITHOUT_PREDICTOR | dict(embedding_std=None, embedding_rank=None, knn=0.22),
+        "collapsed",
+        ["predictor"],
+    ),
+    "features are one point": (
+        HEALTHY | dict(feature_std=0.004, effective_rank=1.0, loss=5.55, knn=0.12),
+        "collapsed",
+        ["features", "one point", "0.004"],
+    ),
+    "embeddings fell": (
+        BYOL | dict(embedding_std=0.25, highest_embedding_std=0.8),
+        "collapsed",
+        ["embeddings", "0.25"],
+    ),
+    "embeddings are narrow but rising": (
+        HEALTHY | dict(embedding_std=0.25, highest_embedding_std=0.25),
+        "learning",
+        ["33.0%"],
+    ),
+    "few directions": (
+        HEALTHY | dict(effective_rank=2.3, knn=0.22),
+        "collapsed",
+        ["features", "2.3 directions", "dimensional collapse"],
+    ),
+    "few directions in the embeddings": (
+        HEALTHY | dict(embedding_rank=2.1),
+        "collapsed",
+        ["embeddings", "2.1 of 64 directions", "dimensional collapse"],
+    ),
+    "half of the directions lost and no gain": (
+        HEALTHY | dict(trained_rank=7.0, knn=0.21),
+        "collapsed",
+        ["7.0 directions", "18.9"],
+    ),
+    "half of the directions lost but many left": (
+        HEALTHY | dict(trained_rank=40.0, untrained_rank=121.0, knn=0.21),
+        "unclear",
+        ["no clear gain"],
+    ),
+    "half of the directions lost but a gain": (
+        HEALTHY | dict(trained_rank=7.0),
+        "learning",
+        ["7 directions"],
+    ),
+    "a batch of eight cannot show more": (
+        HEALTHY | dict(batch_size=8, effective_rank=3.4, embedding_rank=3.2),
+        "learning",
+        ["33.0%"],
+    ),
+    "stale queue": (STALE, "collapsed", ["queue", "25 steps", "2)", "momentum"]),
+    "stale queue with a gain": (STALE_BUT_GAINING, "collapsed", ["queue", "128 steps", "10)"]),
+    "stale queue, embeddings not logged": (
+        STALE | dict(embedding_std=None, embedding_rank=None),
+        "unclear",
+        ["no clear gain", "guessing", "queue", "25 steps"],
+    ),
+    "old queue that does no harm": (
+        HEALTHY | dict(queue_steps=128.0, queue_epochs=5.1),
+        "learning",
+        ["33.0%", "although the queue", "5.1"],
+    ),
+    "loss at chance without a gain": (
+        HEALTHY | dict(loss=5.54, knn=0.20),
+        "unclear",
+        ["20.0%", "21.0%", "5.54", "guessing"],
+    ),
+    "loss at chance, nothing else known": (
+        dict(records=10, loss=5.54, chance_loss=5.55),
+        "unclear",
+        ["5.54", "5.55", "guessing"],
+    ),
+    "worse than untrained": (HEALTHY | dict(knn=0.12), "unclear", ["worse", "12.0%", "21.0%"]),
+    "no clear gain": (HEALTHY | dict(knn=0.24), "unclear", ["no clear gain"]),
+    "small gain near the top": (HEALTHY | dict(knn=0.975, untrained_knn=0.955), "learning", []),
+    "without labels": (
+        HEALTHY | dict(knn=None, untrained_knn=None),
+        "learning",
+        ["second view", "10.0%", "4.5%"],
+    ),
+    "without labels or gain": (
+        HEALTHY | dict(knn=None, untrained_knn=None, retrieval=0.05),
+        "unclear",
+        ["5.0%", "4.5%", "no clear gain"],
+    ),
+    "by the loss alone": (
+        HEALTHY | dict(knn=None, retrieval=None),
+        "learning",
+        ["loss alone", "4.30", "5.55"],
+    ),
+    "nothing measured": (BYOL | dict(knn=None, retrieval=None), "unclear", ["evaluate"]),
+    "too few records": (dict(records=2, loss=4.0, chance_loss=5.5), "unclear", ["2 log records"]),
+    "diverged": (HEALTHY | dict(diverged=True), "unclear", ["no longer a number", "diverged"]),
+    "empty": ({}, "unclear", ["0 log records"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verdict_names_what_happened(name):
+    facts, word, said = CASES[name]
+    answer = weigh(Facts(**facts))
+    assert answer.verdict == word, answer.sentence
+    assert answer.sentence.lower().startswith(word)
+    missing = [words for words in said if words not in answer.sentence]
+    assert not missing, answer.sentence
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verdict_is_one_sentence(name):
+    sentence = weigh(Facts(**CASES[name][0])).sentence
+    assert sentence.endswith(".")
+    assert ". " not in sentence
+
+
+def test_every_known_number_is_evidence():
+    names = {row.name: row for row in weigh(Facts(**WITHOUT_PREDICTOR | STALE)).evidence}
+    assert set(names) == {
+        "loss",
+        "feature spread",
+        "effective rank",
+        "embedding spread",
+        "embedding rank",
+        "rank against untrained",
+        "kNN accuracy",
+        "same-image retrieval",
+        "age of the queue",
+        "predictor",
+    }
+    assert names["age of the queue"].value == "25 steps (1.00 epochs)"
+    assert names["age of the queue"].says == "older than the encoder"
+    assert names["embedding rank"].says == "only a few directions are used"
+    assert names["loss"].says == "no better than guessing"
+
+
+def test_nothing_known_gives_no_evidence():
+    assert weigh(Facts()).evidence == ()
+
+
+def record(step, **values):
+    fine = {"loss": 4.0, "chance_loss": 5.55, "feature_std": 0.5, "effective_rank": 20.0}
+    return {"step": step, "epoch": step / 25, **fine, **values}
+
+
+RECIPE = {
+    "method": {"name": "moco", "queue_size": 1600, "momentum": 0.5, "dim": 64},
+    "batch_size": 64,
+}
+
+
+def test_facts_are_gathered_from_the_run_folder():
+    records = [record(10 * i, embedding_std=0.9, embedding_rank=2.0) for i in range(1, 20)]
+    results = {
+        "knn": {"accuracy": 0.2, "untrained_accuracy": 0.21},
+        "baselines": {"chance": 0.1},
+        "label_free": {"effective_rank": {"trained": 12.0, "untrained": 19.0}},
+    }
+    answer = judge(records, results, RECIPE)
+    assert answer.verdict == "collapsed"
+    assert "2.0 of 64 directions" in answer.sentence
+    assert "25 steps ago, and the teacher remembers about 2" in answer.sentence
+    rows = {row["name"]: row for row in answer.to_dict()["evidence"]}
+    assert rows["age of the queue"]["value"] == "25 steps (1.00 epochs)"
+    assert rows["rank against untrained"]["value"] == "12.0"
+    assert json.loads(json.dumps(answer.to_dict()))["sentence"] == answer.sentence
+
+
+def test_no_key_is_older_than_the_run():
+    records = [record(step) for step in (2, 4, 6)]
+    rows = {row.name: row for row in judge(records, {}, RECIPE).evidence}
+    assert rows["age of the queue"].value.startswith("6 steps")
+
+
+def test_one_odd_batch_does_not_decide():
+    records = [record(10 * i) for i in range(1, 9)] + [record(90, effective_rank=1.2)]
+    assert judge(records, {}, {}).verdict == "learning"
+
+
+@pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
+def test_a_last_loss_that_is_no_number_is_divergence(loss):
+    answer = judge([record(10), record(20), record(30, loss=loss)], {}, {})
+    assert answer.verdict == "unclear"
+    assert "diverged" in answer.sentence
+
+
+def test_a_recipe_without_a_predictor_is_read():
+    records = [record(10 * i, embedding_std=0.1, chance_loss=None) for i in range(1, 9)]
+    byol = {"method": {"name": "byol", "predictor": False, "momentum": 0.99}, "batch_size": 64}
+    answer = judge(records, {}, byol)
+    assert answer.verdict == "collapsed"
+    assert "predictor" in answer.sentence
+
+
+def test_judging_needs_no_torch():
+    code = "import sys, selfsight.runs.verdict; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

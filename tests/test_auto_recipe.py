@@ -1,0 +1,95 @@
+"""The automatic recipe: valid for any images, and each choice has its reason."""
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfsight import auto_recipe
+from selfsight.auto_recipe import Facts, automatic, device_for, fit_device
+from selfsight.errors import UserError
+from selfsight.methods import METHODS
+from selfsight.recipe import from_dict, to_dict
+from selfsight.recipes import recipe
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("method", [None, *METHODS])
+@settings(deadline=None, max_examples=15)
+@given(
+    count=st.integers(80, 2_000_000), side=st.integers(8, 4000), channels=st.sampled_from([1, 3])
+)
+def test_any_images_get_a_valid_recipe(method, count, side, channels):
+    made, reasons = automatic(
+        Facts(count=count, short_side=side, channels=channels), CPU, method=method
+    )
+    assert from_dict(to_dict(made)) == made
+    assert 2 * made.batch_size <= count
+    assert getattr(made.method, "queue_size", 0) <= max(2, count // 10)
+    assert made.backbone.in_channels == channels == made.data.channels
+    for name in ("batch_size", "epochs", "views", "backbone", "optim", "precision", "compile"):
+        assert reasons[name]
+
+
+def test_what_is_given_is_kept_and_the_rest_fits_it():
+    facts = Facts(count=5000, short_side=64)
+    made, reasons = automatic(facts, CPU, method="moco", epochs=7, batch_size=48)
+    assert (made.epochs, made.batch_size) == (7, 48)
+    assert made.method.queue_size % 48 == 0 and 48 % made.method.bn_group == 0
+    assert "epochs" not in reasons and "batch_size" not in reasons
+
+
+@pytest.mark.parametrize(("side", "size"), [(28, 32), (32, 32), (64, 64), (500, 64)])
+def test_views_follow_the_images_and_the_cpu_caps_them(side, size):
+    made, _ = automatic(Facts(count=1000, short_side=side), CPU)
+    assert {view.size for view in made.views} == {size}
+
+
+def test_a_recipe_for_a_gpu_runs_on_the_cpu_and_says_what_changed():
+    made, reasons = fit_device(recipe("mocov3.imagenet_r50_100ep"), CPU)
+    assert (made.precision, made.compile) == ("float32", False)
+    assert set(reasons) == {"precision", "compile"}
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_sentence(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="no GPU that torch"):
+        device_for("cuda")
+    # A driver that is there but does not work must not mean silent work on the CPU either.
+    monkeypatch.setattr(auto_recipe.Path, "exists", lambda self: True)
+    with pytest.raises(UserError, match="--device cpu"):
+        device_for("auto")
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch):
+    monkeypatch.setattr(auto_recipe.random, "has_triton", lambda: False)
+    made, reasons = fit_device(recipe("mocov3.imagenet_r50_100ep"), CPU)
+    assert not made.compile and "compile" in reasons["compile"]
+
+
+def test_a_setting_that_does_not_exist_is_refused_with_the_nearest():
+    saved = to_dict(recipe("simclr.shapes"))
+    saved["optim"]["momentun"] = saved["optim"].pop("momentum")
+    with jaxtyping_off(), pytest.raises(UserError, match='Did you mean "momentum"'):
+        from_dict(saved)
+
+
+def test_a_method_from_outside_is_imported_only_if_its_name_is_repeated():
+    saved = to_dict(recipe("simclr.shapes"))
+    saved["method"] = {"name": "tests.methods.small:Tiny"}
+    with pytest.raises(UserError, match=r"--method tests\.methods\.small:Tiny"):
+        from_dict(saved)
+    with pytest.raises(UserError, match="not a subclass"):
+        from_dict(saved, allow="tests.methods.small:Tiny")
+
+
+class jaxtyping_off:  # noqa: N801
+    """Let a wrong value reach our own sentence instead of the tests' type checks."""
+
+    def __enter__(self):
+        jaxtyping.config.update("jaxtyping_disable", True)
+
+    def __exit__(self, *_):
+        jaxtyping.config.update("jaxtyping_disable", False)

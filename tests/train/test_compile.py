@@ -1,0 +1,116 @@
+"""What is compiled keeps its names and numbers, and evaluation does without it."""
+
+import copy
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import torch._functorch.config as tracing
+
+from selfsight.compile_options import HOW
+from selfsight.evals.features import evaluating
+from selfsight.methods import BASELINES, METHODS
+from selfsight.recipes import recipe
+from selfsight.train import step
+from selfsight.train.compile import compile_networks, keep_code
+from tests.methods.small import make, moment, views
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Networks in the order in which their compiled code is called."""
+    called = []
+
+    def compiled(self, **how):
+        assert how == HOW
+        self._compiled_call_impl = lambda *x: (called.append(self), self._call_impl(*x))[1]
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compiled)
+    return called
+
+
+def test_the_networks_of_a_method_are_compiled_under_their_names(called):
+    method = make("mocov3")
+    plain = copy.deepcopy(method)
+    compile_networks(method)
+    assert list(method.state_dict()) == list(plain.state_dict())
+    found, expected = (m(views(m), moment()).loss for m in (method, plain))
+    assert torch.equal(found, expected)
+    student, teacher = method.student, method.teacher.net
+    networks = (student, student.backbone, student.projector, method.predictor)
+    for network in (*networks, teacher, teacher.backbone, teacher.projector):
+        assert called.count(network) == 2  # views
+
+
+def test_heads_are_compiled_where_backbones_encode_in_chunks(called):
+    method = make("mocov3")
+    compile_networks(method, backbones=False)
+    method(views(method), moment())
+    student, teacher = method.student, method.teacher.net
+    heads = (student.projector, method.predictor, teacher.projector)
+    assert set(called) == set(heads) and len(called) == 2 * len(heads)
+
+
+@pytest.mark.parametrize("chunk", [None, 64])
+def test_compiled_code_is_kept_where_it_is_found_again(chunk, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # and back to what it was, afterward
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(step, "compiles", lambda *_: True)
+    with tracing.patch(autograd_cache_allow_custom_autograd_functions=False):
+        step.settle(replace(recipe("moco.cifar10_r18_200ep"), chunk=chunk), torch.device("cpu"))
+        assert tracing.autograd_cache_allow_custom_autograd_functions
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "selfsight" / "compiled")
+
+
+def test_a_cache_folder_that_takes_nothing_is_no_reason_to_stop(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    keep_code()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_earlier_runs_of_a_process_use_nothing_up(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: calls.append("reset"))
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **_: calls.append("compile"))
+    compile_networks(make("moco"))
+    assert calls[0] == "reset" and calls.count("reset") == 1 and "compile" in calls
+
+
+def test_evaluation_runs_what_is_not_compiled(monkeypatch):
+    stances = []
+    monkeypatch.setattr(
+        torch.compiler, "set_stance", lambda s: (stances.append(s), torch.no_grad())[1]
+    )
+    network = torch.nn.Linear(2, 2)
+    with evaluating(network):
+        pass
+    network._compiled_call_impl = network._call_impl
+    with evaluating(network):
+        pass
+    assert stances == ["force_eager"]
+
+
+def compared(*words):
+    """In a process of its own: the checks of shapes that tests run under cannot be compiled."""
+    command = [sys.executable, "-m", "tests.train.compare", *words]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr[-2000:]
+    return found.stdout
+
+
+@pytest.mark.slow
+def test_every_traced_method_has_the_gradients_of_the_eager_one():
+    names = sorted(METHODS | BASELINES)
+    assert compared("--backend", "aot_eager", *names).count("in 1 graphs") == len(names)
+
+
+@pytest.mark.slow
+def test_compiled_networks_have_the_gradients_of_eager_ones(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    found = compared("moco")  # a queue, and groups of batch norm
+    assert "in 3 graphs" in found  # student, teacher, loss

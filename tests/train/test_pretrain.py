@@ -1,0 +1,250 @@
+"""The driver: a run that was stopped goes on to the same numbers, bit for bit."""
+
+import contextlib
+import math
+import pickle
+
+import pytest
+import torch
+
+from selfsight import api
+from selfsight.errors import DivergedError, UserError
+from selfsight.run_folder import Run
+from selfsight.runs import start_resume
+from selfsight.train import checkpoint
+from selfsight.train import pretrain as driver
+from selfsight.train.grad_scaler import Guard
+from tests.folders import images
+from tests.methods.small import SMALL
+
+TIMES = ("time", "first_step", "images_per_second", "data_wait")
+SLIM = (
+    "--backbone.name",
+    "resnet8_narrow",
+    "--log-every",
+    "1",
+    "--measure-every",
+    "1",
+    "--save-every",
+    "1",
+)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return images(tmp_path_factory.mktemp("data") / "photos", count=36)
+
+
+def pretrain(photos, out, name, **more):
+    small = SMALL[name]
+    flags = [w for k, v in small.items() for w in flag(f"method.{k}", v)]
+    return api.pretrain(
+        photos,
+        method=name,
+        epochs=3,
+        batch_size=8,
+        device="cpu",
+        out=out,
+        labels=True,
+        settings=[*flags, *SLIM],
+        **more,
+    )
+
+
+def flag(name, value):
+    name = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [name if value else name.replace(".", ".no-")]
+    return [name, *map(str, value if isinstance(value, tuple) else [value])]
+
+
+def same(a, b):
+    """Equal in every bit of every tensor and in every other value."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+class Killed(BaseException):
+    """What a kill looks like from inside."""
+
+
+@contextlib.contextmanager
+def killed(after):
+    """A run in here dies once it has logged this step."""
+    log = Run.log
+
+    def log_and_die(self, record):
+        log(self, record)
+        if record["step"] == after:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "log", log_and_die)
+        with pytest.raises(Killed):
+            yield
+
+
+@pytest.mark.parametrize(("name", "after"), [("moco", 7), ("byol", 1), ("simclr", 4)])
+def test_a_stopped_run_goes_on_to_the_same_bits(name, after, photos, tmp_path):
+    """Before the first checkpoint (step 1), right at it (4) and after it (7 of 12)."""
+    whole_run = pretrain(photos, tmp_path / "whole", name)
+    with killed(after):
+        pretrain(photos, tmp_path / "cut", name)
+    resumed = pretrain(photos, tmp_path / "cut", name, resume=True)
+    one, other = checkpoint.load(whole_run), checkpoint.load(resumed)
+    assert one["step"] == other["step"] == 12
+    assert same(one, other)
+
+    def numbers(run):
+        return [{k: v for k, v in r.items() if k not in TIMES} for r in run.records()]
+
+    assert numbers(resumed) == numbers(whole_run)
+
+
+def test_a_broken_checkpoint_falls_back_to_the_one_before(photos, tmp_path):
+    run = pretrain(photos, tmp_path / "run", "simclr")
+    last = run.checkpoints / "last.pt"
+    last.write_bytes(last.read_bytes()[:1000])
+    assert checkpoint.load(run)["step"] == 8
+
+
+def test_a_checkpoint_that_would_run_code_is_not_loaded(photos, tmp_path):
+    run = pretrain(photos, tmp_path / "run", "simclr")
+    for name in ("last.pt", "previous.pt"):
+        with (run.checkpoints / name).open("wb") as file:
+            pickle.dump(print, file, protocol=2)
+    with pytest.raises(ValueError, match="can be read"):
+        checkpoint.load(run)
+
+
+def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
+    train = start_resume.pretrain
+
+    def small_memory(recipe, *rest, **more):
+        if recipe.batch_size > 4:
+            raise torch.OutOfMemoryError
+        return train(recipe, *rest, **more)
+
+    monkeypatch.setattr(start_resume, "pretrain", small_memory)
+    monkeypatch.setattr(
+        "selfsight.train.batch_size_finder._fits", lambda recipe, device: recipe.batch_size <= 4
+    )
+    run = api.pretrain(photos, epochs=1, device="cpu", out=tmp_path / "auto", batch_size=None)
+    recipe = api.saved_recipe(run)
+    assert recipe.batch_size == 4
+    with pytest.raises(ValueError, match="--batch-size 4"):
+        api.pretrain(
+            photos,
+            recipe="simclr.shapes",
+            batch_size=16,
+            epochs=3,
+            device="cpu",
+            out=tmp_path / "named",
+        )
+
+
+def test_a_run_does_not_go_on_with_other_images(tmp_path):
+    """Epochs would end elsewhere, and rows of a memory be another's."""
+    folder = images(tmp_path / "photos", count=36)
+    with killed(5):
+        pretrain(folder, tmp_path / "run", "instdisc")
+    for file in sorted(folder.rglob("*.*"))[:4]:
+        file.unlink()
+    with pytest.raises(UserError, match="begun with 36 images, and there are 32 now"):
+        api.resume(tmp_path / "run")
+
+
+def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
+    photos, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("os.sysconf", lambda name: 10)
+    monkeypatch.setattr(start_resume, "images_of", None)
+    with pytest.raises(UserError, match="for each of 36 images takes 1,152 bytes"):
+        pretrain(photos, tmp_path / "run", "instdisc")
+
+
+def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path):
+    with pytest.raises(DivergedError, match=r"Lower --optim\.lr"):
+        api.pretrain(
+            photos,
+            method="simclr",
+            epochs=4,
+            batch_size=8,
+            device="cpu",
+            out=tmp_path / "run",
+            settings=["--optim.name", "sgd", "--optim.lr", "1e18", *SLIM],
+        )
+
+
+def without_gradients(monkeypatch, steps):
+    """From now on the first weights of a method have no finite gradient for so many steps."""
+    build, left = driver.build, [steps]
+
+    def spoiled(grad):
+        left[0] -= 1
+        return grad * math.nan if left[0] >= 0 else grad
+
+    def built(*words):
+        method = build(*words)
+        next(method.student.parameters()).register_hook(spoiled)
+        return method
+
+    monkeypatch.setattr(driver, "build", built)
+
+
+def test_a_run_that_takes_no_step_stops_though_its_loss_is_finite(photos, tmp_path, monkeypatch):
+    without_gradients(monkeypatch, steps=100)
+    with pytest.raises(DivergedError, match="By step 10 10 steps in a row had no finite gradient"):
+        pretrain(photos, tmp_path / "run", "simclr")
+
+
+def test_lost_steps_are_counted_shown_and_told(photos, tmp_path, monkeypatch, capsys):
+    without_gradients(monkeypatch, steps=8)
+    found = pretrain(photos, tmp_path / "run", "simclr")
+    assert [r["lost_steps"] for r in found.records()] == [*range(1, 9), *[8] * 4]
+    assert "8 of 12 steps had no finite gradient" in found.result("verdict")["sentence"]
+    assert "8 steps lost" in capsys.readouterr().err
+
+
+def test_a_streak_that_ended_before_the_record_is_seen():
+    guard = Guard(torch.device("cpu"), scaled=False)
+    for value in (1.0, math.nan, math.nan, 1.0, math.nan):
+        guard.check([torch.tensor([value])])
+    assert guard.take_longest() == 2
+    guard.check([torch.tensor([1.0])])
+    assert guard.take_longest() == 1  # the streak that the first record cut in two
+    assert guard.take_longest() == 0
+
+
+@pytest.mark.parametrize("name", ["byol", "moco"])
+def test_the_shown_loss_is_that_of_the_first_weights(name, photos, tmp_path):
+    """The driver changes nothing before the first step: its first loss is a plain forward's."""
+    from selfsight.train.loop import feed
+    from selfsight.train.pretrain import build
+
+    run = pretrain(photos, tmp_path / "run", name)
+    recipe = api.saved_recipe(run)
+    device = torch.device("cpu")
+    found = start_resume.images_of(recipe, device)
+    from selfsight.data import Loader
+    from selfsight.methods import DataFacts, Moment
+
+    loader = Loader(found, batch_size=recipe.batch_size, seed=recipe.seed)
+    batch = next(feed(loader, recipe, 0))
+    method = build(recipe, device, DataFacts(len(found), 2))
+    at = Moment(
+        step=torch.tensor(0), index=batch.index, seed=recipe.seed, total_steps=12, steps_per_epoch=4
+    )
+    assert method(batch.views, at).loss.item() == run.records()[0]["loss"]
+
+
+def test_load_gives_the_backbone_with_the_trained_weights(photos, tmp_path):
+    run = pretrain(photos, tmp_path / "run", "simclr")
+    backbone = api.load(run)
+    assert not backbone.training
+    assert backbone(torch.randn(2, 3, 32, 32)).shape == (2, backbone.dim)
+    saved = checkpoint.load(run)["method"]["student.backbone.conv1.weight"]
+    assert torch.equal(backbone.conv1.weight, saved)
