@@ -11,6 +11,7 @@ from rich.console import Console
 
 from selfsight import auto_recipe, dist
 from selfsight import doctor as doctors
+from selfsight.console import build_table
 from selfsight.data import open_source
 from selfsight.errors import UserError
 from selfsight.evals.few_labels import Amount
@@ -23,7 +24,6 @@ from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import start_resume
 from selfsight.runs.encoders import saved_recipe, trained_backbone
-from selfsight.train.progress_bar import rows
 
 FACTS_FROM = 128  # images that the automatic recipe looks at
 
@@ -162,7 +162,7 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
     found, notes = comparison.compare(folders)
     if not quiet:
         console = Console()
-        console.print(rows(comparison.shown(found)))
+        console.print(build_table(comparison.shown(found)))
         console.print("\n".join(notes), highlight=False, markup=False)
     return found
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
+from selfsight.console import build_table
 from selfsight.methods import MethodConfig
 from selfsight.recipe import NAMED, method_config, method_name
 from selfsight.recipes import RECIPES, recipe
-from selfsight.train.progress_bar import rows
 
 Row = dict[str, Any]
 
@@ -62,7 +62,7 @@ def flags(name: str) -> list[Row]:
 def show(found: list[Row]) -> None:
     """Print rows as a table."""
     shown = [{k: _brief(v) for k, v in row.items() if k not in IN_JSON_ONLY} for row in found]
-    Console().print(rows(shown))
+    Console().print(build_table(shown))
 
 
 def _settings(value: Any, path: str) -> Any:

@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 from selfsight import dist
+from selfsight.console import build_table
 from selfsight.data import Images, open_source, splits_of
 from selfsight.data import load as load_images
 from selfsight.errors import UserError
@@ -22,7 +23,6 @@ from selfsight.run_folder import Run, write_json
 from selfsight.runs import results, start_resume
 from selfsight.runs.compare import headline, in_words
 from selfsight.runs.encoders import UNTRAINED, Candidate, candidate, saved_recipe, untrained
-from selfsight.train.progress_bar import rows
 from selfsight.views import Center, View, moco_v2
 
 DEFAULT = ("knn", "linear")
@@ -297,7 +297,7 @@ def _print(
     if quiet:
         return
     console = Console()
-    console.print(rows(table))
+    console.print(build_table(table))
     lines = [*notes, *([sentence, f"Report: {run.report}"] if sentence else [f"{run.results}"])]
     console.print("\n".join(lines), highlight=False, markup=False)
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfsight import dist, report
+from selfsight.console import format_value
 from selfsight.data import Images, Source, open_images, open_source, planned
 from selfsight.data.loader import check_batches
 from selfsight.errors import UserError
@@ -21,7 +22,6 @@ from selfsight.runs.verdict import Verdict, judge
 from selfsight.train.batch_size_finder import fitting
 from selfsight.train.loop import State
 from selfsight.train.pretrain import build, pretrain
-from selfsight.train.progress_bar import cell
 from selfsight.version import __version__
 
 Reasons = dict[str, str]
@@ -167,7 +167,7 @@ def choices(recipe: Recipe, reasons: Reasons) -> Table:
         if name.startswith("method."):
             values[name] = getattr(recipe.method, name.removeprefix("method."))
     for name, value in values.items():
-        table.add_row(name, cell(value), reasons.get(name, ""))
+        table.add_row(name, format_value(value), reasons.get(name, ""))
     return table
 
 

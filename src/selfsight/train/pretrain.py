@@ -4,6 +4,7 @@ import torch
 from rich.console import Console
 
 from selfsight import dist
+from selfsight.console import build_table
 from selfsight.data import Images
 from selfsight.data.loader import Loader
 from selfsight.evals.knn import KNN
@@ -19,7 +20,7 @@ from selfsight.train.grad_scaler import Guard
 from selfsight.train.loop import State, feed, train
 from selfsight.train.metrics import Watch
 from selfsight.train.online_eval import Probe
-from selfsight.train.progress_bar import Bar, rows
+from selfsight.train.progress_bar import Bar
 from selfsight.train.step import compiles
 
 
@@ -80,7 +81,7 @@ def pretrain(
     state = start(recipe, run, images, device)
     first = dist.rank() == 0
     if first:
-        console.print(rows(table(state.optimizer), title="parameter groups"))
+        console.print(build_table(table(state.optimizer), title="parameter groups"))
         run.keep_records(state.step)
     watch.restart()
     with Bar(console, total, state.step, shown=first) as bar:

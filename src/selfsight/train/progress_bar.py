@@ -1,12 +1,11 @@
 """What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
 WAITING = 0.03  # share of time that may go to waiting for data
@@ -100,26 +99,3 @@ def in_time(seconds: float) -> str:
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-
-
-def rows(items: Iterable[Mapping[str, Any]], *, title: str | None = None) -> Table:
-    """A table with a column for each key of the first row."""
-    items = list(items)
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for number, name in enumerate(items[0] if items else ()):
-        # What names the row is shown whole, to be copied; the rest is folded.
-        table.add_column(name.replace("_", " "), no_wrap=number == 0, overflow="fold")
-    for item in items:
-        table.add_row(*(cell(value) for value in item.values()))
-    return table
-
-
-def cell(value: Any) -> str:
-    """A value as a person would write it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
