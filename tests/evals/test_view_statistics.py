@@ -1,7 +1,6 @@
 """JCL's figure 3 and EqCo's figures 1 and 4, from their equations."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -10,11 +9,9 @@ import torch.nn.functional as F
 from selfsight.evals.view_statistics import (
     histogram,
     information_bound,
-    logged_information,
     query_gradients,
     similarity_and_variance,
 )
-from selfsight.methods.mocov3 import MoCoV3Config
 
 
 def random(*shape, seed=0):
@@ -104,21 +101,6 @@ def test_the_information_bound_of_a_guess_is_zero_and_of_no_loss_is_all():
     assert information_bound(1.0, num_negatives=16, alpha=65536.0) == pytest.approx(
         math.log(1 + 16 * math.exp(math.log(65536 / 16))) - 1
     )
-
-
-def test_the_information_bound_over_training_is_the_gain_over_a_guess():
-    assert logged_information("moco", 0.2, chance=5.5, loss=3.5) == 2.0
-    assert logged_information("barlow_twins", 1.0, chance=None, loss=3.5) is None
-    assert logged_information("swav", 0.1, chance=5.5, loss=3.5) is None  # codes, not keys
-
-
-def test_a_guess_tells_nothing_and_mocov3s_scale_does_not_matter():
-    """Its loss is 4 x temperature x InfoNCE, and so is what a guess gives."""
-    for temperature in (0.2, 1.0):
-        chance = MoCoV3Config(temperature=temperature).chance_loss(256)
-        tell = partial(logged_information, "mocov3", temperature, chance=chance)
-        assert tell(loss=chance) == 0
-        assert tell(loss=0.0) == pytest.approx(math.log(256))
 
 
 def test_a_histogram_counts_everything_once():

@@ -12,8 +12,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-INFO_NCE = ("fast_moco", "moco", "mocov3", "nnclr", "simclr", "simo")
-
 
 class Gradients(NamedTuple):
     """Of each query: the length of the loss's gradient, EqCo's upper bound on it, the loss."""
@@ -73,19 +71,6 @@ def information_bound(loss: float, *, num_negatives: int, alpha: float | None = 
     log(1 + K e^(m / temperature)) - InfoNCE, which is log(1 + alpha) - InfoNCE under its rule.
     """
     return math.log1p(alpha or num_negatives) - loss
-
-
-def logged_information(
-    method: str, temperature: float, *, chance: float | None, loss: float
-) -> float | None:
-    """The bound that a logged loss gives: what it gains over a guess among the keys.
-
-    `chance` is the loss of that guess, log(1 + alpha) or log(1 + K). MoCo v3's loss is InfoNCE in
-    two directions, scaled; of a method whose loss is no InfoNCE there is no bound.
-    """
-    if chance is None or method not in INFO_NCE:
-        return None
-    return (chance - loss) / (4 * temperature if method == "mocov3" else 1.0)
 
 
 def histogram(

@@ -105,6 +105,7 @@ class MethodConfig:
     shuffles: ClassVar[bool] = False  # has keys whose batch norm can be shuffled
     needs_labels: ClassVar[bool] = False  # only the supervised baseline
     row_each: ClassVar[bool] = False  # keeps `dim` numbers for each image of the data
+    info_nce: ClassVar[bool] = False  # its loss is InfoNCE: the mutual-information bound applies
 
     bn: Literal["sync", "split", "shuffle"] = "sync"
     """Batch norm over the whole global batch, or over groups of bn_group images; `shuffle`
@@ -150,6 +151,11 @@ class MethodConfig:
     def num_views(self) -> int:
         """How many views of each image `forward` takes."""
         return 2
+
+    @property
+    def info_nce_scale(self) -> float:
+        """How many times InfoNCE the loss is, where `info_nce` is true."""
+        return 1.0
 
     def chance_loss(self, batch_size: int) -> float | None:
         """What guessing would give, where the loss is a choice among candidates."""

@@ -20,6 +20,8 @@ from selfsight.nn.patch_student import SIX_PAIRS, Patches, predict, see
 class FastMoCoConfig(MethodConfig):
     """Defaults: ResNet-50, 100 to 400 epochs (official code)."""
 
+    info_nce: ClassVar[bool] = True
+
     dim: int = 2048
     predictor_dim: int = 512
     temperature: float = 1.0

@@ -20,6 +20,7 @@ class MoCoConfig(MethodConfig):
     """Defaults: MoCo v2. For v1: mlp=False, temperature=0.07."""
 
     shuffles: ClassVar[bool] = True
+    info_nce: ClassVar[bool] = True
 
     dim: int = 128
     mlp: bool = True  # False: one linear layer

@@ -5,7 +5,7 @@ Two views each predict the other's teacher embedding among those of the whole gl
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from selfsight.losses.contrastive import info_nce
 from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
@@ -20,6 +20,8 @@ class MoCoV3Config(MethodConfig):
     For ViT: head="vit", temperature=0.2.
     """
 
+    info_nce: ClassVar[bool] = True
+
     dim: int = 256
     hidden_dim: int = 4096
     head: Literal["resnet", "vit"] = "resnet"  # vit: a third layer, and a norm after the predictor
@@ -32,9 +34,14 @@ class MoCoV3Config(MethodConfig):
         """The method around this backbone."""
         return MoCoV3(backbone, self)
 
+    @property
+    def info_nce_scale(self) -> float:
+        """Two directions, each scaled by 2 x temperature as in the paper."""
+        return 4 * self.temperature
+
     def chance_loss(self, batch_size: int) -> float:
         """Two directions, each a guess among the batch, scaled as the paper scales."""
-        return 4 * self.temperature * math.log(batch_size)
+        return self.info_nce_scale * math.log(batch_size)
 
 
 class MoCoV3(Method):

@@ -5,7 +5,7 @@ A view's prediction is not held against the other view, but against its nearest 
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from selfsight.losses.contrastive import neighbor_info_nce
 from selfsight.losses.dtype import unit
@@ -19,6 +19,8 @@ from selfsight.nn.patch_student import OFF, Patches, see
 @dataclass(frozen=True, kw_only=True)
 class NNCLRConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet, 1000 epochs."""
+
+    info_nce: ClassVar[bool] = True
 
     dim: int = 256
     hidden_dim: int = 2048

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -16,6 +16,8 @@ from selfsight.nn import Backbone, Encoder, mlp
 @dataclass(frozen=True, kw_only=True)
 class SimCLRConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet, two-layer head as in the official code."""
+
+    info_nce: ClassVar[bool] = True
 
     dim: int = 128
     hidden_dim: int = 2048

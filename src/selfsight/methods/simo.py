@@ -18,6 +18,7 @@ class SiMoConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet, K = alpha = 256."""
 
     shuffles: ClassVar[bool] = True
+    info_nce: ClassVar[bool] = True
 
     dim: int = 128
     num_negatives: int = 256  # of each query; at most the other keys of the batch

@@ -11,9 +11,8 @@ from selfsight import dist
 from selfsight.errors import DivergedError
 from selfsight.evals.features import evaluating
 from selfsight.evals.spectrum import effective_rank, feature_std
-from selfsight.evals.view_statistics import logged_information
-from selfsight.methods import Method, Step
-from selfsight.recipe import Recipe, method_name
+from selfsight.methods import Method, MethodConfig, Step
+from selfsight.recipe import Recipe
 from selfsight.train.loop import Batch, State
 
 PATIENCE = 10  # steps without a finite gradient, one after the other, before the run is given up
@@ -26,6 +25,16 @@ def embedding(method: Method, h: Tensor) -> Tensor:
     projector = method.student.projector
     with evaluating(projector):
         return projector(h.to(next(projector.parameters()).dtype))
+
+
+def information_bound(config: MethodConfig, *, chance: float | None, loss: float) -> float | None:
+    """EqCo's lower bound on mutual information, in nats; None if the loss is not InfoNCE.
+
+    `chance` is the loss of guessing, log(1 + alpha) or log(1 + K) times the loss's scale.
+    """
+    if chance is None or not config.info_nce:
+        return None
+    return (chance - loss) / config.info_nce_scale
 
 
 class Watch:
@@ -75,11 +84,8 @@ class Watch:
             "first_step": self.first_step,
             "time": round(time.perf_counter() - self.begun, 2),
         }
-        record["information_bound"] = logged_information(
-            method_name(self.recipe.method),
-            getattr(self.recipe.method, "temperature", 1.0),
-            chance=record["chance_loss"],
-            loss=record["loss"],
+        record["information_bound"] = information_bound(
+            self.recipe.method, chance=record["chance_loss"], loss=record["loss"]
         )
         record |= {name: float(dist.mean(value)) for name, value in step.logs.items()}
         wrong = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
