@@ -34,13 +34,13 @@ def test_vicreg_is_its_three_terms(pair):
     by_hand = 25 * sum((a - b) ** 2 for a, b in zip(*(z.flatten() for z in pair), strict=True))
     by_hand = by_hand / (N * D)
     for z in pair:
-        centerd = z - z.mean(0)
+        centered = z - z.mean(0)
         for i in range(D):
-            spread = (centerd[:, i] ** 2).sum() / (N - 1)
+            spread = (centered[:, i] ** 2).sum() / (N - 1)
             by_hand = by_hand + 25 / 2 * torch.relu(1 - (spread + 1e-4).sqrt()) / D
             for j in range(D):
                 if i != j:
-                    covariance = (centerd[:, i] * centerd[:, j]).sum() / (N - 1)
+                    covariance = (centered[:, i] * centered[:, j]).sum() / (N - 1)
                     by_hand = by_hand + covariance**2 / D
     agree(vicreg(*pair), by_hand, pair)
 

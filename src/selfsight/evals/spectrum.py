@@ -23,7 +23,7 @@ def feature_std(h: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 def effective_rank(h: Float[Tensor, "n d"], *, eps: float = 1e-7) -> Float[Tensor, ""]:
     """How many directions the rows use: RankMe (arXiv:2210.02885), between 1 and min(N, D).
 
-    The exponential of the entropy of the singular values' shares. Rows are not centerd, so that
+    The exponential of the entropy of the singular values' shares. Rows are not centered, so that
     features which have become one point count as one direction. Wants several times more rows
     than the rank it is to find.
     """

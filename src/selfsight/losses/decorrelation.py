@@ -36,8 +36,8 @@ def vicreg(
     """
     loss = invariance * (z1 - z2).pow(2).mean()
     for z in (z1, z2):
-        centerd, rows = center(z), global_size(z)
-        cov = mean_product(centerd, centerd) * (rows / (rows - 1))
+        centered, rows = center(z), global_size(z)
+        cov = mean_product(centered, centered) * (rows / (rows - 1))
         spread = (1 - (cov.diagonal() + 1e-4).sqrt()).relu().mean()
         loss = loss + variance / 2 * spread + covariance * off_diagonal(cov) / len(cov)
     return loss
@@ -45,9 +45,9 @@ def vicreg(
 
 def standardize(z: Rows) -> Rows:
     """Columns of mean 0 and (biased) variance 1, as batch normalization without weights."""
-    centerd = center(z)
-    var = dist.all_sum(centerd.pow(2).sum(0)) / global_size(z)
-    return centerd * (var + 1e-5).rsqrt()
+    centered = center(z)
+    var = dist.all_sum(centered.pow(2).sum(0)) / global_size(z)
+    return centered * (var + 1e-5).rsqrt()
 
 
 def center(z: Rows) -> Rows:

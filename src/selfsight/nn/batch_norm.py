@@ -118,10 +118,10 @@ class BatchNorm(nn.Module):
         ones = high.new_full((len(x), 1), float(x[0, 0].numel()))
         count = total(ones)  # [groups, 1]
         mean = total(high.sum(space) if space else high) / count
-        centerd = high - mean[group].view(shape)
-        var = total(centerd.pow(2).sum(space) if space else centerd.pow(2)) / count
+        centered = high - mean[group].view(shape)
+        var = total(centered.pow(2).sum(space) if space else centered.pow(2)) / count
         self._track(mean.mean(dim=0), (var * count / (count - 1)).mean(dim=0))
-        y = centerd * (var + self.eps).rsqrt()[group].view(shape)
+        y = centered * (var + self.eps).rsqrt()[group].view(shape)
         if self.weight is not None:
             y = y * self.weight.view(shape)
         if self.bias is not None:

@@ -61,8 +61,8 @@ def test_texture_tells_more_than_pixels(drawn):
         spectra = torch.fft.fft2(patches.transpose(1, 2).unflatten(2, (7, 7))).abs()
         return spectra.flatten(2).mean(1).log1p().numpy()
 
-    centerd = texture(drawn[0][0]).mean(0)
-    spread = knn(lambda x: texture(x) - centerd, *drawn)
+    centered = texture(drawn[0][0]).mean(0)
+    spread = knn(lambda x: texture(x) - centered, *drawn)
     assert spread > knn(lambda x: x.reshape(len(x), -1) - 127.5, *drawn) + 0.1
 
 

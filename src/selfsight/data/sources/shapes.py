@@ -113,7 +113,7 @@ TEXTURES: dict[str, Callable[[Field, Field], Field]] = {
     "spokes": _spokes,
 }
 CLASSES = tuple(TEXTURES)
-CENTERD = ("target", "spokes")
+CENTERED = ("target", "spokes")
 
 
 def shapes(
@@ -181,7 +181,7 @@ def _object(name: str, draw: Draw) -> tuple[Field, Field]:
         u + BEND * np.sin(draw(2, 4) * v + draw(-1, 1) * u + draw(0, 2 * math.pi)),
         v + BEND * np.sin(draw(2, 4) * u + draw(-1, 1) * v + draw(0, 2 * math.pi)),
     )
-    pitch, shift = draw(0.35, 0.5), 1.1 if name in CENTERD else 2.0
+    pitch, shift = draw(0.35, 0.5), 1.1 if name in CENTERED else 2.0
     distance = TEXTURES[name](u / pitch + draw(-shift, shift), v / pitch + draw(-shift, shift))
     marks = _cover(distance * pitch * SUPERSAMPLE)
     blocks = marks.reshape(len(marks), SIZE, SUPERSAMPLE, SIZE, SUPERSAMPLE)
