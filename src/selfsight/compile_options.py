@@ -2,7 +2,7 @@
 
 from typing import Any
 
-HOW: dict[str, Any] = {
+COMPILE_OPTIONS: dict[str, Any] = {
     # Shapes are taken as they come: code for any batch size would be slower, and there is one.
     "dynamic": False,
     # Small kernels that do not depend on each other become one: batch norms of several groups.

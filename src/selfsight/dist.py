@@ -64,7 +64,7 @@ def mean(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
     return all_sum(x.detach()) / world_size()
 
 
-def mine(rows: Shaped[Tensor, "g *rest"]) -> Shaped[Tensor, "n *rest"]:
+def local_rows(rows: Shaped[Tensor, "g *rest"]) -> Shaped[Tensor, "n *rest"]:
     """This process's share of rows that every process holds."""
     return rows.chunk(world_size())[rank()]
 
@@ -86,7 +86,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return mine(_sum(grad)).contiguous()
+        return local_rows(_sum(grad)).contiguous()
 
 
 class _AllSum(torch.autograd.Function):

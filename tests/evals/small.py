@@ -5,9 +5,9 @@ from torch import nn
 
 from selfsight.data import Images
 from selfsight.evals.labeled_data import Labeled
-from selfsight.views import Center, View
+from selfsight.views import EvalView, View
 
-SPEC = Center(size=8, resize=8, mean=(0.5,), std=(0.25,))
+SPEC = EvalView(size=8, resize=8, mean=(0.5,), std=(0.25,))
 VIEWS = (
     View(size=8, mean=(0.5,), std=(0.25,), blur=0.0, gray=0.0, jitter=(0.1, 0.1, 0.0, 0.0)),
 ) * 2

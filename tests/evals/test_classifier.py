@@ -10,7 +10,7 @@ from selfsight.evals.features import random_views
 from selfsight.evals.regularization import DropPath
 from selfsight.evals.training_settings import COSINE, Strong, Training, falling, sgd
 from selfsight.optim import Optim
-from selfsight.views import Center
+from selfsight.views import EvalView
 from tests.evals.small import SPEC, Means, Small, bright, from_pixels, labeled
 
 HEAD = Training(source="here", epochs=10, batch_size=20, head=sgd(1.0, COSINE))
@@ -188,7 +188,7 @@ def test_what_is_scored_is_resized_as_what_was_learned_from():
     network = Small()
     network.register_forward_pre_hook(lambda net, x: None if net.training else seen.append(x[0]))
     it = trained(replace(WHOLE, epochs=1, interpolation="bicubic"))
-    spec = Center(size=6, resize=6, mean=(0.5,), std=(0.25,))
+    spec = EvalView(size=6, resize=6, mean=(0.5,), std=(0.25,))
     replace(it, data=replace(it.data, spec=spec))(network)
     expected = []
     for kind in ("bicubic", "bilinear"):
@@ -226,7 +226,7 @@ def state(training):
         replace(HEAD, epochs=2),
         replace(WHOLE, epochs=2),
         replace(WHOLE, epochs=2, strong=STRONG),
-        replace(HEAD, epochs=2, head=Optim(name="lars", flavor="larc", lr=0.1)),
+        replace(HEAD, epochs=2, head=Optim(name="lars", variant="larc", lr=0.1)),
         replace(WHOLE, epochs=2, batch_size=15),
         replace(WHOLE, epochs=2, batch_size=14, strong=STRONG),
     ],

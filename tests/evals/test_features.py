@@ -6,13 +6,13 @@ from selfsight.errors import UserError
 from selfsight.evals.features import evaluating, features
 from selfsight.evals.labeled_data import Labeled
 from selfsight.evals.splits import Split
-from selfsight.views import center
+from selfsight.views import apply_eval_view
 from tests.evals.small import SPEC, Means, bright
 
 
 def test_features_are_those_of_the_evaluation_view_in_any_batch_size():
     images, backbone = bright(20), Means()
-    expected = backbone.eval()(center(*images.batch(torch.arange(20)), SPEC))
+    expected = backbone.eval()(apply_eval_view(*images.batch(torch.arange(20)), SPEC))
     backbone.train()
     for batch_size in (1, 7, 256):
         found = features(backbone, images, SPEC, batch_size=batch_size)

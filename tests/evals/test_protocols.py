@@ -111,9 +111,9 @@ FEW = {
 def falls(training: Training) -> tuple[str, tuple[float, ...], float | None]:
     """Optimizer and schedule of the head."""
     head = training.head
-    kind = head.flavor if head.name == "lars" else "nesterov" if head.nesterov else head.name
+    kind = head.variant if head.name == "lars" else "nesterov" if head.nesterov else head.name
     steps = tuple(round(m, 6) for m in head.schedule.milestones)
-    assert (head.schedule.kind == "step") == bool(steps)
+    assert (head.schedule.name == "step") == bool(steps)
     assert head.schedule.warmup_epochs == 0 and head.momentum == 0.9
     return kind, steps, head.schedule.gamma if steps else None
 

@@ -132,7 +132,7 @@ def test_bfloat16_rises_to_float32(measure):
     assert value.item() == pytest.approx(measure(h).item(), abs=0.05)
 
 
-def views_of(means, spread):
+def apply_views(means, spread):
     """Two views of each image for every direction: its mean plus and minus the spread there."""
     d = means.shape[1]
     away = torch.cat([spread * torch.eye(d), -spread * torch.eye(d)]).to(means)
@@ -142,7 +142,7 @@ def views_of(means, spread):
 @pytest.mark.parametrize("rank", [1, 3, 8])
 def test_lidar_counts_the_directions_that_tell_images_apart(rank):
     means = torch.cat([torch.eye(8)[:rank], -torch.eye(8)[:rank]]).double()
-    assert lidar(views_of(means, 0.3)).item() == pytest.approx(rank, rel=1e-4)
+    assert lidar(apply_views(means, 0.3)).item() == pytest.approx(rank, rel=1e-4)
 
 
 def test_lidar_does_not_count_directions_that_only_tell_views_apart():

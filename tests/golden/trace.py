@@ -20,8 +20,7 @@ from selfsight import rng
 from selfsight.backbones import BackboneConfig
 from selfsight.methods import BASELINES, METHODS, DataFacts
 from selfsight.nn.patch_student import Patches
-from selfsight.optim import OPTIMS, Optim, Schedule
-from selfsight.optim import build as build_optimizer
+from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train.grad_scaler import Guard
 from selfsight.train.loop import Batch, State, train
@@ -55,7 +54,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Optim]] = {
     "simclr, EqCo": ("simclr", dict(num_negatives=5, negatives="cross", alpha=64.0), SGD),
     "simo, both ways": ("simo", dict(symmetric=True, shared_negatives=False), SGD),
     "simsiam, clipped": ("simsiam", {}, replace(SGD, clip=0.1, predictor_lr="constant")),
-    "swav, larc": ("swav", {}, replace(SGD, name="lars", flavor="larc", lr=90.0)),
+    "swav, larc": ("swav", {}, replace(SGD, name="lars", variant="larc", lr=90.0)),
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from selfsight.compile_options import HOW
+from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.losses import info_nce, streaming
 
 Loss = Callable[[], Tensor]
@@ -56,7 +56,7 @@ def measure(size: int, width: int) -> dict[str, tuple[float, float]]:
     for name, (blocks, compiled) in WAYS.items():
         streaming.HELD = blocks
         torch.compiler.reset()
-        function = torch.compile(info_nce, **HOW) if compiled else info_nce
+        function = torch.compile(info_nce, **COMPILE_OPTIONS) if compiled else info_nce
         found[name] = spent(lambda use=function: use(q, keys, temperature=0.2), q)  # type: ignore[misc]
     streaming.HELD = held
     return found

@@ -75,7 +75,7 @@ def test_codes_are_no_function_of_their_scores_for_the_gradient():
 
 
 def share():
-    return dist.gather(sinkhorn(dist.mine(cosines(8))))
+    return dist.gather(sinkhorn(dist.local_rows(cosines(8))))
 
 
 def test_two_processes_share_out_the_rows_of_both(two_processes):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from selfsight.compile_options import HOW
+from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.losses import (
     barlow_twins,
     compiled_losses,
@@ -67,4 +67,4 @@ def test_losses_are_compiled_where_that_is_asked_for(monkeypatch, rows):
         with compiled_losses(False):
             assert loss(rows, weight=2.0) == plain
     assert loss(rows, weight=2.0) == plain
-    assert made == [HOW | {"fullgraph": True}]
+    assert made == [COMPILE_OPTIONS | {"fullgraph": True}]

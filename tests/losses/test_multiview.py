@@ -149,7 +149,7 @@ def test_uniformity_is_the_measure_of_the_evaluation_averaged_over_views():
 
 def shared(name, settings):
     """Value and gradient of the whole batch from this process's share of the images."""
-    p = dist.mine(blocks(0).transpose(0, 1)).transpose(0, 1).contiguous().requires_grad_()
+    p = dist.local_rows(blocks(0).transpose(0, 1)).transpose(0, 1).contiguous().requires_grad_()
     loss = getattr(multiview, name)(p, **settings)
     loss.backward()
     return loss.item(), p.grad

@@ -38,7 +38,7 @@ LOSSES = {
 
 def with_gradient(loss, dtype=torch.float64):
     """Of this process's share: value and gradients, both as means over processes."""
-    x = torch.stack([dist.mine(rows(N, seed=s)) for s in range(4)]).to(dtype).requires_grad_()
+    x = torch.stack([dist.local_rows(rows(N, seed=s)) for s in range(4)]).to(dtype).requires_grad_()
     value = LOSSES[loss](x)
     (gradient,) = torch.autograd.grad(value, x)
     return dist.mean(value.detach()), gradient / dist.world_size()
@@ -144,7 +144,7 @@ def test_nothing_as_large_as_the_matrix_is_ever_made(loss, seen, monkeypatch):
 
 def compiled(most):
     """Graphs and operations of a compiled loss, and its gradients beside the uncompiled ones."""
-    q, k = (dist.mine(rows(N, seed=s, dtype=torch.float32)).requires_grad_() for s in (0, 1))
+    q, k = (dist.local_rows(rows(N, seed=s, dtype=torch.float32)).requires_grad_() for s in (0, 1))
     counter = CompileCounterWithBackend("aot_eager")
 
     def gradients(loss):

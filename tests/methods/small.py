@@ -65,14 +65,14 @@ def views(method, step=0, size=16, dtype=torch.float32):
     small = len(noise) - getattr(method.config, "num_small", 0)  # the first small view of SwAV
     sides = [size if i < small else size // 2 for i in range(len(noise))]
     return [
-        dist.mine((x + 0.3 * n)[..., :s, :s]).contiguous()
+        dist.local_rows((x + 0.3 * n)[..., :s, :s]).contiguous()
         for n, s in zip(noise, sides, strict=True)
     ]
 
 
 def moment(step=0, total=TOTAL):
     """Where training stands at this step."""
-    index = dist.mine((torch.arange(GLOBAL_BATCH) + step * GLOBAL_BATCH) % NUM_IMAGES)
+    index = dist.local_rows((torch.arange(GLOBAL_BATCH) + step * GLOBAL_BATCH) % NUM_IMAGES)
     return Moment(
         step=torch.tensor(step),
         index=index,

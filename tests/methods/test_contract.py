@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.parallel import DistributedDataParallel
 
-from selfsight.compile_options import HOW
+from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.losses import compiled_losses
 from selfsight.methods import BASELINES, METHODS
 from selfsight.train.compile import compile_networks
@@ -157,8 +157,8 @@ def trained(name):
     torch._dynamo.utils.counters.clear()
     method, graphs = make(name), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(HOW, "backend", "aot_eager")
-        patch.delitem(HOW, "options")
+        patch.setitem(COMPILE_OPTIONS, "backend", "aot_eager")
+        patch.delitem(COMPILE_OPTIONS, "options")
         compile_networks(method)
         shared = DistributedDataParallel(method, broadcast_buffers=False)
         for step in range(4):

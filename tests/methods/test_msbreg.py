@@ -12,14 +12,13 @@ from selfsight.data.loader import Loader
 from selfsight.errors import UserError
 from selfsight.evals.spectrum import effective_rank
 from selfsight.methods.msbreg import MSBRegConfig
-from selfsight.optim import Optim, Schedule, cosine
-from selfsight.optim import build as build_optimizer
+from selfsight.optim import Optim, Schedule, build_optimizer, cosine
 from selfsight.recipe import Recipe
 from selfsight.recipes import recipe
 from selfsight.train.grad_scaler import Guard
 from selfsight.train.loop import State, feed, train
 from selfsight.train.pretrain import build
-from selfsight.views import View, make_views
+from selfsight.views import View, apply_views_reference
 from tests.methods.small import GLOBAL_BATCH, TOTAL, make, moment, views
 
 PLAIN = dict(singular_weight=0.0, brownian_weight=0.0)
@@ -144,7 +143,7 @@ def rank_after_training(images, *, brownian_weight, seed):
             hidden_dim=128,
         ),
         views=(View(size=32, scale=(0.3, 1.0), blur=0.0),) * 2,
-        optim=Optim(name="adamw", lr=1e-3, scale="none", schedule=Schedule(kind="constant")),
+        optim=Optim(name="adamw", lr=1e-3, scale="none", schedule=Schedule(name="constant")),
         backbone=BackboneConfig(name="resnet10_narrow", image_size=32),
         epochs=20,
         batch_size=64,
@@ -164,6 +163,6 @@ def rank_after_training(images, *, brownian_weight, seed):
     ):
         pass
     index = torch.arange(256)
-    (x,) = make_views(made.views[:1], *images.batch(index), index, seed=1, epoch=0)
+    (x,) = apply_views_reference(made.views[:1], *images.batch(index), index, seed=1, epoch=0)
     with torch.no_grad():
         return effective_rank(method.student.backbone(x)).item()

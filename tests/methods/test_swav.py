@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from selfsight.errors import UserError
 from selfsight.losses.clustering import sinkhorn
 from selfsight.methods.swav import SwAVConfig
-from selfsight.optim import LARS, build, set_lr
+from selfsight.optim import LARS, build_optimizer, set_lr
 from selfsight.recipes import recipe
 from tests.methods.small import make, moment, views
 
@@ -73,7 +73,9 @@ def test_the_queue_waits_for_its_epoch():
 
 def test_prototypes_have_length_one_and_wait_before_they_move():
     method = make("swav", freeze_steps=2)
-    optimizer = LARS(method.parameters(), 1.0, flavor="larc", trust=0.1, weight_decay=0.1)
+    optimizer = LARS(
+        method.parameters(), 1.0, variant="larc", trust_coefficient=0.1, weight_decay=0.1
+    )
     for step in range(3):
         before = method.prototypes.weight.detach().clone()
         optimizer.zero_grad()
@@ -115,9 +117,13 @@ def test_a_batch_too_small_for_the_prototypes_is_refused():
 def test_rates_are_those_of_the_official_scripts(name, first, peak, last):
     made = recipe(name)
     weights = {"a": torch.nn.Parameter(torch.ones(2, 2)), "b": torch.nn.Parameter(torch.ones(2))}
-    optimizer = build(made.optim, weights.items(), batch_size=made.batch_size)
+    optimizer = build_optimizer(made.optim, weights.items(), batch_size=made.batch_size)
     (group,) = optimizer.param_groups
-    assert (group["flavor"], group["trust"], group["weight_decay"]) == ("larc", 0.001, 1e-6)
+    assert (group["variant"], group["trust_coefficient"], group["weight_decay"]) == (
+        "larc",
+        0.001,
+        1e-6,
+    )
 
     def rate(step):
         lengths = dict(steps_per_epoch=1, epochs=400, batch_size=made.batch_size)

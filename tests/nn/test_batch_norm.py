@@ -27,7 +27,7 @@ def layer(group, affine="both"):
 
 def forward_backward(group, affine="both"):
     """Output, input gradient, weight gradient and buffers of this process's share."""
-    x = dist.mine(images()).clone().requires_grad_()
+    x = dist.local_rows(images()).clone().requires_grad_()
     norm = layer(group, affine)
     y = norm(x)
     weight = torch.linspace(-1, 1, y[0].numel(), dtype=y.dtype).view(y[0].shape)

@@ -206,7 +206,7 @@ def test_a_montage_is_of_different_images():
 def shared(how):
     """This process's share of the predictions and the gradient of a loss on them."""
     student, predictor = network()
-    x = dist.mine(images())
+    x = dist.local_rows(images())
     p = predict(Patches(how=how), student.eval(), predictor.eval(), x, moment())
     p.pow(2).mean().backward()
     gradients = [dist.mean(q.grad) for q in student.parameters()]

@@ -16,11 +16,11 @@ from selfsight.optim import (
     OPTIMS,
     Optim,
     Schedule,
-    build,
+    build_optimizer,
     clip_gradients,
-    load_state,
+    describe_groups,
+    load_optimizer_state,
     set_lr,
-    table,
 )
 from tests.optim.calls import Calls
 
@@ -38,11 +38,11 @@ def network():
 
 
 def make(network, config, batch_size=512):
-    return build(config, network.named_parameters(), batch_size=batch_size)
+    return build_optimizer(config, network.named_parameters(), batch_size=batch_size)
 
 
 def rows(network, config, batch_size=512):
-    return {row["label"]: row for row in table(make(network, config, batch_size))}
+    return {row["label"]: row for row in describe_groups(make(network, config, batch_size))}
 
 
 def test_lars_neither_decays_nor_adapts_biases_and_norms(network):
@@ -106,7 +106,7 @@ def test_a_constant_predictor_neither_warms_up_nor_falls(network):
         assert main == seen[-1][0]
     assert [s[0] for s in seen] == pytest.approx([0.0, 0.1, 0.05, 0.0])
     assert [s[1] for s in seen] == pytest.approx([0.1] * 4)
-    assert [row["schedule"] for row in table(optimizer)] == ["main", "constant"]
+    assert [row["schedule"] for row in describe_groups(optimizer)] == ["main", "constant"]
 
 
 def test_barlow_twins_gives_biases_a_rate_of_their_own(network):
@@ -131,7 +131,7 @@ def test_a_rate_on_the_device_is_filled_in_place(network):
 @pytest.mark.parametrize(("clip", "length"), [(None, 3.0), (1.0, 1.0), (5.0, 3.0)])
 def test_clipping_shortens_the_whole_gradient(clip, length):
     weights = {"a": nn.Parameter(torch.zeros(2, 2)), "predictor.b": nn.Parameter(torch.zeros(5, 1))}
-    optimizer = build(Optim(clip=clip), weights.items(), batch_size=256)
+    optimizer = build_optimizer(Optim(clip=clip), weights.items(), batch_size=256)
     for p in weights.values():
         p.grad = torch.ones_like(p)
     had = clip_gradients(optimizer, Optim(clip=clip))
@@ -140,7 +140,7 @@ def test_clipping_shortens_the_whole_gradient(clip, length):
     assert grads.norm().item() == pytest.approx(length, rel=1e-5)
 
 
-FUSED = [*OPTIMS.values(), Optim(nesterov=True), Optim(name="lars", flavor="fastmoco")]
+FUSED = [*OPTIMS.values(), Optim(nesterov=True), Optim(name="lars", variant="fastmoco")]
 
 
 def steps(network, optimizer, config, count, read=Calls):
@@ -155,12 +155,12 @@ def steps(network, optimizer, config, count, read=Calls):
     return [p.detach() for p in network.parameters()]
 
 
-@pytest.mark.parametrize("config", FUSED, ids=lambda c: f"{c.name} {c.flavor} {c.nesterov}")
+@pytest.mark.parametrize("config", FUSED, ids=lambda c: f"{c.name} {c.variant} {c.nesterov}")
 def test_fused_steps_read_nothing_back_and_equal_the_plain_ones(network, config):
     config = dataclasses.replace(config, clip=1.0)
     other = copy.deepcopy(network)
-    fused = build(config, network.named_parameters(), batch_size=512, fused=True)
-    plain = build(config, other.named_parameters(), batch_size=512, fused=False)
+    fused = build_optimizer(config, network.named_parameters(), batch_size=512, fused=True)
+    plain = build_optimizer(config, other.named_parameters(), batch_size=512, fused=False)
     rates = [group["lr"] for group in fused.param_groups]
     mine = steps(network, fused, config, 3)
     theirs = steps(other, plain, config, 3, read=contextlib.nullcontext)
@@ -177,7 +177,9 @@ def test_a_plain_step_at_a_rate_on_the_device_would_be_caught(network):
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_a_lost_step_moves_nothing(network, name):
-    optimizer = build(OPTIMS[name], network.named_parameters(), batch_size=512, fused=True)
+    optimizer = build_optimizer(
+        OPTIMS[name], network.named_parameters(), batch_size=512, fused=True
+    )
     before = steps(copy.deepcopy(network), optimizer, OPTIMS[name], 0)
     optimizer.found_inf = torch.tensor(1.0)
     for found, was in zip(steps(network, optimizer, OPTIMS[name], 2), before, strict=True):
@@ -188,12 +190,12 @@ def test_a_lost_step_moves_nothing(network, name):
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_state_goes_on_with_the_other_kind_of_kernel(network, name, fused):
     config, shape = OPTIMS[name], dict(batch_size=512)
-    first = build(config, network.named_parameters(), fused=fused, **shape)
+    first = build_optimizer(config, network.named_parameters(), fused=fused, **shape)
     steps(network, first, config, 2, read=contextlib.nullcontext)
     saved, other = copy.deepcopy(first.state_dict()), copy.deepcopy(network)
-    second = build(config, other.named_parameters(), fused=not fused, **shape)
+    second = build_optimizer(config, other.named_parameters(), fused=not fused, **shape)
     rates = [group["lr"] for group in second.param_groups]
-    load_state(second, saved)
+    load_optimizer_state(second, saved)
     assert [group["lr"] for group in second.param_groups] == pytest.approx(
         [float(group["lr"]) for group in first.param_groups]
     )
@@ -206,12 +208,12 @@ def test_a_state_goes_on_with_the_other_kind_of_kernel(network, name, fused):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", FUSED, ids=lambda c: f"{c.name} {c.flavor} {c.nesterov}")
+@pytest.mark.parametrize("config", FUSED, ids=lambda c: f"{c.name} {c.variant} {c.nesterov}")
 def test_a_recorded_step_replays_at_another_rate(network, config):
     config, other = dataclasses.replace(config, clip=1.0), copy.deepcopy(network)
     network = network.to("cuda")
-    optimizer = build(config, network.named_parameters(), batch_size=512)
-    plain = build(config, other.named_parameters(), batch_size=512)
+    optimizer = build_optimizer(config, network.named_parameters(), batch_size=512)
+    plain = build_optimizer(config, other.named_parameters(), batch_size=512)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     for p in network.parameters():
         p.grad = torch.full_like(p, 0.1) if p.requires_grad else None
@@ -251,7 +253,7 @@ def test_the_state_keeps_the_groups(network, tmp_path):
     torch.save(optimizer.state_dict(), tmp_path / "state.pt")
     other = make(network, OPTIMS["lars"])
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert table(other) == table(optimizer)
+    assert describe_groups(other) == describe_groups(optimizer)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_the_state_keeps_the_groups(network, tmp_path):
     [
         ({"name": "lar"}, r'optim.name is "lar".*Did you mean "lars"'),
         ({"scale": "liner"}, 'Did you mean "linear"'),
-        ({"flavor": "apex"}, "not one of mocov3, simclr, larc, fastmoco"),
+        ({"variant": "apex"}, "not one of mocov3, simclr, larc, fastmoco"),
         ({"predictor_lr": "constnt"}, 'Did you mean "constant"'),
         ({"lr": 0.0}, r"optim.lr is 0.0. Give a number above 0"),
         ({"lr_1d": -1.0}, "optim.lr_1d is -1.0"),

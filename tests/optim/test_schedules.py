@@ -75,7 +75,7 @@ def test_device_scalars_give_the_same_numbers(fields, per_epoch, epoch):
 
 @pytest.mark.parametrize(("epoch", "factor"), [(0.0, 1), (119.99, 1), (120.0, 0.1), (160.5, 0.01)])
 def test_moco_v1_falls_tenfold_at_120_and_160(epoch, factor):
-    schedule = Schedule(kind="step", milestones=(120.0, 160.0), per_epoch=True)
+    schedule = Schedule(name="step", milestones=(120.0, 160.0), per_epoch=True)
     assert schedule.lr(epoch, 200, 0.03) == pytest.approx(0.03 * factor)
 
 

@@ -9,7 +9,7 @@ import torch
 from selfsight.optim import LAMB, LARS
 from tests.optim.calls import Calls
 
-ADAPTIVE = [LAMB, *(partial(LARS, flavor=f) for f in ("mocov3", "simclr", "larc", "fastmoco"))]
+ADAPTIVE = [LAMB, *(partial(LARS, variant=f) for f in ("mocov3", "simclr", "larc", "fastmoco"))]
 LR, BETA, TRUST, DECAY = 0.3, 0.9, 0.01, 0.1
 SHAPES = [(4, 3), (2, 3, 3, 3), (5,), (3, 2)]
 
@@ -37,26 +37,26 @@ def parameters(weights):
     return [torch.nn.Parameter(w.clone()) for w in weights]
 
 
-def by_hand(flavor, w, gradients, adapt):
+def by_hand(variant, w, gradients, adapt):
     m = torch.zeros_like(w)
     for g in gradients:
         size, length = float(w.norm()), float(g.norm())
         decayed = g + DECAY * w
         r = 1.0
-        if adapt and flavor in ("mocov3", "simclr"):
+        if adapt and variant in ("mocov3", "simclr"):
             if size > 0 and decayed.norm() > 0:
                 r = TRUST * size / float(decayed.norm())
-        elif adapt and flavor == "larc":
+        elif adapt and variant == "larc":
             if size > 0 and length > 0:
                 r = TRUST * size / (length + DECAY * size + 1e-8)
             else:
                 decayed = g  # apex leaves such gradients as they are, decay included
         elif adapt and size > 0 and length + DECAY * size > 0:
             r = TRUST * size / (length + DECAY * size + 1e-8)
-        if flavor == "simclr":
+        if variant == "simclr":
             m = BETA * m + LR * r * decayed
             w = w - m
-        elif flavor == "fastmoco":
+        elif variant == "fastmoco":
             m = BETA * m + decayed
             w = w - LR * r * m
         else:
@@ -65,16 +65,16 @@ def by_hand(flavor, w, gradients, adapt):
     return w
 
 
-@pytest.mark.parametrize("flavor", ["mocov3", "simclr", "larc", "fastmoco"])
+@pytest.mark.parametrize("variant", ["mocov3", "simclr", "larc", "fastmoco"])
 @pytest.mark.parametrize("adapt", [True, False])
-def test_lars_is_its_flavor_s_equation(tensors, flavor, adapt):
+def test_lars_is_its_flavor_s_equation(tensors, variant, adapt):
     weights, gradients = tensors
     params = parameters(weights)
     group = {"params": params, "adapt": adapt, "weight_decay": DECAY}
-    optimizer = LARS([group], lr=LR, momentum=BETA, trust=TRUST, flavor=flavor)
+    optimizer = LARS([group], lr=LR, momentum=BETA, trust_coefficient=TRUST, variant=variant)
     mine = run(optimizer, params, gradients)
     for i, w in enumerate(weights):
-        expected = by_hand(flavor, w, [step[i] for step in gradients], adapt)
+        expected = by_hand(variant, w, [step[i] for step in gradients], adapt)
         torch.testing.assert_close(mine[i], expected, rtol=1e-9, atol=1e-14)
 
 

@@ -36,9 +36,9 @@ def test_its_rate_starts_peaks_and_ends_where_it_should(name):
     steps = [warm + 1 + (epochs - warm - 1) * i / 20 for i in range(21)]
     rates = [schedule.lr(e, epochs, peak) for e in steps]
     assert all(peak * (1 + 1e-9) >= a >= b - 1e-12 for a, b in pairwise(rates))
-    if schedule.kind == "cosine":
+    if schedule.name == "cosine":
         assert rates[-1] == pytest.approx(schedule.end * peak, abs=1e-9)
-    elif schedule.kind == "step":
+    elif schedule.name == "step":
         assert rates[-1] == pytest.approx(peak * schedule.gamma ** len(schedule.milestones))
 
 

@@ -15,7 +15,7 @@ from selfsight.losses import (
     regression,
     vicreg,
 )
-from selfsight.optim import LARS, Optim, Schedule, build, cosine, set_lr
+from selfsight.optim import LARS, Optim, Schedule, build_optimizer, cosine, set_lr
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-12}
 FLOAT32 = {"rtol": 2e-5, "atol": 2e-6}
@@ -178,7 +178,7 @@ def test_fast_moco_rate_of_network_and_predictor():
     schedule = Schedule(warmup_epochs=warmup - 1, warmup_start=first / base)
     config = Optim(lr=base, scale="none", predictor_lr="constant", schedule=schedule)
     weights = [(name, torch.nn.Parameter(torch.ones(2, 2))) for name in ("a", "predictor.a")]
-    optimizer = build(config, weights, batch_size=512)
+    optimizer = build_optimizer(config, weights, batch_size=512)
     for iteration, rates in zip(
         file["iters"].tolist(), file["lr_backbone_head"].tolist(), strict=True
     ):
@@ -201,7 +201,7 @@ def test_lars(run, decay, exclude):
     file, names = numbers("lars"), ("w2", "conv", "bias", "gamma", "zero")
     params = {name: torch.nn.Parameter(file[f"p0_{name}"].clone()) for name in names}
     config = Optim(name="lars", scale="none", weight_decay=decay, exclude_1d=exclude)
-    optimizer = build(config, params.items(), batch_size=256)
+    optimizer = build_optimizer(config, params.items(), batch_size=256)
     assert isinstance(optimizer, LARS)
     for step, lr in enumerate(file["lrs"].tolist()):
         for group in optimizer.param_groups:

@@ -16,7 +16,7 @@ from selfsight.run_folder import Run
 from selfsight.runs import evaluate, results
 from selfsight.runs.compare import compare, in_words, shown
 from selfsight.runs.encoders import Candidate, evaluation_view, saved_recipe
-from selfsight.views import Center
+from selfsight.views import EvalView
 from tests.evals.detection.test_annotations import voc
 from tests.evals.detection.toy import rectangles
 from tests.evals.small import SPEC, Means, bright
@@ -142,7 +142,7 @@ def test_the_evaluation_view_has_the_statistics_of_the_training_views(run):
 
 def test_images_are_kept_as_large_as_the_largest_view(run):
     recipe = saved_recipe(run)
-    small, large = (Candidate("x", Means(), Center(size=s, resize=s)) for s in (8, 300))
+    small, large = (Candidate("x", Means(), EvalView(size=s, resize=s)) for s in (8, 300))
     assert evaluate._data(run, [small]) == recipe.data
     assert evaluate._data(run, [small, large]).store_size == 300
 
@@ -247,7 +247,7 @@ def test_a_network_of_other_images_gets_a_sentence_from_training_too(run, tmp_pa
 def test_a_detector_takes_the_statistics_of_its_network():
     detection = Detection(train=rectangles(4), test=rectangles(4))
     for mean, expected in (((0.3,), (0.3,) * 3), ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3))):
-        spec = Center(size=8, resize=8, mean=mean, std=mean)
+        spec = EvalView(size=8, resize=8, mean=mean, std=mean)
         found = evaluate.seen_as(detection, spec, 3).setting
         assert (found.mean, found.std) == (expected, expected)
 

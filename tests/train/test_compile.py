@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch._functorch.config as tracing
 
-from selfsight.compile_options import HOW
+from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.evals.features import evaluating
 from selfsight.methods import BASELINES, METHODS
 from selfsight.recipes import recipe
@@ -25,7 +25,7 @@ def called(monkeypatch):
     called = []
 
     def compiled(self, **how):
-        assert how == HOW
+        assert how == COMPILE_OPTIONS
         self._compiled_call_impl = lambda *x: (called.append(self), self._call_impl(*x))[1]
 
     monkeypatch.setattr(torch.nn.Module, "compile", compiled)

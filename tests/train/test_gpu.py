@@ -11,8 +11,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.data.image_store import Images
 from selfsight.data.loader import Loader
 from selfsight.methods import METHODS, DataFacts
-from selfsight.optim import OPTIMS, Optim, Schedule
-from selfsight.optim import build as build_optimizer
+from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train.grad_scaler import Guard
 from selfsight.train.loop import feed

@@ -6,8 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from selfsight.backbones import BackboneConfig
 from selfsight.methods import METHODS, DataFacts
-from selfsight.optim import Optim, Schedule
-from selfsight.optim import build as build_optimizer
+from selfsight.optim import Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train import metrics, step
 from selfsight.train.grad_scaler import Guard, take

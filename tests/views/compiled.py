@@ -19,7 +19,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from selfsight.views import byol, for_channels, moco_v3
 from selfsight.views.sampling import view_keys
-from selfsight.views.triton.apply import fused_views
+from selfsight.views.triton.apply import apply_fused_views
 from tests.views.ragged import ragged
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -66,5 +66,5 @@ if __name__ == "__main__":
     ):
         images = ragged(channels=channels)
         keys = view_keys(0, len(views))
-        fused_views(views, keys, images, torch.arange(3), epoch, dtype)
+        apply_fused_views(views, keys, images, torch.arange(3), epoch, dtype)
     print(json.dumps(found))

@@ -13,8 +13,8 @@ import torch
 from triton.runtime import interpreter
 
 from selfsight.views import PRESETS, View, for_channels, moco_v2, moco_v3, swav
-from selfsight.views.apply import views_from_keys
-from selfsight.views.sampling import draw, view_keys
+from selfsight.views.apply import apply_views_with_keys
+from selfsight.views.sampling import sample_view_params, view_keys
 from selfsight.views.triton import apply, sampling
 from selfsight.views.triton.sampling import BRIGHTNESS, FIELDS, NEVER, PLACE
 from tests.views.ragged import ragged, worst
@@ -34,18 +34,22 @@ CASES = {
 }
 
 
-# The interpreter takes a second to draw a view: of these the draws are checked, others are given.
+# The interpreter takes a second to draw a view: of these the params are checked, others are given.
 DRAWN = ("small", "moco_v1", "swav", "four_channels")
 
 
 def case(name, dtype=torch.float32):
-    """The largest error of the pixels, and whether the parameters are those of `draw`."""
+    """The largest error of the pixels, and whether the kernel samples the reference parameters."""
     views, channels = CASES[name]
     images, index = ragged(channels=channels), torch.tensor([3, 2**33 + 5, 2**31])
     keys, epoch = view_keys(5, len(views)), 6
     expected = torch.stack(
         [
-            fields(draw(view, images.sizes, index, key=key, epoch=epoch, channels=channels))
+            fields(
+                sample_view_params(
+                    view, images.sizes, index, key=key, epoch=epoch, channels=channels
+                )
+            )
             for view, key in zip(views, keys, strict=True)
         ]
     )
@@ -56,8 +60,8 @@ def case(name, dtype=torch.float32):
         factors = drawn[..., BRIGHTNESS.value : BRIGHTNESS.value + PLACE.value]
         factors[~used] = expected[..., BRIGHTNESS.value : BRIGHTNESS.value + PLACE.value][~used]
     with mock.patch.object(apply, "_draw", return_value=drawn):
-        ours = apply.fused_views(views, keys, images, index, epoch, dtype)
-    theirs = views_from_keys(views, keys, images.padded(), images.sizes, index, epoch)
+        ours = apply.apply_fused_views(views, keys, images, index, epoch, dtype)
+    theirs = apply_views_with_keys(views, keys, images.padded(), images.sizes, index, epoch)
     return {
         "error": worst(ours, theirs),
         "same_draws": torch.equal(drawn, expected),
@@ -65,18 +69,23 @@ def case(name, dtype=torch.float32):
     }
 
 
-def fields(draws):
+def fields(params):
     """Parameters as the kernels have them; a step that changes nothing has no place."""
-    rows = draws.box.new_zeros(len(draws.box), FIELDS.value, dtype=torch.float64)
-    rows[:, :4] = draws.box
-    for field in ("flip", "gray", "sigma", "solarize"):
-        rows[:, getattr(sampling, field.upper()).value] = getattr(draws, field).double()
+    rows = params.crop_box.new_zeros(len(params.crop_box), FIELDS.value, dtype=torch.float64)
+    rows[:, :4] = params.crop_box
+    for field, values in (
+        (sampling.FLIP, params.flip),
+        (sampling.GRAY, params.gray),
+        (sampling.SIGMA, params.blur_sigma),
+        (sampling.SOLARIZE, params.solarize),
+    ):
+        rows[:, field.value] = values.double()
     factors, places = rows[:, BRIGHTNESS.value :].split(PLACE.value, dim=1)
-    factors.copy_(draws.factors)
+    factors.copy_(params.jitter_factors)
     places.fill_(NEVER.value)
-    for slot, step in enumerate(draws.order.unbind(1)):
+    for slot, step in enumerate(params.jitter_order.unbind(1)):
         places.scatter_(1, step[:, None], float(slot))
-    unchanged = (draws.factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(dim=1)
+    unchanged = (params.jitter_factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(dim=1)
     places[unchanged] = NEVER.value
     return rows
 

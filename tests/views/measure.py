@@ -13,7 +13,7 @@ import torch
 
 from selfsight.bench.timer import LEAST, WARM, timed
 from selfsight.ragged import Ragged
-from selfsight.views import PRESETS, make_views, views_of, without_blur
+from selfsight.views import PRESETS, apply_views, apply_views_reference, without_blur
 
 SHAPES = ((256, 341), (256, 341), (341, 256), (256, 384), (300, 256), (256, 256))  # as stored
 
@@ -39,13 +39,13 @@ def measure(preset: str, size: int, count: int, seconds: float) -> dict[str, flo
     for dtype in (torch.bfloat16, torch.float32):
         name = f"as training makes them, {str(dtype).removeprefix('torch.')}"
         found[name] = timed(
-            lambda dtype=dtype: views_of(views, given, index, seed=0, epoch=0, dtype=dtype),  # type: ignore[misc]
+            lambda dtype=dtype: apply_views(views, given, index, seed=0, epoch=0, dtype=dtype),  # type: ignore[misc]
             device,
             seconds=seconds,
         )
     pixels = given.padded()
     found["torch's operations"] = _plainly(
-        lambda: make_views(views, pixels, given.sizes, index, seed=0, epoch=0), device
+        lambda: apply_views_reference(views, pixels, given.sizes, index, seed=0, epoch=0), device
     )
     return found
 

@@ -10,8 +10,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms.v2 import functional as tv
 
 from selfsight.errors import UserError
-from selfsight.views import PRESETS, Center, View, center, for_channels, make_views, moco_v2, swav
-from selfsight.views.sampling import draw, view_keys
+from selfsight.views import (
+    PRESETS,
+    EvalView,
+    View,
+    apply_eval_view,
+    apply_views_reference,
+    for_channels,
+    moco_v2,
+    swav,
+)
+from selfsight.views.sampling import sample_view_params, view_keys
 from selfsight.views.spatial import blur_radius
 
 ADJUST = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
@@ -41,19 +50,19 @@ def with_torchvision(view, image, d, i):
     """The drawn view of image i by torchvision's functions, one after another, in float64."""
     mode = tv.InterpolationMode(view.interpolation)
     size = [view.size, view.size]
-    x = tv.resized_crop(image.double() / 255, *d.box[i].tolist(), size, mode, antialias=True)
+    x = tv.resized_crop(image.double() / 255, *d.crop_box[i].tolist(), size, mode, antialias=True)
     x = x.clamp(0, 1)
     for name in view.order:
         if name == "flip" and d.flip[i]:
             x = tv.horizontal_flip(x)
         if name == "jitter":
-            for operation in d.order[i].tolist():
-                x = ADJUST[operation](x, d.factors[i, operation].item())
+            for operation in d.jitter_order[i].tolist():
+                x = ADJUST[operation](x, d.jitter_factors[i, operation].item())
         if name == "gray" and d.gray[i]:
             x = tv.rgb_to_grayscale(x, num_output_channels=3)
-        if name == "blur" and d.sigma[i] > 0:
+        if name == "blur" and d.blur_sigma[i] > 0:
             radius = blur_radius(view.size, view.blur_sigma[1], view.blur_kernel)
-            x = tv.gaussian_blur(x, [2 * radius + 1] * 2, [d.sigma[i].item()] * 2)
+            x = tv.gaussian_blur(x, [2 * radius + 1] * 2, [d.blur_sigma[i].item()] * 2)
         if name == "solarize" and d.solarize[i]:
             x = tv.solarize(x, view.solarize_threshold)
     return tv.normalize(x, list(view.mean), list(view.std))
@@ -63,10 +72,10 @@ def with_torchvision(view, image, d, i):
 def test_every_preset_is_torchvisions_functions_in_its_order(name):
     views = swav(24, counts=(1, 2)) if name == "swav" else PRESETS[name](24)
     pixels, sizes, index = batch(8)
-    made = make_views(views, pixels, sizes, index, seed=3, epoch=2)
+    made = apply_views_reference(views, pixels, sizes, index, seed=3, epoch=2)
     assert len(made) == len(views)
     for view, key, ours in zip(views, view_keys(3, len(views)), made, strict=True):
-        d = draw(view, sizes, index, key=key, epoch=2, channels=3)
+        d = sample_view_params(view, sizes, index, key=key, epoch=2, channels=3)
         for i, (h, w) in enumerate(sizes.tolist()):
             theirs = with_torchvision(view, pixels[i, :, :h, :w], d, i)
             wrong = (ours[i] - theirs).abs() > 1e-5
@@ -77,9 +86,9 @@ def test_every_preset_is_torchvisions_functions_in_its_order(name):
 def test_any_batch_split_and_any_neighbors_give_the_same_views():
     pixels, sizes, index = batch()
     views = (EVERYTHING, *moco_v2(24, interpolation="bicubic"))
-    whole = make_views(views, pixels, sizes, index, seed=0, epoch=1)
+    whole = apply_views_reference(views, pixels, sizes, index, seed=0, epoch=1)
     parts = [
-        make_views(views, pixels[s], sizes[s], index[s], seed=0, epoch=1)
+        apply_views_reference(views, pixels[s], sizes[s], index[s], seed=0, epoch=1)
         for s in (slice(0, 1), slice(1, 8), slice(8, 12))
     ]
     for view, together in enumerate(whole):
@@ -95,14 +104,14 @@ def test_the_padding_is_never_seen():
     wider = torch.nn.functional.pad(other, (0, 9, 0, 3), value=77)
     for changed in (other, wider):
         for one, two in zip(
-            make_views(moco_v2(24), pixels, sizes, index, seed=0, epoch=0),
-            make_views(moco_v2(24), changed, sizes, index, seed=0, epoch=0),
+            apply_views_reference(moco_v2(24), pixels, sizes, index, seed=0, epoch=0),
+            apply_views_reference(moco_v2(24), changed, sizes, index, seed=0, epoch=0),
             strict=True,
         ):
             torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
         torch.testing.assert_close(
-            center(pixels, sizes, Center(size=20, resize=24)),
-            center(changed, sizes, Center(size=20, resize=24)),
+            apply_eval_view(pixels, sizes, EvalView(size=20, resize=24)),
+            apply_eval_view(changed, sizes, EvalView(size=20, resize=24)),
             atol=1e-5,
             rtol=0,
         )
@@ -114,10 +123,10 @@ def test_a_view_that_changes_nothing_is_the_normalized_image():
     plain = View(
         size=24, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0
     )
-    (ours,) = make_views((plain,), pixels, sizes, index, seed=0, epoch=0)
+    (ours,) = apply_views_reference((plain,), pixels, sizes, index, seed=0, epoch=0)
     theirs = tv.normalize(pixels.float() / 255, list(plain.mean), list(plain.std))
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-    evaluation = center(pixels, sizes, Center(size=24, resize=24))
+    evaluation = apply_eval_view(pixels, sizes, EvalView(size=24, resize=24))
     torch.testing.assert_close(evaluation, theirs, atol=1e-6, rtol=0)
 
 
@@ -127,7 +136,8 @@ def test_the_order_of_operations_matters():
     gray_last = replace(always, order=("jitter", "gray"))
     gray_first = replace(always, order=("gray", "jitter"))
     one, two = (
-        make_views((v,), pixels, sizes, index, seed=0, epoch=0)[0] for v in (gray_last, gray_first)
+        apply_views_reference((v,), pixels, sizes, index, seed=0, epoch=0)[0]
+        for v in (gray_last, gray_first)
     )
     assert (one - two).abs().max() > 0.1
 
@@ -137,14 +147,18 @@ def test_flipping_early_equals_flipping_in_its_place():
     pixels, sizes, index = batch()
     last = View(size=24, solarize=0.5, order=("jitter", "gray", "blur", "solarize", "flip"))
     first = replace(last, order=("flip", "jitter", "gray", "blur", "solarize"))
-    one, two = (make_views((v,), pixels, sizes, index, seed=0, epoch=0)[0] for v in (last, first))
+    one, two = (
+        apply_views_reference((v,), pixels, sizes, index, seed=0, epoch=0)[0] for v in (last, first)
+    )
     torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
 
     turned = View(
         size=24, rotate=1.0, flip=1.0, jitter_p=0.0, gray=0.0, blur=0.0, order=("rotate", "flip")
     )
-    (both,) = make_views((turned,), pixels, sizes, index, seed=0, epoch=0)
-    (alone,) = make_views((replace(turned, flip=0.0),), pixels, sizes, index, seed=0, epoch=0)
+    (both,) = apply_views_reference((turned,), pixels, sizes, index, seed=0, epoch=0)
+    (alone,) = apply_views_reference(
+        (replace(turned, flip=0.0),), pixels, sizes, index, seed=0, epoch=0
+    )
     assert torch.equal(both, alone.flip(3))
 
 
@@ -152,14 +166,14 @@ def test_flipping_early_equals_flipping_in_its_place():
 def test_other_numbers_of_channels_work_once_the_view_is_made_for_them(channels):
     pixels, sizes, index = batch(channels=channels)
     views = tuple(for_channels(v, channels) for v in (EVERYTHING, *moco_v2(16)))
-    made = make_views(views, pixels, sizes, index, seed=0, epoch=0)
+    made = apply_views_reference(views, pixels, sizes, index, seed=0, epoch=0)
     assert [tuple(m.shape) for m in made] == [(12, channels, s, s) for s in (12, 16, 16)]
-    evaluation = for_channels(Center(size=16, resize=20), channels)
-    assert center(pixels, sizes, evaluation).shape == (12, channels, 16, 16)
+    evaluation = for_channels(EvalView(size=16, resize=20), channels)
+    assert apply_eval_view(pixels, sizes, evaluation).shape == (12, channels, 16, 16)
     # Every channel by the same numbers: a channel alone comes out as it does among others
     plain = replace(views[1], jitter_p=0.0)
-    together = make_views((plain,), pixels, sizes, index, seed=0, epoch=0)[0]
-    alone = make_views((plain,), pixels[:, -1:], sizes, index, seed=0, epoch=0)[0]
+    together = apply_views_reference((plain,), pixels, sizes, index, seed=0, epoch=0)[0]
+    alone = apply_views_reference((plain,), pixels[:, -1:], sizes, index, seed=0, epoch=0)[0]
     torch.testing.assert_close(together[:, -1:], alone, atol=1e-6, rtol=0)
 
 
@@ -175,22 +189,22 @@ def test_colors_that_images_do_not_have_are_refused_by_name(view, setting):
     pixels, sizes, index = batch(channels=4)
     view = replace(view, mean=(0.5,), std=(0.2,))
     with pytest.raises(UserError, match=rf"4 channels.*Set {setting} to 0"):
-        make_views((view,), pixels, sizes, index, seed=0, epoch=0)
+        apply_views_reference((view,), pixels, sizes, index, seed=0, epoch=0)
 
 
 def test_statistics_for_another_number_of_channels_are_refused():
     pixels, sizes, index = batch(channels=1)
     with pytest.raises(UserError, match="3 numbers but the images have 1 channels"):
-        make_views(moco_v2(8), pixels, sizes, index, seed=0, epoch=0)
+        apply_views_reference(moco_v2(8), pixels, sizes, index, seed=0, epoch=0)
     with pytest.raises(UserError, match="3 numbers but the images have 1 channels"):
-        center(pixels, sizes, Center(size=8, resize=8))
+        apply_eval_view(pixels, sizes, EvalView(size=8, resize=8))
 
 
 def test_autocast_does_not_round_the_views():
     pixels, sizes, index = batch()
-    exact = make_views(moco_v2(16), pixels, sizes, index, seed=0, epoch=0)
+    exact = apply_views_reference(moco_v2(16), pixels, sizes, index, seed=0, epoch=0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = make_views(moco_v2(16), pixels, sizes, index, seed=0, epoch=0)
+        mixed = apply_views_reference(moco_v2(16), pixels, sizes, index, seed=0, epoch=0)
     assert all(torch.equal(a, b) for a, b in zip(exact, mixed, strict=True))
 
 
@@ -198,21 +212,23 @@ def test_no_value_is_read_back():
     with FakeTensorMode():  # its tensors have shapes but no values, and refuse to give one
         pixels = torch.empty(6, 3, 40, 40, dtype=torch.uint8)
         sizes, index = torch.empty(6, 2, dtype=torch.int64), torch.arange(6)
-        made = make_views((EVERYTHING, *moco_v2(16)), pixels, sizes, index, seed=0, epoch=0)
-        center(pixels, sizes, Center(size=8, resize=8))
+        made = apply_views_reference(
+            (EVERYTHING, *moco_v2(16)), pixels, sizes, index, seed=0, epoch=0
+        )
+        apply_eval_view(pixels, sizes, EvalView(size=8, resize=8))
     assert [m.shape[2] for m in made] == [12, 16, 16]
 
 
 COMPILED = """
 import torch
-from selfsight.views import byol, make_views
-from selfsight.views.apply import views_from_keys
+from selfsight.views import byol, apply_views_reference
+from selfsight.views.apply import apply_views_with_keys
 from selfsight.views.sampling import view_keys
 pixels = torch.randint(0, 256, (6, 3, 40, 40), dtype=torch.uint8)
 sizes, index, epoch = torch.full((6, 2), 40), torch.arange(6), torch.tensor(3)
-compiled = torch.compile(views_from_keys, backend="eager", fullgraph=True)
+compiled = torch.compile(apply_views_with_keys, backend="eager", fullgraph=True)
 ours = compiled(byol(16), view_keys(0, 2), pixels, sizes, index, epoch)
-plain = make_views(byol(16), pixels, sizes, index, seed=0, epoch=3)
+plain = apply_views_reference(byol(16), pixels, sizes, index, seed=0, epoch=3)
 assert all(torch.equal(a, b) for a, b in zip(ours, plain))
 """
 
@@ -229,8 +245,8 @@ def test_cpu_and_gpu_draw_the_same_and_make_the_same_views():
     views = (EVERYTHING, *moco_v2(24, interpolation="bicubic"))
     there = [t.cuda() for t in (pixels, sizes, index)]
     for view, key in zip(views, view_keys(0, 3), strict=True):
-        cpu = draw(view, sizes, index, key=key, epoch=1, channels=3)
-        gpu = draw(view, *there[1:], key=key, epoch=1, channels=3)
+        cpu = sample_view_params(view, sizes, index, key=key, epoch=1, channels=3)
+        gpu = sample_view_params(view, *there[1:], key=key, epoch=1, channels=3)
         for name, value in cpu._asdict().items():
             other = getattr(gpu, name)
             if value is None:
@@ -239,8 +255,8 @@ def test_cpu_and_gpu_draw_the_same_and_make_the_same_views():
                 torch.testing.assert_close(other.cpu(), value, atol=1e-6, rtol=0)
             else:
                 assert torch.equal(other.cpu(), value), name
-    cpu = make_views(views, pixels, sizes, index, seed=0, epoch=1)
-    gpu = make_views(views, *there, seed=0, epoch=1)
+    cpu = apply_views_reference(views, pixels, sizes, index, seed=0, epoch=1)
+    gpu = apply_views_reference(views, *there, seed=0, epoch=1)
     for one, other in zip(cpu, gpu, strict=True):
         wrong = (one - other.cpu()).abs() > 1e-4
         assert wrong.double().mean() < 1e-4  # a pixel at solarize's threshold may go either way
@@ -252,7 +268,7 @@ def test_the_host_never_waits_for_the_gpu():
     there = [t.cuda() for t in batch(16)]
     torch.cuda.set_sync_debug_mode("error")
     try:
-        make_views((EVERYTHING, *moco_v2(24)), *there, seed=0, epoch=1)
-        center(*there[:2], Center(size=20, resize=24))
+        apply_views_reference((EVERYTHING, *moco_v2(24)), *there, seed=0, epoch=1)
+        apply_eval_view(*there[:2], EvalView(size=20, resize=24))
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -14,8 +14,8 @@ from selfsight.views.color import (
     gray,
     jitter,
     normalize,
+    shift_hue,
     solarize,
-    turn_hue,
 )
 
 ADJUST = {
@@ -50,7 +50,7 @@ def test_each_blend_is_torchvisions(operation):
 @pytest.mark.parametrize("turn", [-0.5, -0.1, 0.0, 0.07, 0.25, 0.5])
 def test_hue_is_torchvisions(turn):
     x = images()
-    close(turn_hue(x, torch.full((3,), turn)), tv.adjust_hue(x, turn))
+    close(shift_hue(x, torch.full((3,), turn)), tv.adjust_hue(x, turn))
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))

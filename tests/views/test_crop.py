@@ -4,8 +4,8 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from selfsight.views.crop import center_crop, crop
-from selfsight.views.spec import Center
+from selfsight.views.spatial import center_crop, crop
+from selfsight.views.spec import EvalView
 
 MODES = {"bilinear": tv.InterpolationMode.BILINEAR, "bicubic": tv.InterpolationMode.BICUBIC}
 # Shrunk much, shrunk in one direction, enlarged, as it is, one pixel, the whole image
@@ -69,7 +69,7 @@ def test_what_lies_outside_the_box_is_never_seen():
 def test_center_is_torchvisions_resize_and_center_crop_to_1e_6(interpolation, resize, size):
     shapes = [(40, 56), (56, 40), (33, 33), (21, 50), (47, 46)]
     padded = torch.randint(0, 256, (len(shapes), 3, 56, 56), dtype=torch.uint8)
-    spec = Center(size=size, resize=resize, interpolation=interpolation)
+    spec = EvalView(size=size, resize=resize, interpolation=interpolation)
     ours = center_crop(padded.float() / 255, torch.tensor(shapes), spec)
     for i, (h, w) in enumerate(shapes):
         own = padded[i, :, :h, :w].double() / 255

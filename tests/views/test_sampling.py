@@ -9,7 +9,12 @@ from scipy.stats import ks_2samp
 from torchvision.transforms import RandomResizedCrop
 
 from selfsight.views import View, moco_v1, moco_v2
-from selfsight.views.sampling import crop_boxes, draw, jitter_order, view_keys
+from selfsight.views.sampling import (
+    sample_crop_boxes,
+    sample_jitter_order,
+    sample_view_params,
+    view_keys,
+)
 
 EVERYTHING = View(
     size=8, flip=0.5, gray=0.3, blur=0.5, solarize=0.2, rotate=0.5, cutout=0.5, sobel=0.5, noise=0.5
@@ -20,7 +25,7 @@ def drawn(view, n=4000, shape=(64, 64), *, seed=0, epoch=0, number=0, index=None
     index = torch.arange(n) if index is None else index
     sizes = torch.tensor([shape]).expand(len(index), 2)
     key = view_keys(seed, number + 1)[number]
-    return draw(view, sizes, index, key=key, epoch=epoch, channels=3)
+    return sample_view_params(view, sizes, index, key=key, epoch=epoch, channels=3)
 
 
 def torchvision_boxes(view, shape, n):
@@ -42,7 +47,7 @@ def torchvision_boxes(view, shape, n):
 )
 def test_crops_are_distributed_as_torchvisions(shape, scale):
     view, n = View(size=32, scale=scale), 2000
-    ours, theirs = drawn(view, n, shape).box, torchvision_boxes(view, shape, n)
+    ours, theirs = drawn(view, n, shape).crop_box, torchvision_boxes(view, shape, n)
     for measure in (
         lambda b: b[:, 0],
         lambda b: b[:, 1],
@@ -57,7 +62,7 @@ def test_crops_follow_torchvisions_steps_on_the_same_numbers():
     u = torch.rand(n, 22, generator=generator, dtype=torch.float64)
     sizes = torch.randint(1, 90, (n, 2), generator=generator)
     scale, ratio = (0.2, 1.0), (3 / 4, 4 / 3)
-    boxes = crop_boxes(u[:, :10], u[:, 10:20], u[:, 20:], sizes, scale, ratio)
+    boxes = sample_crop_boxes(u[:, :10], u[:, 10:20], u[:, 20:], sizes, scale, ratio)
     fell_back = 0
     for numbers, (height, width), box in zip(
         u.tolist(), sizes.tolist(), boxes.tolist(), strict=True
@@ -85,12 +90,12 @@ def test_crops_follow_torchvisions_steps_on_the_same_numbers():
 @pytest.mark.parametrize("shape", [(20, 200), (200, 20), (31, 90), (77, 40), (3, 1)])
 def test_where_no_try_fits_the_box_is_torchvisions_center(shape):
     view = View(size=32, scale=(1.0, 1.0))
-    assert torch.equal(drawn(view, 5, shape).box, torchvision_boxes(view, shape, 5))
+    assert torch.equal(drawn(view, 5, shape).crop_box, torchvision_boxes(view, shape, 5))
 
 
 def test_an_image_whose_shape_is_in_range_falls_back_to_itself():
     zeros = torch.zeros(1, 10, dtype=torch.float64)  # every try is 3:4 and as large as the square
-    box = crop_boxes(
+    box = sample_crop_boxes(
         zeros, zeros, zeros[:, :2], torch.tensor([[50, 50]]), (1.0, 1.0), (0.75, 4 / 3)
     )
     assert box.tolist() == [[0, 0, 50, 50]]
@@ -105,25 +110,34 @@ def test_any_batch_split_draws_the_same():
 
 
 def test_seed_epoch_index_and_view_number_each_change_what_is_drawn():
-    view, base = moco_v2(32)[0], drawn(moco_v2(32)[0], 50).box
+    view, base = moco_v2(32)[0], drawn(moco_v2(32)[0], 50).crop_box
     for other in (
         drawn(view, 50, seed=1),
         drawn(view, 50, epoch=1),
         drawn(view, 50, number=1),
         drawn(view, index=torch.arange(50, 100)),
     ):
-        assert (other.box != base).any(dim=1).float().mean() > 0.9
+        assert (other.crop_box != base).any(dim=1).float().mean() > 0.9
 
 
 def test_the_epoch_may_be_a_tensor():
     as_tensor = drawn(moco_v2(32)[0], 5, epoch=torch.tensor(7))
-    assert torch.equal(as_tensor.box, drawn(moco_v2(32)[0], 5, epoch=7).box)
+    assert torch.equal(as_tensor.crop_box, drawn(moco_v2(32)[0], 5, epoch=7).crop_box)
 
 
 def test_turning_one_operation_off_leaves_the_other_draws():
     one, two = drawn(EVERYTHING, 50), drawn(replace(EVERYTHING, blur=0.0, flip=0.0), 50)
-    assert not two.flip.any() and not two.sigma.any()
-    for name in ("box", "factors", "order", "gray", "solarize", "turns", "hole", "grain"):
+    assert not two.flip.any() and not two.blur_sigma.any()
+    for name in (
+        "crop_box",
+        "jitter_factors",
+        "jitter_order",
+        "gray",
+        "solarize",
+        "quarter_turns",
+        "cutout_box",
+        "noise",
+    ):
         assert torch.equal(getattr(one, name), getattr(two, name)), name
 
 
@@ -132,14 +146,14 @@ def test_operations_happen_as_often_as_the_view_says():
     d = drawn(view, 2000)
     happened = {
         "flip": d.flip,
-        "jitter": (d.factors != torch.tensor([1.0, 1.0, 1.0, 0.0])).any(dim=1),
+        "jitter": (d.jitter_factors != torch.tensor([1.0, 1.0, 1.0, 0.0])).any(dim=1),
         "gray": d.gray,
-        "blur": d.sigma > 0,
+        "blur": d.blur_sigma > 0,
         "solarize": d.solarize,
-        "rotate": d.turns > 0,
-        "cutout": d.hole[:, 2] > 0,
+        "rotate": d.quarter_turns > 0,
+        "cutout": d.cutout_box[:, 2] > 0,
         "sobel": d.sobel,
-        "noise": d.grain.flatten(1).any(dim=1),
+        "noise": d.noise.flatten(1).any(dim=1),
     }
     for name, mask in happened.items():
         p = view.probability(name)
@@ -148,7 +162,7 @@ def test_operations_happen_as_often_as_the_view_says():
 
 
 def test_jitter_is_uniform_in_torchvisions_ranges():
-    factors = drawn(replace(moco_v1(32)[0], jitter=(0.4, 1.5, 0.2, 0.1))).factors
+    factors = drawn(replace(moco_v1(32)[0], jitter=(0.4, 1.5, 0.2, 0.1))).jitter_factors
     for column, (low, high) in enumerate([(0.6, 1.4), (0.0, 2.5), (0.8, 1.2), (-0.1, 0.1)]):
         even = torch.linspace(low, high, 4000, dtype=torch.float64)
         assert ks_2samp(factors[:, column], even, method="asymp").pvalue > 0.001
@@ -156,7 +170,7 @@ def test_jitter_is_uniform_in_torchvisions_ranges():
 
 
 def test_jitter_orders_are_all_equally_likely():
-    orders = drawn(moco_v1(32)[0], 4800).order
+    orders = drawn(moco_v1(32)[0], 4800).jitter_order
     counts = torch.unique(orders, dim=0, return_counts=True)[1]
     assert len(counts) == 24
     chi_square = ((counts - 200) ** 2 / 200).sum().item()
@@ -165,13 +179,13 @@ def test_jitter_orders_are_all_equally_likely():
 
 def test_factors_that_a_view_never_uses_take_no_turn():
     u = torch.rand(50, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
-    orders = jitter_order(u, (0.4, 0.4, 0.0, 0.0))
+    orders = sample_jitter_order(u, (0.4, 0.4, 0.0, 0.0))
     assert {tuple(o) for o in orders.tolist()} == {(0, 1), (1, 0)}
 
 
 def test_cutout_has_its_center_anywhere_and_stays_inside():
     view = View(size=16, cutout=1.0, cutout_side=0.5)
-    top, left, height, width = drawn(view, 500).hole.unbind(1)
+    top, left, height, width = drawn(view, 500).cutout_box.unbind(1)
     for start, side in ((top, height), (left, width)):
         # A hole of 8 pixels round each of 16 centers, cut at both borders
         assert set(zip(start.tolist(), (start + side).tolist(), strict=True)) == {
@@ -180,6 +194,6 @@ def test_cutout_has_its_center_anywhere_and_stays_inside():
 
 
 def test_noise_is_standard_normal_times_its_sigma():
-    grain = drawn(View(size=8, noise=1.0, noise_sigma=0.2), 100).grain
+    grain = drawn(View(size=8, noise=1.0, noise_sigma=0.2), 100).noise
     assert grain.std().item() == pytest.approx(0.2, rel=0.02)
     assert abs(grain.mean().item()) < 0.01

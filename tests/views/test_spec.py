@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from selfsight.errors import UserError
-from selfsight.views import PRESETS, Center, View, for_channels
+from selfsight.views import PRESETS, EvalView, View, for_channels
 from selfsight.views.spec import check_interpolation
 
 
@@ -29,7 +29,7 @@ from selfsight.views.spec import check_interpolation
         ({"solarize_threshold": 128.0}, "solarize_threshold is 128"),
         ({"mean": (0.5,), "std": (0.2, 0.2)}, "as many of each"),
         ({"std": (0.2, 0.0, 0.2)}, "std above 0"),
-        ({"order": ("flip", "jitter", "gray", "blur")}, 'Did you mean "gray"'),
+        ({"order": ("flip", "jitter", "grays", "blur")}, 'Did you mean "gray"'),
         ({"order": ("flip", "flip", "jitter", "gray", "blur")}, "once"),
         ({"order": ("flip", "jitter", "gray")}, 'Add "blur" to order'),
     ],
@@ -46,7 +46,7 @@ def test_an_unknown_interpolation_offers_the_nearest():
 
 def test_a_center_crop_must_fit_in_the_resized_image():
     with pytest.raises(UserError, match="Raise resize to 224"):
-        Center(size=224, resize=200)
+        EvalView(size=224, resize=200)
 
 
 def test_a_view_comes_back_from_json():
@@ -58,7 +58,7 @@ def test_a_view_comes_back_from_json():
 
 
 def test_for_channels_keeps_a_view_for_three_channels():
-    for view in (View(), Center()):
+    for view in (View(), EvalView()):
         assert for_channels(view, 3) == view
 
 

@@ -14,13 +14,13 @@ from selfsight.errors import UserError
 from selfsight.views import (
     PRESETS,
     View,
+    apply_views,
+    apply_views_reference,
     for_channels,
-    make_views,
     moco_v1,
     moco_v2,
     moco_v3,
     swav,
-    views_of,
     without_blur,
 )
 from selfsight.views.sampling import view_keys
@@ -113,12 +113,12 @@ class Operations(TorchDispatchMode):
 def recorded(monkeypatch, views, epoch, images=None):
     """The launches of Triton's kernels, and the operations of torch that are not free."""
     launches = []
-    monkeypatch.setattr(apply.fused_draw, "draw", Recorder("draw", launches))
+    monkeypatch.setattr(apply.sampling, "draw", Recorder("draw", launches))
     for name in ("crop", "color", "blur_down"):
         monkeypatch.setattr(apply.fused_pixels, name, Recorder(name, launches))
     images, index, keys = images or ragged(), torch.arange(3), view_keys(0, len(views))
     with Operations() as operations:
-        apply.fused_views(views, keys, images, index, epoch, torch.bfloat16)
+        apply.apply_fused_views(views, keys, images, index, epoch, torch.bfloat16)
     free = {"empty", "new_empty", "empty_like", "detach", "permute", "split_with_sizes", "unbind"}
     return launches, [name for name in operations.names if name not in free]
 
@@ -174,8 +174,8 @@ def test_what_the_kernels_do_not_know_is_left_to_the_reference_path(view):
 def test_on_a_cpu_views_of_are_make_views(dtype):
     images, index = ragged(), torch.arange(3)
     views = (EVERYTHING, *moco_v2(16))
-    ours = views_of(views, images, index, seed=1, epoch=2, dtype=dtype)
-    theirs = make_views(views, images.padded(), images.sizes, index, seed=1, epoch=2)
+    ours = apply_views(views, images, index, seed=1, epoch=2, dtype=dtype)
+    theirs = apply_views_reference(views, images.padded(), images.sizes, index, seed=1, epoch=2)
     for one, other in zip(ours, theirs, strict=True):
         assert one.dtype == dtype and one.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(one, other.to(dtype))
@@ -184,7 +184,7 @@ def test_on_a_cpu_views_of_are_make_views(dtype):
 def test_views_of_refuses_colors_that_images_do_not_have():
     view = View(size=8, gray=0.2, mean=(0.5,), std=(0.2,))
     with pytest.raises(UserError, match="4 channels"):
-        views_of((view,), ragged(channels=4), torch.arange(3), seed=0, epoch=0)
+        apply_views((view,), ragged(channels=4), torch.arange(3), seed=0, epoch=0)
 
 
 def many(n=24, side=90, channels=3):
@@ -194,7 +194,7 @@ def many(n=24, side=90, channels=3):
 
 
 def reference(views, images, index, epoch):
-    return make_views(views, images.padded(), images.sizes, index, seed=1, epoch=epoch)
+    return apply_views_reference(views, images.padded(), images.sizes, index, seed=1, epoch=epoch)
 
 
 @pytest.mark.gpu
@@ -203,7 +203,7 @@ def reference(views, images, index, epoch):
 def test_on_a_gpu_every_preset_is_the_reference_paths(name, size):
     images, index = many()
     views = PRESETS[name](size)
-    ours = views_of(views, images, index, seed=1, epoch=2)
+    ours = apply_views(views, images, index, seed=1, epoch=2)
     assert worst(ours, reference(views, images, index, 2)) < TOLERANCE
 
 
@@ -212,14 +212,14 @@ def test_on_a_gpu_every_preset_is_the_reference_paths(name, size):
 def test_on_a_gpu_other_channels_are_the_reference_paths(channels):
     images, index = many(channels=channels)
     views = tuple(for_channels(v, channels) for v in (*moco_v3(40), *moco_v2(40)))
-    ours = views_of(views, images, index, seed=1, epoch=2)
+    ours = apply_views(views, images, index, seed=1, epoch=2)
     assert worst(ours, reference(views, images, index, 2)) < TOLERANCE
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_bfloat16_is_the_reference_rounded():
     images, index = many()
-    ours = views_of(moco_v3(64), images, index, seed=1, epoch=2, dtype=torch.bfloat16)
+    ours = apply_views(moco_v3(64), images, index, seed=1, epoch=2, dtype=torch.bfloat16)
     # A number of up to 4 has 8 bits in bfloat16; float16 between the passes adds some 2e-3
     assert worst(ours, reference(moco_v3(64), images, index, 2)) < 2**-7 + 4e-3
 
@@ -228,7 +228,7 @@ def test_on_a_gpu_bfloat16_is_the_reference_rounded():
 def test_on_a_gpu_known_and_other_views_come_in_their_order_and_twice_the_same():
     images, index = many()
     views = (moco_v3(32)[0], EVERYTHING, moco_v3(40)[1], moco_v3(32)[1])
-    one, two = (views_of(views, images, index, seed=1, epoch=2) for _ in range(2))
+    one, two = (apply_views(views, images, index, seed=1, epoch=2) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
     assert [x.shape[2] for x in one] == [32, 12, 40, 32]
     assert worst(one, reference(views, images, index, 2)) < TOLERANCE
@@ -240,7 +240,7 @@ def test_on_a_gpu_the_host_does_not_wait_for_fused_views():
     images, index = many()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        views_of(moco_v3(32), images, index, seed=1, epoch=2)
+        apply_views(moco_v3(32), images, index, seed=1, epoch=2)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -250,10 +250,10 @@ def test_a_cuda_graph_of_fused_views_follows_its_epoch_and_index():
     images, index = many()
     epoch = torch.tensor(2, device="cuda")
     settings = {"seed": 1, "epoch": epoch, "dtype": torch.float32}
-    views_of(moco_v3(32), images, index, **settings)  # compiles
+    apply_views(moco_v3(32), images, index, **settings)  # compiles
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        made = views_of(moco_v3(32), images, index, **settings)
+        made = apply_views(moco_v3(32), images, index, **settings)
     epoch.fill_(7)
     index.add_(1000)
     graph.replay()

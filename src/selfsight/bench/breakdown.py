@@ -22,7 +22,7 @@ from selfsight.data.workers import MANY, decoders_for
 from selfsight.losses import compiled_losses
 from selfsight.methods import DataFacts, Method, Moment
 from selfsight.nn import encoders
-from selfsight.optim import build as build_optimizer
+from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.runs.start_resume import images_of, source_of, with_plan
 from selfsight.train.compile import compile_networks

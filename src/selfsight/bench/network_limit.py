@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from selfsight.bench.timer import timed
-from selfsight.compile_options import HOW
+from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.methods import Method
 from selfsight.recipe import Recipe
 from selfsight.train.step import DTYPES
@@ -46,7 +46,7 @@ def alone(
 ) -> dict[Pass, float]:
     """Milliseconds of each kind of pass through a bare backbone with torch's own batch norm."""
     net = recipe.backbone.build().to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    call = torch.compile(net, **HOW) if recipe.compile else net
+    call = torch.compile(net, **COMPILE_OPTIONS) if recipe.compile else net
     return {
         kind: timed(_pass(recipe, net, call, kind, device), device, seconds=seconds)
         for kind in kinds

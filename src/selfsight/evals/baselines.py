@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from selfsight.evals.features import device_of
 from selfsight.evals.knn import KNN
-from selfsight.views import Center
+from selfsight.views import EvalView
 
 SIDE = 32  # pixels; enough to recognize most things, few enough to compare quickly
 BINS = 4  # per color when red, green and blue are counted together
@@ -39,7 +39,7 @@ def baselines(knn: KNN, untrained: nn.Module) -> dict[str, float]:
     whole = replace(data.spec, size=side, resize=side)
     device = data.device or device_of(untrained)
 
-    def of(network: nn.Module, spec: Center) -> float:
+    def of(network: nn.Module, spec: EvalView) -> float:
         return replace(knn, data=replace(data, spec=spec, device=device))(network)["accuracy"]
 
     return {

@@ -34,7 +34,7 @@ from selfsight.evals.regularization import (
 from selfsight.evals.split_by_rank import stretch
 from selfsight.evals.training_settings import Training
 from selfsight.nn.batch_norm import convert
-from selfsight.optim import Optim, build, set_lr
+from selfsight.optim import Optim, build_optimizer, set_lr
 from selfsight.progress import shown
 from selfsight.views.color import normalize
 
@@ -150,7 +150,7 @@ class Trained:
         model = Classifier(backbone, heads, frozen=frozen)
         for rate, head in zip(rates, heads, strict=True):
             config = replace(training.head, lr=rate)
-            made = build(config, head.named_parameters(), batch_size=self.batch_size)
+            made = build_optimizer(config, head.named_parameters(), batch_size=self.batch_size)
             optimizers.append((config, made))
         average = copy.deepcopy(model) if strong.ema is not None else None
         with torch.enable_grad(), evaluating(backbone):  # gives every part its own mode back
@@ -287,7 +287,7 @@ class Trained:
         for layer, parameters in groups.items():
             factor = (self.training.strong.layer_decay or 1.0) ** (top - layer if layers else 0)
             own = replace(config, lr=config.lr * factor)
-            made.append((own, build(own, parameters, batch_size=self.batch_size)))
+            made.append((own, build_optimizer(own, parameters, batch_size=self.batch_size)))
         return made
 
     def _autocast(self, device: torch.device) -> torch.dtype | None:

@@ -26,7 +26,7 @@ from selfsight.evals.split_by_rank import share, together
 from selfsight.nn import Encoder
 from selfsight.progress import shown
 from selfsight.run_folder import Run, plain
-from selfsight.views import View, make_views
+from selfsight.views import View, apply_views_reference
 
 EPOCH = 2**31 - 2  # draws views that no epoch of training showed; each view has its own, downwards
 MOST_EIGENVALUES = 512  # in the figures
@@ -171,9 +171,9 @@ class Analysis:
         pixels, sizes = (x.to(device) for x in self.images.batch(index))
         for number in range(self.num_views):
             view, epoch = alike[number % len(alike)], EPOCH - number
-            yield make_views((view,), pixels, sizes, index.to(device), seed=self.seed, epoch=epoch)[
-                0
-            ]
+            yield apply_views_reference(
+                (view,), pixels, sizes, index.to(device), seed=self.seed, epoch=epoch
+            )[0]
 
     @torch.no_grad()
     def _project(self, encoder: Encoder, h: Float[Tensor, "b d"]) -> Float[Tensor, "b e"]:

@@ -16,7 +16,7 @@ from selfsight.data import Images
 from selfsight.data.loader import AHEAD, ahead
 from selfsight.errors import UserError
 from selfsight.progress import shown
-from selfsight.views import Center, View, center, make_views
+from selfsight.views import EvalView, View, apply_eval_view, apply_views_reference
 
 Item = TypeVar("Item")
 
@@ -32,7 +32,7 @@ class Features(NamedTuple):
 def features(
     backbone: nn.Module,
     images: Images,
-    spec: Center,
+    spec: EvalView,
     *,
     batch_size: int = 256,
     device: torch.device | str | None = None,
@@ -57,7 +57,7 @@ def features(
     with evaluating(backbone):
         for part in shown(parts if world == 1 else mine, progress):
             pixels, sizes = images.batch(part)
-            x = center(pixels.to(device), sizes.to(device), spec)
+            x = apply_eval_view(pixels.to(device), sizes.to(device), spec)
             rows.append(encode(backbone, x, autocast))
     h = torch.cat(rows) if world == 1 else _in_turn(rows, batch_size, world)[: len(index)]
     y = None if images.labels is None else images.labels[index.to(images.labels.device)]
@@ -123,7 +123,7 @@ def random_views(
         rows = []
         for epoch, pixels, sizes, index in parts:
             moved = [t.to(device, non_blocking=True) for t in (pixels, sizes, index)]
-            x = make_views((view,), *moved, seed=seed, epoch=epoch)[0]
+            x = apply_views_reference((view,), *moved, seed=seed, epoch=epoch)[0]
             rows.append((x, moved[2], torch.full_like(moved[2], epoch)[:, None]))
         yield Drawn(*(torch.cat(column) for column in zip(*rows, strict=True)))
 

@@ -166,7 +166,7 @@ def simclr(epochs: int) -> Training:
         epochs=epochs,
         batch_size=1024,
         head=Optim(name="sgd", schedule=Schedule(), **rate),
-        backbone=Optim(name="lars", flavor="simclr", exclude_1d=True, schedule=Schedule(), **rate),
+        backbone=Optim(name="lars", variant="simclr", exclude_1d=True, schedule=Schedule(), **rate),
     )
 
 

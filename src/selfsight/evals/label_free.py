@@ -13,7 +13,7 @@ from selfsight.errors import UserError
 from selfsight.evals.features import device_of, encode, evaluating
 from selfsight.evals.spectrum import alignment, effective_rank, retrieval, uniformity
 from selfsight.progress import shown
-from selfsight.views import View, make_views
+from selfsight.views import View, apply_views_reference
 
 EPOCH = 2**31 - 1  # draws views that no epoch of training showed
 
@@ -52,7 +52,9 @@ class LabelFree:
         with evaluating(backbone):
             for part in shown(index.split(self.batch_size), "views" if self.progress else None):
                 pixels, sizes = (x.to(device) for x in self.images.batch(part))
-                made = make_views(pair, pixels, sizes, part.to(device), seed=self.seed, epoch=EPOCH)
+                made = apply_views_reference(
+                    pair, pixels, sizes, part.to(device), seed=self.seed, epoch=EPOCH
+                )
                 rows.append([encode(backbone, x, self.autocast) for x in made])
         h1, h2 = (torch.cat(parts) for parts in zip(*rows, strict=True))
         return {

@@ -10,7 +10,7 @@ from selfsight.data import Images
 from selfsight.errors import UserError, nearest
 from selfsight.evals.features import Features, features
 from selfsight.evals.splits import Split
-from selfsight.views import Center
+from selfsight.views import EvalView
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,7 +23,7 @@ class Labeled:
 
     train: Images
     test: Images | None = None
-    spec: Center
+    spec: EvalView
     split: Split | None = None
     few: Int64[Tensor, " m"] | None = None
     few_words: str = ""  # how many those are, for a reader

@@ -31,7 +31,7 @@ FAST_MOCO = replace(
         "Fast-MoCo (arXiv:2207.08220), supplement: its own LARS, biases adapted too",
         Optim(
             name="lars",
-            flavor="fastmoco",
+            variant="fastmoco",
             lr=0.8,
             scale="none",
             weight_decay=0.0,
@@ -71,7 +71,7 @@ PUBLISHED: dict[str, Training] = {
         "SimSiam (arXiv:2011.10566): facebookresearch/simsiam, main_lincls.py --lars (apex LARC)",
         Optim(
             name="lars",
-            flavor="larc",
+            variant="larc",
             lr=0.1,
             scale="linear",
             weight_decay=0.0,

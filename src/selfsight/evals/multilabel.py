@@ -22,7 +22,7 @@ from selfsight.evals.split_by_rank import share, together
 from selfsight.nn import Backbone
 from selfsight.progress import shown
 from selfsight.views.color import normalize
-from selfsight.views.crop import crop
+from selfsight.views.spatial import crop
 from selfsight.views.spec import MEAN, STD
 
 ABSENT, PRESENT, UNCOUNTED = 0, 1, -1

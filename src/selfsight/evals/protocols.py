@@ -285,11 +285,11 @@ def _of_training(training: Training) -> str:
         return f"{optim.lr:g}{scale}"
 
     head = training.head
-    kind = head.name + (f" ({head.flavor})" if head.name == "lars" else "")
+    kind = head.name + (f" ({head.variant})" if head.name == "lars" else "")
     rates = ", ".join(f"{r:g}" for r in training.rates)
     under = "frozen" if training.backbone is None else f"at {rate(training.backbone)}"
     steps = [f"{m / training.epochs:.0%}" for m in head.schedule.milestones]
-    schedule = f"x{head.schedule.gamma:g} at {', '.join(steps)}" if steps else head.schedule.kind
+    schedule = f"x{head.schedule.gamma:g} at {', '.join(steps)}" if steps else head.schedule.name
     return (
         f"{training.epochs} epochs, batch {training.batch_size}, {kind}, head at "
         f"{f'one of {rates}' if rates else rate(head)}, backbone {under}, {schedule}, "

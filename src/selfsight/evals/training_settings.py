@@ -5,7 +5,7 @@ from typing import Any
 
 from selfsight.errors import UserError
 from selfsight.optim import Optim, Schedule
-from selfsight.views import Center, View
+from selfsight.views import EvalView, View
 from selfsight.views.spec import Interpolation
 
 MOST_MAGNITUDE = 10.0  # timm's scale of RandAugment
@@ -78,7 +78,7 @@ class Training:
         backbone = None if self.backbone is None else _stretched(self.backbone, factor)
         return replace(self, epochs=epochs, head=_stretched(self.head, factor), backbone=backbone)
 
-    def view(self, spec: Center) -> View:
+    def view(self, spec: EvalView) -> View:
         """The random crop and flip, of the evaluation view's size and statistics."""
         return View(
             size=spec.size,
@@ -110,4 +110,4 @@ COSINE = Schedule(per_epoch=True)
 
 def falling(*milestones: int | float, gamma: float = 0.1) -> Schedule:
     """The rate times gamma at each of these epochs."""
-    return Schedule(kind="step", milestones=milestones, gamma=gamma, per_epoch=True)
+    return Schedule(name="step", milestones=milestones, gamma=gamma, per_epoch=True)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.compile_options import HOW
+from selfsight.compile_options import COMPILE_OPTIONS
 
 P = ParamSpec("P")
 _compiled = ContextVar("compiled", default=False)
@@ -42,7 +42,7 @@ def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
     @functools.cache
     def fast() -> Callable[P, Tensor]:
-        return torch.compile(plain, fullgraph=True, **HOW)
+        return torch.compile(plain, fullgraph=True, **COMPILE_OPTIONS)
 
     @functools.wraps(loss)
     def precise(*args: P.args, **kwargs: P.kwargs) -> Tensor:

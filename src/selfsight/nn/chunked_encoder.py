@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from selfsight.compile_options import HOW
+from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.errors import UserError
 from selfsight.nn.batch_norm import BatchNorm, Statistics
 from selfsight.nn.encoder import Teacher, encoders
@@ -36,7 +36,7 @@ def chunked(method: nn.Module, size: int, *, compiled: bool = False) -> None:
         norms = batch_norms(backbone)
         for name in ("forward", "upto", "onward"):  # the ways in that heads and patches use
             if (run := getattr(backbone, name, None)) is not None:
-                run = torch.compile(run, **HOW) if compiled else run
+                run = torch.compile(run, **COMPILE_OPTIONS) if compiled else run
                 setattr(backbone, name, partial(in_chunks, run, norms, rows))
 
 

@@ -73,9 +73,9 @@ class Teacher(nn.Module):
         """
         if order is None:
             return self.net(x)
-        h, z = self.net(dist.gather(x)[dist.mine(order)])
+        h, z = self.net(dist.gather(x)[dist.local_rows(order)])
         places = torch.arange(len(order), device=order.device)
-        back = dist.mine(torch.empty_like(order).scatter(0, order, places))
+        back = dist.local_rows(torch.empty_like(order).scatter(0, order, places))
         return dist.gather(h)[back], dist.gather(z)[back]
 
     @torch.no_grad()

@@ -197,10 +197,10 @@ def encode(patches: Patches, backbone: nn.Module, x: Maps, at: Draws, turn: int)
         order = at.permutation("montage", len(x) * dist.world_size())
         orders = [order.roll(-k) for k in range(patches.split**2)]
         pieces = zip(divide(x, patches.split), orders, strict=True)
-        mixed = [dist.mine(dist.gather(p)[o]) for p, o in pieces]
+        mixed = [dist.local_rows(dist.gather(p)[o]) for p, o in pieces]
         maps = backbone.upto(stitch(torch.stack(mixed), patches.split), 4)  # type: ignore[operator]
         found = zip(pooled(maps, patches.split), orders, strict=True)
-        return torch.stack([dist.mine(dist.gather(v)[torch.argsort(o)]) for v, o in found])
+        return torch.stack([dist.local_rows(dist.gather(v)[torch.argsort(o)]) for v, o in found])
     if patches.how == "sample":
         parts = sample(x, patches.split, at.uniform(f"patches {turn}", 2 * patches.split**2))
     else:

@@ -5,11 +5,11 @@ from selfsight.optim.lars import LARS
 from selfsight.optim.param_groups import (
     OPTIMS,
     Optim,
-    build,
+    build_optimizer,
     clip_gradients,
-    load_state,
+    describe_groups,
+    load_optimizer_state,
     set_lr,
-    table,
 )
 from selfsight.optim.schedules import Schedule, cosine
 
@@ -19,10 +19,10 @@ __all__ = [
     "OPTIMS",
     "Optim",
     "Schedule",
-    "build",
+    "build_optimizer",
     "clip_gradients",
     "cosine",
-    "load_state",
+    "describe_groups",
+    "load_optimizer_state",
     "set_lr",
-    "table",
 ]

@@ -27,7 +27,7 @@ from selfsight.optim.trust_ratio import (
     settings,
 )
 
-Flavor = Literal["mocov3", "simclr", "larc", "fastmoco"]
+LARSVariant = Literal["mocov3", "simclr", "larc", "fastmoco"]
 
 
 class LARS(torch.optim.Optimizer):
@@ -40,40 +40,40 @@ class LARS(torch.optim.Optimizer):
         *,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
-        trust: float = 0.001,
-        flavor: Flavor = "mocov3",
+        trust_coefficient: float = 0.001,
+        variant: LARSVariant = "mocov3",
         adapt: bool = True,
     ) -> None:
         defaults = settings(
             lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
-            trust=trust,
-            flavor=flavor,
+            trust_coefficient=trust_coefficient,
+            variant=variant,
             adapt=adapt,
         )
         super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of all groups, each in its flavor; nothing waits for the device."""
+        """One update of all groups, each in its variant; nothing waits for the device."""
         for group, params, grads, lost in parts(self):
-            flavor, lr = group["flavor"], group["lr"]
+            variant, lr = group["variant"], group["lr"]
             steps = decayed(params, grads, group["weight_decay"])
             ratios = trust_ratios(group, params, grads, steps) if group["adapt"] else None
             memory = {
                 "buffers": kept(self, "momentum_buffer", params),
                 "momentum": group["momentum"],
             }
-            if ratios is not None and flavor == "fastmoco":
+            if ratios is not None and variant == "fastmoco":
                 descend(params, steps, 0.0, lost, **memory)  # moves the buffers alone
                 descend(params, list(torch._foreach_mul(memory["buffers"], ratios)), lr, lost)
                 continue
             if ratios is not None:
                 torch._foreach_mul_(steps, ratios)
-            if flavor == "simclr":
+            if variant == "simclr":
                 torch._foreach_mul_(steps, lr)
-            descend(params, steps, 1.0 if flavor == "simclr" else lr, lost, **memory)
+            descend(params, steps, 1.0 if variant == "simclr" else lr, lost, **memory)
 
 
 def trust_ratios(
@@ -81,13 +81,13 @@ def trust_ratios(
 ) -> list[Tensor]:
     """How much of its decayed gradient each tensor may follow, as device scalars."""
     weight = lengths(params)
-    if group["flavor"] in ("mocov3", "simclr"):
+    if group["variant"] in ("mocov3", "simclr"):
         length = lengths(steps)
-        ratio = group["trust"] * weight / length
+        ratio = group["trust_coefficient"] * weight / length
     else:
         grad = lengths(grads)
         length = grad + group["weight_decay"] * weight
-        ratio = group["trust"] * weight / (length + 1e-8)
-        if group["flavor"] == "larc":
+        ratio = group["trust_coefficient"] * weight / (length + 1e-8)
+        if group["variant"] == "larc":
             ratio = ratio.where(grad > 0, 0.0)
     return list(ratio_or_one(ratio, weight, length).unbind())

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from selfsight.errors import UserError
 from selfsight.optim.lamb import LAMB
-from selfsight.optim.lars import LARS, Flavor
-from selfsight.optim.schedules import Schedule, one_of
+from selfsight.optim.lars import LARS, LARSVariant
+from selfsight.optim.schedules import Schedule, check_choice
 
 Name = Literal["sgd", "adamw", "lars", "lamb"]
 Scale = Literal["linear", "sqrt", "none"]
@@ -31,24 +31,24 @@ class Optim:
     weight_decay: float = 1e-4
     exclude_1d: bool = False  # biases and norms: no weight decay and no adaptation
     lr_1d: float | None = None  # a rate of their own for biases and norms (Barlow Twins)
-    trust: float = 0.001  # lars
-    flavor: Flavor = "mocov3"  # lars
+    trust_coefficient: float = 0.001  # lars
+    variant: LARSVariant = "mocov3"  # lars
     clip: float | None = None  # largest norm of the whole gradient
     predictor_lr: PredictorLR = "same"  # "constant": the predictor stays at the peak rate
     schedule: Schedule = field(default_factory=lambda: Schedule(per_epoch=True))
 
     def __post_init__(self) -> None:
-        one_of("optim.name", self.name, get_args(Name))
-        one_of("optim.scale", self.scale, get_args(Scale))
-        one_of("optim.flavor", self.flavor, get_args(Flavor))
-        one_of("optim.predictor_lr", self.predictor_lr, get_args(PredictorLR))
+        check_choice("optim.name", self.name, get_args(Name))
+        check_choice("optim.scale", self.scale, get_args(Scale))
+        check_choice("optim.variant", self.variant, get_args(LARSVariant))
+        check_choice("optim.predictor_lr", self.predictor_lr, get_args(PredictorLR))
         for setting, fine, expected in (
             ("lr", self.lr > 0, "a number above 0"),
             ("lr_1d", self.lr_1d is None or self.lr_1d > 0, "a number above 0, or none"),
             ("momentum", 0 <= self.momentum < 1, "a number from 0 to below 1"),
             ("betas", all(0 <= b < 1 for b in self.betas), "two numbers from 0 to below 1"),
             ("weight_decay", self.weight_decay >= 0, "0 or more"),
-            ("trust", self.trust > 0, "a number above 0"),
+            ("trust_coefficient", self.trust_coefficient > 0, "a number above 0"),
             ("clip", self.clip is None or self.clip > 0, "a number above 0, or none"),
         ):
             if not fine:
@@ -92,14 +92,14 @@ def scaled_lr(lr: float, scale: Scale, batch_size: int) -> float:
     return {"linear": lr * batch_size / 256, "sqrt": lr * math.sqrt(batch_size), "none": lr}[scale]
 
 
-def build(
+def build_optimizer(
     config: Optim,
     named_parameters: Iterable[tuple[str, nn.Parameter]],
     *,
     batch_size: int,
     fused: bool | None = None,
 ) -> torch.optim.Optimizer:
-    """The optimizer, its trainable parameters in groups that `table` shows.
+    """The optimizer, its trainable parameters in groups that `describe_groups` shows.
 
     Parameters named "predictor." are a group, and biases and norms where they are treated apart.
     `fused`, which is None for where the weights are on a GPU: torch's fused kernels, and rates as
@@ -161,8 +161,8 @@ def build(
         settings,
         lr=config.lr,
         momentum=config.momentum,
-        trust=config.trust,
-        flavor=config.flavor,
+        trust_coefficient=config.trust_coefficient,
+        variant=config.variant,
     )
 
 
@@ -189,7 +189,7 @@ def set_lr(
     return rates[0]
 
 
-def load_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Go back to a state that was saved on this or another kind of device.
 
     Which kernels run, and the tensors that hold the rates, stay those of this optimizer.
@@ -213,7 +213,7 @@ def clip_gradients(optimizer: torch.optim.Optimizer, config: Optim) -> Tensor | 
     return nn.utils.clip_grad_norm_(parameters, config.clip)
 
 
-def table(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+def describe_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """A row for each parameter group, to be shown at the start of a run."""
     return [
         {

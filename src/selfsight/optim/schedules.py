@@ -11,7 +11,7 @@ from torch import Tensor
 from selfsight.errors import UserError, nearest
 
 Number = int | float | Float[Tensor, ""]
-Kind = Literal["cosine", "step", "constant"]
+ScheduleName = Literal["cosine", "step", "constant"]
 
 
 def cosine(progress: Number, start: Number, end: Number) -> Number:
@@ -38,7 +38,7 @@ def within_run(progress: Number) -> Number:
     return progress.clamp(0, 1) if isinstance(progress, Tensor) else min(max(progress, 0.0), 1.0)
 
 
-def one_of(setting: str, value: str, known: tuple[str, ...]) -> None:
+def check_choice(setting: str, value: str, known: tuple[str, ...]) -> None:
     """Refuse a word that is none of those known."""
     if value not in known:
         raise UserError(
@@ -55,7 +55,7 @@ class Schedule:
     `per_epoch`. SiMo: 10 warm-up epochs from 0.001, not `shifted`. Fast-MoCo: one from 0.25.
     """
 
-    kind: Kind = "cosine"
+    name: ScheduleName = "cosine"
     warmup_epochs: int | float = 0
     warmup_start: float = 0.0  # share of the peak at step 0
     end: float = 0.0  # share of the peak where the cosine ends
@@ -65,7 +65,7 @@ class Schedule:
     shifted: bool = True  # False: the cosine starts with the run, beneath the warm-up
 
     def __post_init__(self) -> None:
-        one_of("schedule.kind", self.kind, get_args(Kind))
+        check_choice("schedule.name", self.name, get_args(ScheduleName))
         if self.warmup_epochs < 0:
             raise UserError(
                 f"schedule.warmup_epochs is {self.warmup_epochs}; it counts epochs. Use 0 for none."
@@ -75,9 +75,9 @@ class Schedule:
                 f"schedule.warmup_start is {self.warmup_start} and schedule.end is {self.end}. "
                 "Both are shares of the peak rate: give numbers from 0 to 1."
             )
-        if self.kind == "step" and not self.milestones:
+        if self.name == "step" and not self.milestones:
             raise UserError(
-                'schedule.kind is "step" without milestones, so the rate would never fall. '
+                'schedule.name is "step" without milestones, so the rate would never fall. '
                 'Give schedule.milestones, or use "constant".'
             )
 
@@ -95,9 +95,9 @@ class Schedule:
             epoch = torch.floor(epoch) if isinstance(epoch, Tensor) else math.floor(epoch)
         warmup = self.warmup_epochs
         rise = linear(epoch / warmup, self.warmup_start, 1.0) if warmup else 1.0
-        if self.kind == "step":
+        if self.name == "step":
             return peak * rise * steps(epoch, self.milestones, self.gamma)
-        if self.kind == "constant":
+        if self.name == "constant":
             return peak * rise
         skipped = warmup if self.shifted else 0.0
         return peak * rise * cosine((epoch - skipped) / (total_epochs - skipped), 1.0, self.end)

@@ -8,7 +8,7 @@ from selfsight.recipe import Recipe
 from selfsight.recipes.base import RESNET18, cifar10, imagenet
 from selfsight.views import moco_v1
 
-STEPS = Schedule(kind="step", milestones=(120.0, 160.0), per_epoch=True)
+STEPS = Schedule(name="step", milestones=(120.0, 160.0), per_epoch=True)
 
 
 def imagenet_r50_200ep() -> Recipe:

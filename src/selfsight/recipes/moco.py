@@ -19,7 +19,7 @@ def imagenet_v1_200ep() -> Recipe:
     return imagenet(
         MoCoConfig(mlp=False, temperature=0.07),
         moco_v1(224),
-        Optim(schedule=Schedule(kind="step", milestones=(120.0, 160.0), per_epoch=True)),
+        Optim(schedule=Schedule(name="step", milestones=(120.0, 160.0), per_epoch=True)),
         epochs=200,
         batch_size=256,
     )

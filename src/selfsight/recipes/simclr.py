@@ -20,7 +20,7 @@ def imagenet_r50_100ep() -> Recipe:
     return imagenet(
         SimCLRConfig(),
         simclr(224),
-        replace(OPTIMS["lars"], flavor="simclr"),
+        replace(OPTIMS["lars"], variant="simclr"),
         epochs=100,
         batch_size=4096,
     )

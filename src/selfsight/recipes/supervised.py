@@ -16,7 +16,7 @@ def imagenet_r50_90ep() -> Recipe:
 
     Reference: 76.1 % top-1 (torchvision, ResNet50_Weights.IMAGENET1K_V1).
     """
-    schedule = Schedule(kind="step", milestones=(30, 60), per_epoch=True)
+    schedule = Schedule(name="step", milestones=(30, 60), per_epoch=True)
     return imagenet(
         SupervisedConfig(),
         _crop_and_flip(224, 0.08),

@@ -13,7 +13,7 @@ from selfsight.views import simclr, swav
 # apex's LARC around SGD, with decay on everything; the cosine ends at a thousandth.
 LARC = Optim(
     name="lars",
-    flavor="larc",
+    variant="larc",
     lr=4.8,
     scale="none",
     weight_decay=1e-6,

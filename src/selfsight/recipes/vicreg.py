@@ -38,7 +38,7 @@ def cifar10_r18_1000ep() -> Recipe:
     return cifar10(
         VICRegConfig(dim=2048, hidden_dim=2048),
         (view, view),
-        replace(OPTIMS["lars"], lr=0.3, weight_decay=1e-4, trust=0.02),
+        replace(OPTIMS["lars"], lr=0.3, weight_decay=1e-4, trust_coefficient=0.02),
         epochs=1000,
         batch_size=256,
         save_every=10,

@@ -18,7 +18,7 @@ from selfsight.recipe import Recipe, from_dict
 from selfsight.run_folder import Run, read_json
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build
-from selfsight.views import Center, for_channels
+from selfsight.views import EvalView, for_channels
 
 IMAGE_SIZE = 224  # of encoders that do not say what they were made for
 UNTRAINED = "untrained"
@@ -30,7 +30,7 @@ class Candidate(NamedTuple):
 
     word: str  # what the table calls it
     network: nn.Module
-    spec: Center
+    spec: EvalView
     student: Encoder | None = None  # of a run: backbone and projector
     weights: Sequence[Mapping[str, str]] = ()  # of a file: what became of each
 
@@ -71,11 +71,11 @@ def trained_backbone(run: Run, recipe: Recipe, device: torch.device) -> Backbone
     return trained_student(run, recipe, device).backbone
 
 
-def evaluation_view(recipe: Recipe, image_size: int | None = None) -> Center:
+def evaluation_view(recipe: Recipe, image_size: int | None = None) -> EvalView:
     """The evaluation view of a run's first view, or of another size."""
     first = recipe.views[0]
     size = image_size or first.size
-    view = Center(size=size, resize=resize_for(size), mean=first.mean, std=first.std)
+    view = EvalView(size=size, resize=resize_for(size), mean=first.mean, std=first.std)
     return for_channels(view, recipe.data.channels)
 
 
@@ -115,7 +115,7 @@ def candidate(
     console = Console(stderr=True, quiet=dist.rank() != 0)
     console.print(about.sentence(), highlight=False, markup=False)
     size = image_size or about.image_size or IMAGE_SIZE
-    spec = Center(size=size, resize=resize_for(size))
+    spec = EvalView(size=size, resize=resize_for(size))
     if about.mean and about.std:
         spec = replace(spec, mean=about.mean, std=about.std)
     return Candidate(word, backbone, spec, weights=about.table())

@@ -23,7 +23,7 @@ from selfsight.run_folder import Run, write_json
 from selfsight.runs import results, start_resume
 from selfsight.runs.compare import headline, in_words
 from selfsight.runs.encoders import UNTRAINED, Candidate, candidate, saved_recipe, untrained
-from selfsight.views import Center, View, moco_v2
+from selfsight.views import EvalView, View, moco_v2
 
 DEFAULT = ("knn", "linear")
 TEST_SPLITS = ("test", "val")
@@ -161,7 +161,7 @@ def _with_boxes(name: str, labeled: str, test: str | None, asked: Asked, channel
     return make
 
 
-def seen_as(detection: Detection, spec: Center, channels: int) -> Detection:
+def seen_as(detection: Detection, spec: EvalView, channels: int) -> Detection:
     """The same detection with images normalized as the network expects them."""
     mean, std = (v * channels if len(v) == 1 else v for v in (spec.mean, spec.std))
     return replace(detection, setting=replace(detection.setting, mean=mean, std=std))

@@ -15,7 +15,7 @@ from selfsight.evals.features import Features
 from selfsight.evals.knn import neighbors
 from selfsight.evals.spectrum import unit
 from selfsight.run_folder import Run
-from selfsight.views import View, make_views
+from selfsight.views import View, apply_views_reference
 
 VIEW_TILE, MAP_TILE, NEIGHBOR_TILE = 96, 48, 64  # pixels
 MAP_COLUMNS = 40
@@ -27,7 +27,7 @@ def write_views(run: Run, images: Images, views: Sequence[View], seed: int, rows
     """Some images, each with the views that the first epoch of training makes of it."""
     index = some(images, rows, seed)
     pixels, sizes = images.batch(index)
-    made = make_views(views, pixels, sizes, index.to(pixels.device), seed=seed, epoch=0)
+    made = apply_views_reference(views, pixels, sizes, index.to(pixels.device), seed=seed, epoch=0)
     columns = [uncropped(images, index)]
     columns += [[shown(x, view) for x in batch] for batch, view in zip(made, views, strict=True)]
     tiles = [padded(image, VIEW_TILE) for row in zip(*columns, strict=True) for image in row]

@@ -15,7 +15,7 @@ import torch
 import torch._functorch.config as tracing
 from torch import nn
 
-from selfsight.compile_options import HOW
+from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.data.pixel_cache import default_folder
 from selfsight.methods import Method
 from selfsight.nn import encoders
@@ -44,6 +44,6 @@ def compile_networks(method: Method, *, backbones: bool = True) -> None:
     for encoder in encoders(method):
         whole = (encoder, encoder.backbone) if backbones else ()
         for part in (*whole, encoder.projector):  # whichever a method calls
-            part.compile(**HOW)
+            part.compile(**COMPILE_OPTIONS)
     if isinstance(head := getattr(method, "predictor", None), nn.Module):
-        head.compile(**HOW)
+        head.compile(**COMPILE_OPTIONS)

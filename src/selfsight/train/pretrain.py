@@ -11,8 +11,7 @@ from selfsight.evals.knn import KNN
 from selfsight.methods import DataFacts, Method
 from selfsight.methods.base import UNKNOWN
 from selfsight.nn.chunked_encoder import chunked
-from selfsight.optim import build as build_optimizer
-from selfsight.optim import table
+from selfsight.optim import build_optimizer, describe_groups
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run
 from selfsight.train import checkpoint
@@ -81,7 +80,7 @@ def pretrain(
     state = start(recipe, run, images, device)
     first = dist.rank() == 0
     if first:
-        console.print(build_table(table(state.optimizer), title="parameter groups"))
+        console.print(build_table(describe_groups(state.optimizer), title="parameter groups"))
         run.keep_records(state.step)
     watch.restart()
     with Bar(console, total, state.step, shown=first) as bar:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from selfsight.methods import Method
-from selfsight.optim import load_state
+from selfsight.optim import load_optimizer_state
 from selfsight.train.grad_scaler import Guard
 from selfsight.train.online_eval import Probe
 
@@ -34,7 +34,7 @@ class State:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go back to where `state_dict` was taken."""
         self.method.load_state_dict(saved["method"])
-        load_state(self.optimizer, saved["optimizer"])
+        load_optimizer_state(self.optimizer, saved["optimizer"])
         self.guard.load_state_dict(saved["guard"])
         if self.probe and saved["probe"]:
             self.probe.load_state_dict(saved["probe"])

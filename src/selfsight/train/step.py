@@ -24,7 +24,7 @@ from selfsight.recipe import Recipe
 from selfsight.train.compile import compile_networks, keep_code
 from selfsight.train.grad_scaler import take
 from selfsight.train.state import State
-from selfsight.views import views_of
+from selfsight.views import apply_views
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "float32": torch.float32}
 WARM = 3  # steps before anything is timed or recorded: compilers and libraries choose kernels
@@ -210,7 +210,7 @@ def make(
 ) -> list[Tensor]:
     """The recipe's views of these images, in the precision of the network."""
     kind = DTYPES[recipe.precision]
-    return views_of(recipe.views, images, index, seed=recipe.seed, epoch=epoch, dtype=kind)
+    return apply_views(recipe.views, images, index, seed=recipe.seed, epoch=epoch, dtype=kind)
 
 
 def _with_tensors(batch: Batch, own: list[Tensor]) -> Batch:

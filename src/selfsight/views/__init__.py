@@ -1,6 +1,6 @@
 """Views of images: settings as data, parameters from a counter, operations in batches."""
 
-from selfsight.views.apply import center, make_views, views_of
+from selfsight.views.apply import apply_eval_view, apply_views, apply_views_reference
 from selfsight.views.presets import (
     PRESETS,
     barlow_twins,
@@ -14,17 +14,18 @@ from selfsight.views.presets import (
     swav,
     without_blur,
 )
-from selfsight.views.spec import Center, View, for_channels
+from selfsight.views.spec import EvalView, View, for_channels
 
 __all__ = [
     "PRESETS",
-    "Center",
+    "EvalView",
     "View",
+    "apply_eval_view",
+    "apply_views",
+    "apply_views_reference",
     "barlow_twins",
     "byol",
-    "center",
     "for_channels",
-    "make_views",
     "moco_v1",
     "moco_v2",
     "moco_v3",
@@ -32,6 +33,5 @@ __all__ = [
     "simclr",
     "simo",
     "swav",
-    "views_of",
     "without_blur",
 ]

@@ -1,8 +1,8 @@
-"""Views of a batch of images, on the device where the pixels lie.
+"""Apply views to a batch of images, on the device that holds the pixels.
 
-Every image's view depends on (seed, epoch, image, view number) alone: neither its neighbors in
-the batch, nor the padding round it, nor the device changes it beyond float32 rounding. Nothing
-waits for the device and no control flow depends on a value.
+An image's view depends only on (seed, epoch, image index, view number): the other images of the
+batch, the padding and the device change it by no more than float32 rounding. The host never waits
+for the device, and no control flow depends on a tensor's value.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,14 @@ from torch import Tensor
 from selfsight.ragged import Ragged
 from selfsight.rng import Key, has_triton
 from selfsight.views import color, spatial
-from selfsight.views.crop import center_crop, crop
-from selfsight.views.sampling import Draws, draw, view_keys
-from selfsight.views.spec import Center, View, check_channels
+from selfsight.views.sampling import ViewParams, sample_view_params, view_keys
+from selfsight.views.spec import EvalView, View, check_channels
 
-# A mirrored image goes through these as its mirror image does.
-MIRROR_ALIKE = {"jitter", "gray", "blur", "solarize", "sobel"}
+# Flipping before or after these operations gives the same result.
+COMMUTES_WITH_FLIP = {"jitter", "gray", "blur", "solarize", "sobel"}
 
 
-def views_of(
+def apply_views(
     views: Sequence[View],
     images: Ragged,
     index: Int64[Tensor, " n"],
@@ -31,36 +30,38 @@ def views_of(
     epoch: int | Tensor,
     dtype: torch.dtype = torch.float32,
 ) -> list[Float[Tensor, "n c _ _"]]:
-    """One batch per view in channels_last, on a CUDA device in few passes over memory.
+    """Return one batch per view, in channels_last.
 
-    There the kernels of `views.fused` make the views whose operations they know; `make_views` makes
-    the others, and all of them elsewhere. Both give the same but for rounding.
+    On a CUDA device, `views.triton` computes every view that `can_fuse` accepts. The reference
+    implementation computes the others, and all views on other devices. Both agree within rounding.
     """
     keys = view_keys(seed, len(views))
-    known: list[int] = []
-    made: dict[int, Tensor] = {}
+    fused: list[int] = []
+    results: dict[int, Tensor] = {}
     if images.flat.device.type == "cuda" and has_triton():
         from selfsight.views.triton.apply import (  # needs Triton, which CPUs lack
+            apply_fused_views,
             can_fuse,
-            fused_views,
         )
 
-        known = [i for i, view in enumerate(views) if can_fuse(view)]
-        for i in known:
+        fused = [i for i, view in enumerate(views) if can_fuse(view)]
+        for i in fused:
             check_channels(views[i], images.channels)
-        if known:
-            mine = [views[i] for i in known], [keys[i] for i in known]
-            made = dict(zip(known, fused_views(*mine, images, index, epoch, dtype), strict=True))
-    rest = [i for i in range(len(views)) if i not in known]
-    if rest:
-        theirs = [views[i] for i in rest], [keys[i] for i in rest]
-        others = views_from_keys(*theirs, images.padded(), images.sizes, index, epoch)
-        for i, x in zip(rest, others, strict=True):
-            made[i] = x.to(dtype, memory_format=torch.channels_last)
-    return [made[i] for i in range(len(views))]
+        if fused:
+            specs = [views[i] for i in fused], [keys[i] for i in fused]
+            results.update(
+                zip(fused, apply_fused_views(*specs, images, index, epoch, dtype), strict=True)
+            )
+    unfused = [i for i in range(len(views)) if i not in fused]
+    if unfused:
+        specs = [views[i] for i in unfused], [keys[i] for i in unfused]
+        batches = apply_views_with_keys(*specs, images.padded(), images.sizes, index, epoch)
+        for i, x in zip(unfused, batches, strict=True):
+            results[i] = x.to(dtype, memory_format=torch.channels_last)
+    return [results[i] for i in range(len(views))]
 
 
-def make_views(
+def apply_views_reference(
     views: Sequence[View],
     pixels: UInt8[Tensor, "n c h w"],
     sizes: Int64[Tensor, "n 2"],
@@ -69,11 +70,11 @@ def make_views(
     seed: int,
     epoch: int | Tensor,
 ) -> list[Float[Tensor, "n c _ _"]]:
-    """One batch per view, from padded pixels and each image's own (height, width)."""
-    return views_from_keys(views, view_keys(seed, len(views)), pixels, sizes, index, epoch)
+    """Return one batch per view, from padded pixels and the (height, width) of each image."""
+    return apply_views_with_keys(views, view_keys(seed, len(views)), pixels, sizes, index, epoch)
 
 
-def views_from_keys(
+def apply_views_with_keys(
     views: Sequence[View],
     keys: Sequence[Key],
     pixels: UInt8[Tensor, "n c h w"],
@@ -81,70 +82,73 @@ def views_from_keys(
     index: Int64[Tensor, " n"],
     epoch: int | Tensor,
 ) -> list[Float[Tensor, "n c _ _"]]:
-    """`make_views` once the seed is hashed: all in tensors, so that it can be compiled whole."""
+    """Do the work of `apply_views_reference` once the seed is hashed; compiles as one graph."""
     channels = pixels.shape[1]
     for view in views:
         check_channels(view, channels)
-    made = []
-    # Autocast would round the products; these are the data, not the network.
+    batches = []
+    # Autocast would round the products, but these are data, not activations.
     with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
         x = pixels.float().div_(255)
         for view, key in zip(views, keys, strict=True):
-            draws = draw(view, sizes, index, key=key, epoch=epoch, channels=channels)
-            made.append(apply_view(view, x, draws))
-    return made
+            params = sample_view_params(view, sizes, index, key=key, epoch=epoch, channels=channels)
+            batches.append(apply_view(view, x, params))
+    return batches
 
 
-def center(
-    pixels: UInt8[Tensor, "n c h w"], sizes: Int64[Tensor, "n 2"], spec: Center
+def apply_eval_view(
+    pixels: UInt8[Tensor, "n c h w"], sizes: Int64[Tensor, "n 2"], spec: EvalView
 ) -> Float[Tensor, "n c s s"]:
-    """The evaluation view, from padded pixels and each image's own (height, width)."""
+    """Resize, center crop and normalize padded pixels, given each image's (height, width)."""
     check_channels(spec, pixels.shape[1])
     with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
-        x = center_crop(pixels.float().div_(255), sizes, spec)
+        x = spatial.center_crop(pixels.float().div_(255), sizes, spec)
         return color.normalize(x, spec.mean, spec.std)
 
 
 def apply_view(
-    view: View, x: Float[Tensor, "n c h w"], draws: Draws
+    view: View, x: Float[Tensor, "n c h w"], params: ViewParams
 ) -> Float[Tensor, "n c {view.size} {view.size}"]:
-    """The drawn view of images in [0, 1]: crop, the operations in the view's order, normalize."""
+    """Crop images in [0, 1], apply the operations in the view's order, normalize."""
     steps = [name for name in view.order if view.probability(name) > 0]
-    # Turning the crop's weights round costs nothing, where it gives what flipping later would.
-    early = "flip" in steps and MIRROR_ALIKE.issuperset(steps[: steps.index("flip")])
-    x = crop(
+    # Flipping the crop's weights is free; do it where the result equals a later flip.
+    flip_in_crop = "flip" in steps and COMMUTES_WITH_FLIP.issuperset(steps[: steps.index("flip")])
+    x = spatial.crop(
         x,
-        draws.box,
+        params.crop_box,
         view.size,
         interpolation=view.interpolation,
-        flip=draws.flip if early else None,
+        flip=params.flip if flip_in_crop else None,
     )
     for name in steps:
-        if name != "flip" or not early:
-            x = _operate(name, view, x, draws)
+        if name != "flip" or not flip_in_crop:
+            x = apply_operation(name, view, x, params)
     return color.normalize(x, view.mean, view.std)
 
 
-def _operate(name: str, view: View, x: Tensor, draws: Draws) -> Tensor:
+def apply_operation(name: str, view: View, x: Tensor, params: ViewParams) -> Tensor:
+    """Apply one operation of the view, with each image's parameters."""
     match name:
         case "flip":
-            return spatial.flip(x, draws.flip)
+            return spatial.flip(x, params.flip)
         case "jitter":
-            return color.jitter(x, draws.factors, draws.order, hue=view.jitter[3] > 0)
+            return color.jitter(
+                x, params.jitter_factors, params.jitter_order, hue=view.jitter[3] > 0
+            )
         case "gray":
-            return color.gray(x, draws.gray)
+            return color.gray(x, params.gray)
         case "blur":
             radius = spatial.blur_radius(view.size, view.blur_sigma[1], view.blur_kernel)
-            return spatial.blur(x, draws.sigma, radius)
+            return spatial.blur(x, params.blur_sigma, radius)
         case "solarize":
-            return color.solarize(x, draws.solarize, view.solarize_threshold)
+            return color.solarize(x, params.solarize, view.solarize_threshold)
         case "rotate":
-            return spatial.rotate(x, draws.turns)
+            return spatial.rotate(x, params.quarter_turns)
         case "cutout":
-            return spatial.cutout(x, draws.hole, view.mean)
+            return spatial.cutout(x, params.cutout_box, view.mean)
         case "sobel":
-            return spatial.sobel(x, draws.sobel)
+            return spatial.sobel(x, params.sobel)
         case "noise":
-            assert draws.grain is not None
-            return spatial.noise(x, draws.grain)
+            assert params.noise is not None
+            return spatial.noise(x, params.noise)
     raise AssertionError(name)

@@ -29,7 +29,7 @@ def jitter(
     slot = torch.arange(slots, device=x.device)
     own = (order == HUE).int().argmax(dim=1, keepdim=True)
     x = _blends(x, torch.where(slot < own, steps, 1.0), order, range(slots - 1))
-    x = turn_hue(x, factors[:, HUE])
+    x = shift_hue(x, factors[:, HUE])
     return _blends(x, torch.where(slot > own, steps, 1.0), order, range(1, slots))
 
 
@@ -44,7 +44,7 @@ def _blends(x: Tensor, steps: Tensor, order: Tensor, slots: range) -> Tensor:
     return x
 
 
-def turn_hue(x: Float[Tensor, "n 3 h w"], turn: Float[Tensor, " n"]) -> Float[Tensor, "n 3 h w"]:
+def shift_hue(x: Float[Tensor, "n 3 h w"], turn: Float[Tensor, " n"]) -> Float[Tensor, "n 3 h w"]:
     """Hue moved round by a share of the circle, saturation and value (HSV) kept."""
     red, green, blue = x.unbind(1)
     high = torch.maximum(torch.maximum(red, green), blue)

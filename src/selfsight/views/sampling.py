@@ -1,7 +1,8 @@
-"""Every random parameter of a view, from (seed, epoch, image, view number) alone.
+"""Sample the random parameters of a view: crop boxes, jitter factors, flips, blur widths, ...
 
-Parameters are float64 and integers on the device of the index. Nothing here waits for the device:
-no value is read back, and no shape depends on a value.
+They depend only on (seed, epoch, image index, view number), and are float64 or integer tensors on
+the device of the index. The host never waits for the device: no value is read back, and no shape
+depends on a value.
 """
 
 import math
@@ -14,12 +15,13 @@ from torch import Tensor
 from selfsight import rng
 from selfsight.views.spec import View
 
-TRIES = 10
+MAX_CROP_TRIES = 10
 
-# Fixed places, so that turning one operation on or off leaves the draws of the others as they were.
+# Uniform numbers per parameter. The columns are fixed, so that enabling or disabling one operation
+# does not change the random numbers of the others.
 COLUMNS = {
-    "area": TRIES,
-    "ratio": TRIES,
+    "area": MAX_CROP_TRIES,
+    "ratio": MAX_CROP_TRIES,
     "place": 2,
     "flip": 1,
     "jitter": 1,
@@ -39,27 +41,27 @@ COLUMNS = {
 
 
 def view_keys(seed: int, count: int) -> list[rng.Key]:
-    """One key for each view number."""
+    """Return one random key per view number."""
     return [rng.key(seed, "view", number) for number in range(count)]
 
 
-class Draws(NamedTuple):
-    """One view's parameters for each image; a box is (top, left, height, width)."""
+class ViewParams(NamedTuple):
+    """Parameters of one view for each image; a box is (top, left, height, width)."""
 
-    box: Int64[Tensor, "n 4"]
+    crop_box: Int64[Tensor, "n 4"]
     flip: Bool[Tensor, " n"]
-    factors: Float64[Tensor, "n 4"]  # brightness, contrast, saturation: 1 is none; hue: 0 is none
-    order: Int64[Tensor, "n k"]  # which factor comes first, second, ...; those never used left out
+    jitter_factors: Float64[Tensor, "n 4"]  # brightness, contrast, saturation (1: none), hue (0)
+    jitter_order: Int64[Tensor, "n k"]  # indices of the k factors in use, first to last
     gray: Bool[Tensor, " n"]
-    sigma: Float64[Tensor, " n"]  # 0: not blurred
+    blur_sigma: Float64[Tensor, " n"]  # 0: not blurred
     solarize: Bool[Tensor, " n"]
-    turns: Int64[Tensor, " n"]  # quarter turns; 0: not rotated
-    hole: Int64[Tensor, "n 4"]  # without height and width: not cut out
+    quarter_turns: Int64[Tensor, " n"]  # 0: not rotated
+    cutout_box: Int64[Tensor, "n 4"]  # zero height and width: no cutout
     sobel: Bool[Tensor, " n"]
-    grain: Float32[Tensor, "n c s s"] | None  # noise in units of pixels; None: the view has none
+    noise: Float32[Tensor, "n c s s"] | None  # added to the pixels; None: the view has no noise
 
 
-def draw(
+def sample_view_params(
     view: View,
     sizes: Int64[Tensor, "n 2"],
     index: Int64[Tensor, " n"],
@@ -67,38 +69,42 @@ def draw(
     key: rng.Key,
     epoch: int | Tensor,
     channels: int,
-) -> Draws:
-    """The parameters of the view that this key stands for, for images of (height, width)."""
+) -> ViewParams:
+    """Sample the parameters of the view with this key, for images of these (height, width)."""
     numbers = rng.uniform(key, index, sum(COLUMNS.values()), epoch)
     u = dict(zip(COLUMNS, numbers.split(list(COLUMNS.values()), dim=1), strict=True))
-    happens = {name: u[name][:, 0] < view.probability(name) for name in view.order}
+    applied = {name: u[name][:, 0] < view.probability(name) for name in view.order}
     never = torch.zeros_like(index, dtype=torch.bool)
 
-    sigma = _between(u["sigma"][:, 0], *view.blur_sigma)
-    turns = 1 + (3 * u["turns"][:, 0]).long()
-    hole = cutout_boxes(u["hole"], view.size, round(view.cutout_side * view.size))
-    grain = None
+    blur_sigma = _between(u["sigma"][:, 0], *view.blur_sigma)
+    quarter_turns = 1 + (3 * u["turns"][:, 0]).long()
+    cutout_box = sample_cutout_boxes(u["hole"], view.size, round(view.cutout_side * view.size))
+    noise = None
     if view.noise > 0:
-        other = (key[0] ^ 1, key[1])  # numbers of their own, unlike those above
-        grain = rng.normal(other, index, channels * view.size**2, epoch).float()
-        grain = grain * (view.noise_sigma * happens["noise"].float()[:, None])
-        grain = grain.view(-1, channels, view.size, view.size)
-    return Draws(
-        box=crop_boxes(u["area"], u["ratio"], u["place"], sizes, view.scale, view.ratio),
-        flip=happens.get("flip", never),
-        factors=jitter_factors(u["factors"], happens.get("jitter", never), view.jitter),
-        order=jitter_order(u["order"], view.jitter),
-        gray=happens.get("gray", never),
-        sigma=sigma * happens.get("blur", never),
-        solarize=happens.get("solarize", never),
-        turns=turns * happens.get("rotate", never),
-        hole=hole * happens.get("cutout", never)[:, None],
-        sobel=happens.get("sobel", never),
-        grain=grain,
+        noise_key = (key[0] ^ 1, key[1])  # independent of the numbers above
+        noise = rng.normal(noise_key, index, channels * view.size**2, epoch).float()
+        noise = noise * (view.noise_sigma * applied["noise"].float()[:, None])
+        noise = noise.view(-1, channels, view.size, view.size)
+    return ViewParams(
+        crop_box=sample_crop_boxes(
+            u["area"], u["ratio"], u["place"], sizes, view.scale, view.ratio
+        ),
+        flip=applied.get("flip", never),
+        jitter_factors=sample_jitter_factors(
+            u["factors"], applied.get("jitter", never), view.jitter
+        ),
+        jitter_order=sample_jitter_order(u["order"], view.jitter),
+        gray=applied.get("gray", never),
+        blur_sigma=blur_sigma * applied.get("blur", never),
+        solarize=applied.get("solarize", never),
+        quarter_turns=quarter_turns * applied.get("rotate", never),
+        cutout_box=cutout_box * applied.get("cutout", never)[:, None],
+        sobel=applied.get("sobel", never),
+        noise=noise,
     )
 
 
-def crop_boxes(
+def sample_crop_boxes(
     area: Float64[Tensor, "n t"],
     ratio: Float64[Tensor, "n t"],
     place: Float64[Tensor, "n 2"],
@@ -106,9 +112,10 @@ def crop_boxes(
     scale_range: tuple[float, float],
     ratio_range: tuple[float, float],
 ) -> Int64[Tensor, "n 4"]:
-    """torchvision's random resized crop: the first of the tries that fits, else the center.
+    """Turn uniform numbers into torchvision's random resized crop.
 
-    Takes numbers in [0, 1): an area and a log-ratio for each try, and a place for the box.
+    The first of the tries that fits inside the image is used, else a center crop. `area` and
+    `ratio` hold one number per try; `place` is the position of the box in the remaining room.
     """
     height, width = sizes.double()[:, :, None].unbind(1)  # [N, 1]
     areas = height * width * _between(area, *scale_range)
@@ -122,39 +129,46 @@ def crop_boxes(
     fallback_h = torch.where(shape < low, (width / low).round(), height)
     fallback_w = torch.where(shape > high, (height * high).round(), width)
 
-    found = fits.any(dim=1, keepdim=True)
-    h = torch.where(found, heights.gather(1, first), fallback_h)
-    w = torch.where(found, widths.gather(1, first), fallback_w)
+    any_fits = fits.any(dim=1, keepdim=True)
+    h = torch.where(any_fits, heights.gather(1, first), fallback_h)
+    w = torch.where(any_fits, widths.gather(1, first), fallback_w)
     room = torch.cat([height - h, width - w], dim=1)
-    corner = torch.where(found, place * (room + 1), room / 2).floor()
+    corner = torch.where(any_fits, place * (room + 1), room / 2).floor()
     return torch.cat([corner, h, w], dim=1).long()
 
 
-def cutout_boxes(place: Float64[Tensor, "n 2"], size: int, side: int) -> Int64[Tensor, "n 4"]:
-    """Squares whose center is any pixel, cut at the border (DeVries and Taylor 2017)."""
+def sample_cutout_boxes(
+    place: Float64[Tensor, "n 2"], size: int, side: int
+) -> Int64[Tensor, "n 4"]:
+    """Turn uniform numbers into squares centered at any pixel (DeVries and Taylor 2017).
+
+    The part outside the image is cut off.
+    """
     corner = (place * size).long() - side // 2
     start = corner.clamp(min=0)
     return torch.cat([start, (corner + side).clamp(max=size) - start], dim=1)
 
 
-def jitter_factors(
-    u: Float64[Tensor, "n 4"], happens: Bool[Tensor, " n"], strength: tuple[float, ...]
+def sample_jitter_factors(
+    u: Float64[Tensor, "n 4"], applied: Bool[Tensor, " n"], strength: tuple[float, ...]
 ) -> Float64[Tensor, "n 4"]:
-    """Uniform in the ranges of these strengths; no change where not drawn."""
+    """Turn uniform numbers into factors within `jitter_ranges`; identity where not applied."""
     ranges = jitter_ranges(strength)
     columns = [_between(u[:, i], *ranges[i]) for i in range(4)]
     unchanged = (1.0, 1.0, 1.0, 0.0)
     pairs = zip(columns, unchanged, strict=True)
-    return torch.stack([torch.where(happens, c, one) for c, one in pairs], dim=1)
+    return torch.stack([torch.where(applied, c, identity) for c, identity in pairs], dim=1)
 
 
 def jitter_ranges(strength: tuple[float, ...]) -> list[tuple[float, float]]:
-    """[max(0, 1 - s), 1 + s] for brightness, contrast and saturation, and [-s, s] for hue."""
+    """Return [max(0, 1 - s), 1 + s] for brightness, contrast, saturation and [-s, s] for hue."""
     return [(max(0.0, 1 - s), 1 + s) for s in strength[:3]] + [(-strength[3], strength[3])]
 
 
-def jitter_order(u: Float64[Tensor, "n 4"], strength: tuple[float, ...]) -> Int64[Tensor, "n k"]:
-    """A random order of the factors that the view uses."""
+def sample_jitter_order(
+    u: Float64[Tensor, "n 4"], strength: tuple[float, ...]
+) -> Int64[Tensor, "n k"]:
+    """Turn uniform numbers into a random order of the factors with a strength above 0."""
     used = [s > 0 for s in strength]
     last = torch.ones_like(u[:, 0])
     columns = [u[:, i] if used[i] else last for i in range(4)]

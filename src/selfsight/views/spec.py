@@ -110,7 +110,7 @@ class View:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Center:
+class EvalView:
     """The view for evaluation: short side resized to `resize`, then the middle `size` pixels."""
 
     size: int = 224
@@ -130,7 +130,7 @@ class Center:
             )
 
 
-AnyView = TypeVar("AnyView", View, Center)
+AnyView = TypeVar("AnyView", View, EvalView)
 
 
 def for_channels(view: AnyView, channels: int) -> AnyView:
@@ -148,14 +148,14 @@ def for_channels(view: AnyView, channels: int) -> AnyView:
     return replace(view, **changes)
 
 
-def check_channels(view: View | Center, channels: int) -> None:
+def check_channels(view: View | EvalView, channels: int) -> None:
     """Refuse a view that images with this many channels cannot have."""
     if len(view.mean) not in (1, channels):
         raise UserError(
             f"mean and std have {len(view.mean)} numbers but the images have {channels} "
             f"channels. Give one number, or {channels}."
         )
-    if channels == 3 or isinstance(view, Center):
+    if channels == 3 or isinstance(view, EvalView):
         return
     needs = {
         "jitter's saturation": view.jitter_p * view.jitter[2],

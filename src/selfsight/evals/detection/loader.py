@@ -136,12 +136,12 @@ def training_plan(objects: Objects, setting: Setting, step: int, seed: int) -> P
     short = torch.tensor(setting.short_sides)[(u[:, 0] * len(setting.short_sides)).long()]
     pairs = zip(index.tolist(), short.tolist(), strict=True)
     sizes = [fitted(_size(objects, i), s, setting.longest) for i, s in pairs]
-    mine = dist.mine(torch.arange(total)).tolist()
+    mine = dist.local_rows(torch.arange(total)).tolist()
     return Plan(
-        dist.mine(index).tolist(),
+        dist.local_rows(index).tolist(),
         [sizes[i] for i in mine],
-        (dist.mine(u[:, 1]) < 0.5).tolist(),
-        dist.mine(position),
+        (dist.local_rows(u[:, 1]) < 0.5).tolist(),
+        dist.local_rows(position),
         padded_size(sizes),
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from selfsight.errors import UserError
-from selfsight.optim.schedules import Schedule, one_of
+from selfsight.optim.schedules import Schedule, check_choice
 from selfsight.views.spec import MEAN, STD
 
 Neck = Literal["c4", "fpn"]
@@ -53,8 +53,8 @@ class Setting:
     trials: int = 1  # seeds whose mean is given
 
     def __post_init__(self) -> None:
-        one_of("neck", self.neck, get_args(Neck))
-        one_of("head", self.head, get_args(Head))
+        check_choice("neck", self.neck, get_args(Neck))
+        check_choice("head", self.head, get_args(Head))
         for name in ("iterations", "batch_size", "longest", "test_short_side", "trials"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}. Give 1 or more.")
@@ -81,7 +81,7 @@ class Setting:
     def schedule(self) -> Schedule:
         """The rate over iterations, in shares of its peak."""
         return Schedule(
-            kind="step" if self.milestones else "constant",
+            name="step" if self.milestones else "constant",
             milestones=self.milestones,
             warmup_epochs=self.warmup,
             warmup_start=0.001,

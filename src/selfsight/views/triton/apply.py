@@ -1,9 +1,9 @@
-"""Views of a batch on a CUDA device in few launches and few passes over memory.
+"""Apply views to a batch on a CUDA device, in few launches and few passes over memory.
 
-One launch draws the parameters of all views. The views of one size then take three passes: bytes to
-cropped pixels, those through the colors, and those blurred; the last one that an image needs also
-normalizes and casts. Nothing waits for the device, and the launches depend on shapes alone, so that
-a CUDA graph can hold them. The results are those of `views.apply.make_views` within rounding.
+One launch samples the parameters of all views. Views that share a `_LaunchGroup` then take three
+passes: crop, color, blur. The last pass that an image needs also normalizes and casts. The host
+never waits for the device, and launches depend on shapes alone, so that a CUDA graph can record
+them. Results equal `views.apply.apply_views_reference` within rounding.
 """
 
 import math
@@ -28,8 +28,8 @@ DRAWN, CROPPED, COLORED = 32, 512, 1024
 DOWN, ACROSS = 16, 64
 
 
-class _Alike(NamedTuple):
-    """What views must have in common to go through the passes in the same launches."""
+class _LaunchGroup(NamedTuple):
+    """Settings that views must share to be computed by the same launches."""
 
     size: int
     cubic: bool
@@ -54,7 +54,7 @@ def can_fuse(view: View) -> bool:
     )
 
 
-def fused_views(
+def apply_fused_views(
     views: Sequence[View],
     keys: Sequence[Key],
     images: Ragged,
@@ -62,13 +62,13 @@ def fused_views(
     epoch: int | Tensor,
     dtype: torch.dtype,
 ) -> list[Float[Tensor, "n c _ _"]]:
-    """`views.apply.views_from_keys` for views that `can_fuse`, in channels_last and this dtype.
+    """Apply views for which `can_fuse` is true; return channels_last batches of this dtype.
 
-    Pixels between the passes are float32, or float16 where the result is no finer anyway.
+    Pixels between the passes are float16 for a result of 16 bits, else float32.
     """
-    groups: dict[_Alike, list[int]] = {}
+    groups: dict[_LaunchGroup, list[int]] = {}
     for i, view in enumerate(views):
-        groups.setdefault(_alike(view), []).append(i)
+        groups.setdefault(_launch_group(view), []).append(i)
     order = [i for group in groups.values() for i in group]  # those of a group side by side
     made: dict[int, Tensor] = {}
     # Kernels read memory, not strides: images of one size may share one row of sizes.
@@ -87,10 +87,10 @@ def _steps(view: View) -> list[str]:
     return [name for name in view.order if view.probability(name) > 0 and name != "flip"]
 
 
-def _alike(view: View) -> _Alike:
+def _launch_group(view: View) -> _LaunchGroup:
     steps = _steps(view)
     radius = blur_radius(view.size, view.blur_sigma[1], view.blur_kernel)
-    return _Alike(
+    return _LaunchGroup(
         size=view.size,
         cubic=view.interpolation == "bicubic",
         gray_first="gray" in steps and "jitter" in steps[steps.index("gray") :],
@@ -143,7 +143,7 @@ def _settings(view: View) -> tuple[float, ...]:
 
 
 def _passes(
-    alike: _Alike, images: Ragged, drawn: Float64[Tensor, "v n f"], dtype: torch.dtype
+    alike: _LaunchGroup, images: Ragged, drawn: Float64[Tensor, "v n f"], dtype: torch.dtype
 ) -> Float[Tensor, "v n s s c"]:
     """The pixels of views of one kind, in two or three launches."""
     v, n, _ = drawn.shape

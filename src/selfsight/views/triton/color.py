@@ -38,13 +38,13 @@ def jitter(red, green, blue, p, begin, end, planes: tl.constexpr):
                 blue = unit(factor * blue + level)
             if place == hue:
                 turn = tl.load(p + HUE).to(tl.float32)
-                red, green, blue = turn_hue(red, green, blue, turn)
+                red, green, blue = shift_hue(red, green, blue, turn)
     return red, green, blue
 
 
 @triton.jit
 @no_type_check
-def turn_hue(red, green, blue, turn):
+def shift_hue(red, green, blue, turn):
     """Hue moved round by a share of the circle, saturation and value (HSV) kept."""
     high = tl.maximum(tl.maximum(red, green), blue)
     low = tl.minimum(tl.minimum(red, green), blue)

@@ -1,8 +1,8 @@
-"""The draws of `views.draw` as one Triton kernel: every parameter of every view of a batch.
+"""Sample every parameter of every view of a batch in one Triton kernel.
 
-Philox and the float64 arithmetic are those of `views.draw`, step by step, so that both draw the
-same boxes. `no_type_check` keeps the type checks of tests from wrapping what Triton reads as
-source.
+Philox and the float64 arithmetic follow `views.sampling` step by step, so that both sample the
+same boxes. `no_type_check` keeps the type checker of the tests from wrapping functions whose source
+Triton reads.
 """
 
 from itertools import accumulate
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from selfsight.triton_helpers.philox import philox, unit
-from selfsight.views.sampling import COLUMNS, TRIES
+from selfsight.views.sampling import COLUMNS, MAX_CROP_TRIES
 
 # Where an image's parameters lie in its row of float64 numbers.
 FIELDS = tl.constexpr(16)
@@ -34,7 +34,7 @@ U_AREA, U_RATIO, U_PLACE, U_FACTORS, U_ORDER, U_SIGMA = (
     tl.constexpr(_BEGIN[name]) for name in ("area", "ratio", "place", "factors", "order", "sigma")
 )
 U_FLIP, U_GRAY, U_BLUR, U_SOLARIZE, U_JITTER = (tl.constexpr(_BEGIN[name]) for name in CHANCES)
-NUM_TRIES = tl.constexpr(TRIES)
+NUM_TRIES = tl.constexpr(MAX_CROP_TRIES)
 
 
 @triton.jit(do_not_specialize=["n"], do_not_specialize_on_alignment=["sizes", "index", "epoch"])
