@@ -14,7 +14,7 @@ from selfsight import doctor as doctors
 from selfsight.console import build_table
 from selfsight.data import open_source
 from selfsight.errors import UserError
-from selfsight.evals.few_labels import Amount
+from selfsight.evals.few_labels import LabelAmount
 from selfsight.evals.protocols import Asked
 from selfsight.nn import Backbone
 from selfsight.recipe import Recipe, overridden, to_dict
@@ -239,12 +239,12 @@ def _free_folder(data: str, method: str | None, recipe: str | Recipe | None) -> 
 
 def _amount(
     share: float | None, per_class: int | None, split_file: str | Path | None
-) -> Amount | None:
+) -> LabelAmount | None:
     """How many labels, if that was said."""
     if share is None and per_class is None and split_file is None:
         return None
     file = Path(split_file) if split_file else None
-    return Amount(share=share, per_class=per_class, file=file)
+    return LabelAmount(share=share, per_class=per_class, file=file)
 
 
 def _safe(name: str) -> str:

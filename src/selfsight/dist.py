@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
-from jaxtyping import Shaped
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 
@@ -67,6 +67,25 @@ def mean(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
 def local_rows(rows: Shaped[Tensor, "g *rest"]) -> Shaped[Tensor, "n *rest"]:
     """This process's share of rows that every process holds."""
     return rows.chunk(world_size())[rank()]
+
+
+def shard(index: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
+    """This process's contiguous part; the last element is repeated so that all parts are equal."""
+    each = -(-len(index) // world_size())
+    row = torch.arange(each) + rank() * each
+    return index[row.clamp(max=len(index) - 1)]
+
+
+def gather_shards(rows: Shaped[Tensor, "m *rest"], count: int) -> Shaped[Tensor, "n *rest"]:
+    """The rows that processes computed for their `shard`, in the original order."""
+    return gather(rows)[:count]
+
+
+def shard_slice(count: int, unit: int = 1) -> slice:
+    """This process's rows of a batch, as even as units of this size allow."""
+    units, world = -(-count // unit), world_size()
+    first, last = (units * r // world * unit for r in (rank(), rank() + 1))
+    return slice(first, min(last, count))
 
 
 def _sum(x: Tensor) -> Tensor:

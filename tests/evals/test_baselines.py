@@ -6,7 +6,7 @@ from torch import nn
 
 from selfsight.evals.baselines import ColorHistogram, baselines
 from selfsight.evals.knn import KNN
-from tests.evals.small import SPEC, Means, bright, from_pixels, labeled
+from tests.evals.small_networks import SPEC, Means, bright, from_pixels, labeled
 
 
 def test_histogram_counts_each_color_once():

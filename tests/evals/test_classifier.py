@@ -5,17 +5,23 @@ import torch
 from torch import nn
 
 from selfsight.errors import UserError
-from selfsight.evals.classifier import Trained
-from selfsight.evals.features import random_views
+from selfsight.evals.classifier import ClassifierEvaluator
+from selfsight.evals.classifier_settings import (
+    COSINE,
+    ClassifierSettings,
+    Regularization,
+    falling,
+    sgd,
+)
+from selfsight.evals.features import augmented_batches
 from selfsight.evals.regularization import DropPath
-from selfsight.evals.training_settings import COSINE, Strong, Training, falling, sgd
 from selfsight.optim import Optim
 from selfsight.views import EvalView
-from tests.evals.small import SPEC, Means, Small, bright, from_pixels, labeled
+from tests.evals.small_networks import SPEC, Means, Small, bright, from_pixels, labeled
 
-HEAD = Training(source="here", epochs=10, batch_size=20, head=sgd(1.0, COSINE))
+HEAD = ClassifierSettings(source="here", epochs=10, batch_size=20, head=sgd(1.0, COSINE))
 WHOLE = replace(HEAD, backbone=sgd(0.1, COSINE), head=sgd(0.1, COSINE))
-STRONG = Strong(
+STRONG = Regularization(
     rand_augment=9.0,
     smoothing=0.1,
     mixup=0.8,
@@ -30,7 +36,7 @@ STRONG = Strong(
 
 def trained(training=HEAD, n=60, classes=3, **settings):
     data = labeled(bright(n, classes=classes), test=bright(30, classes=classes, seed=1))
-    return Trained(data=data, training=training, **settings)
+    return ClassifierEvaluator(data=data, training=training, **settings)
 
 
 def test_all_regularization_together_still_learns():
@@ -56,11 +62,13 @@ def test_labels_that_say_nothing_give_chance(training):
         pixels = torch.randint(0, 256, (n, 3, 8, 8), generator=g, dtype=torch.uint8)
         return from_pixels(pixels, torch.randint(0, 3, (n,), generator=g))
 
-    it = Trained(data=labeled(noise(60), test=noise(600)), training=replace(training, epochs=5))
+    it = ClassifierEvaluator(
+        data=labeled(noise(60), test=noise(600)), training=replace(training, epochs=5)
+    )
     assert it(Small())["accuracy"] == pytest.approx(1 / 3, abs=0.08)
 
 
-@pytest.mark.parametrize("strong", [Strong(), STRONG], ids=["plain", "strong"])
+@pytest.mark.parametrize("strong", [Regularization(), STRONG], ids=["plain", "strong"])
 @pytest.mark.parametrize("training", [HEAD, WHOLE], ids=["frozen", "whole"])
 def test_the_backbone_that_was_given_never_changes(training, strong):
     backbone = Small().train()
@@ -94,7 +102,7 @@ def test_frozen_training_is_torchs_loop():
         head.bias.zero_()
     optimizer = torch.optim.SGD(head.parameters(), lr=0.5, momentum=0.9, weight_decay=1e-3)
     rows = [it._rows(it.data, step) for step in range(6)]
-    drawn = random_views(
+    drawn = augmented_batches(
         it.data.train, rows, it.training.view(SPEC), seed=0, device=torch.device("cpu")
     )
     for step, (x, index, _) in enumerate(drawn):
@@ -116,7 +124,7 @@ def test_an_epoch_shows_every_image_once():
 
 
 def test_a_repeated_image_stands_in_one_batch_with_views_of_its_own():
-    it = trained(replace(HEAD, strong=Strong(repeats=2)))
+    it = trained(replace(HEAD, strong=Regularization(repeats=2)))
     first, second = it._rows(it.data, 0)
     assert (first[0], second[0]) == (0, 1)
     assert first[1].tolist() == second[1].tolist()
@@ -154,7 +162,7 @@ def test_separate_rates_move_head_and_backbone_apart():
 
 def test_layer_decay_slows_what_is_near_the_pixels():
     plain = replace(WHOLE, epochs=1)
-    decayed = replace(plain, strong=Strong(layer_decay=0.1))
+    decayed = replace(plain, strong=Regularization(layer_decay=0.1))
     moved = []
     for training in (plain, decayed):
         it = trained(training)
@@ -164,7 +172,7 @@ def test_layer_decay_slows_what_is_near_the_pixels():
 
 
 def test_the_moving_average_is_scored_beside():
-    found = trained(replace(WHOLE, strong=Strong(ema=1.0)))(Small())
+    found = trained(replace(WHOLE, strong=Regularization(ema=1.0)))(Small())
     assert found["accuracy"] == 1.0
     assert found["ema_accuracy"] < 0.9  # it never moved from the first weights
 
@@ -206,9 +214,9 @@ def test_a_batch_of_one_is_not_blamed_on_the_images():
 def test_too_few_images_get_a_sentence():
     one = trained().data.only(torch.tensor([3]))
     with pytest.raises(UserError, match="too few for a batch"):
-        Trained(data=one, training=HEAD)
+        ClassifierEvaluator(data=one, training=HEAD)
     with pytest.raises(UserError, match="test set"):
-        Trained(data=labeled(bright()), training=HEAD)
+        ClassifierEvaluator(data=labeled(bright()), training=HEAD)
 
 
 def state(training):

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from selfsight.errors import UserError
-from selfsight.evals.feature_analysis import Analysis
+from selfsight.evals.feature_analysis import FeatureAnalysis
 from selfsight.evals.spectrum import alignment, effective_rank
 from selfsight.methods import METHODS
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.run_folder import Run, read_json
 from selfsight.views import View
-from tests.evals.small import VIEWS, Means, bright, from_pixels
+from tests.evals.small_networks import VIEWS, Means, bright, from_pixels
 from tests.methods.small import Tiny, make
 
 STILL = View(size=8, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)
@@ -32,7 +32,7 @@ BOUNDS = {"information_bound", "gradient_norm", "gradient_norm_std", "gradient_n
 
 
 def analysis(**settings):
-    return Analysis(**{"images": bright(40), "views": VIEWS, "num_views": 4} | settings)
+    return FeatureAnalysis(**{"images": bright(40), "views": VIEWS, "num_views": 4} | settings)
 
 
 def encoder():
@@ -131,9 +131,9 @@ def in_processes(count):
         def forward(self, x):
             return self.net(x)
 
-    return Analysis(images=bright(count), views=VIEWS, num_views=3, batch_size=4, shared=True)(
-        Net()
-    )
+    return FeatureAnalysis(
+        images=bright(count), views=VIEWS, num_views=3, batch_size=4, shared=True
+    )(Net())
 
 
 @pytest.mark.parametrize("count", [10, 13])

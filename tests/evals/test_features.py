@@ -3,11 +3,11 @@ import torch
 from torch import nn
 
 from selfsight.errors import UserError
-from selfsight.evals.features import evaluating, features
-from selfsight.evals.labeled_data import Labeled
+from selfsight.evals.features import eval_mode, features
+from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.splits import Split
 from selfsight.views import apply_eval_view
-from tests.evals.small import SPEC, Means, bright
+from tests.evals.small_networks import SPEC, Means, bright
 
 
 def test_features_are_those_of_the_evaluation_view_in_any_batch_size():
@@ -46,7 +46,7 @@ def test_looking_changes_nothing_and_leaves_no_graph():
 def test_modes_come_back_after_an_error():
     backbone = Means()
     broken = nn.Sequential(backbone, nn.Linear(5, 5))
-    with pytest.raises(RuntimeError, match="shapes"), evaluating(broken):
+    with pytest.raises(RuntimeError, match="shapes"), eval_mode(broken):
         broken(torch.zeros(2, 3, 4, 4))
     assert backbone.training
     assert backbone.norm.training
@@ -71,13 +71,13 @@ def test_classes_are_matched_by_name_and_not_by_number():
     train = bright(30)
     test = bright(30)
     test.class_names = ("class 2", "class 0", "class 1")
-    _, found = Labeled(train=train, test=test, spec=SPEC).features(Means())
+    _, found = LabeledData(train=train, test=test, spec=SPEC).features(Means())
     assert found.y.tolist() == [[2, 0, 1][y] for y in test.labels.tolist()]
 
 
 def test_a_split_takes_both_sides_from_one_set():
     split = Split(torch.tensor([0, 1, 2, 5]), torch.tensor([3, 4]))
-    train, test = Labeled(train=bright(6), spec=SPEC, split=split).features(Means())
+    train, test = LabeledData(train=bright(6), spec=SPEC, split=split).features(Means())
     assert train.index.tolist() == [0, 1, 2, 5]
     assert test.index.tolist() == [3, 4]
     assert test.y.tolist() == [0, 1]
@@ -85,18 +85,18 @@ def test_a_split_takes_both_sides_from_one_set():
 
 def test_mistakes_are_told_before_any_work():
     with pytest.raises(UserError, match="training images have no labels"):
-        Labeled(train=bright(labeled=False), spec=SPEC)
+        LabeledData(train=bright(labeled=False), spec=SPEC)
     with pytest.raises(UserError, match="test images have no labels"):
-        Labeled(train=bright(), test=bright(labeled=False), spec=SPEC)
+        LabeledData(train=bright(), test=bright(labeled=False), spec=SPEC)
     with pytest.raises(UserError, match=r'"class 3".*Did you mean "class'):
-        Labeled(train=bright(), test=bright(classes=4), spec=SPEC)
+        LabeledData(train=bright(), test=bright(classes=4), spec=SPEC)
     split = Split(torch.tensor([0]), torch.tensor([1]))
     with pytest.raises(UserError, match="not both"):
-        Labeled(train=bright(), test=bright(), split=split, spec=SPEC)
+        LabeledData(train=bright(), test=bright(), split=split, spec=SPEC)
     hidden = bright(6)
     hidden.labels.fill_(-1)
     with pytest.raises(UserError, match="below 0"):
-        Labeled(train=bright(), test=hidden, spec=SPEC)
+        LabeledData(train=bright(), test=hidden, spec=SPEC)
 
 
 def test_a_network_of_another_size_gets_a_sentence():
@@ -113,7 +113,7 @@ def test_numbers_that_do_not_match_get_a_sentence():
     train, test = bright(30), bright(30, classes=5)
     train.class_names = test.class_names = ()
     with pytest.raises(UserError, match="labels up to 4, but the training images only up to 2"):
-        Labeled(train=train, test=test, spec=SPEC)
+        LabeledData(train=train, test=test, spec=SPEC)
 
 
 def test_an_empty_side_gets_a_sentence():
@@ -123,17 +123,17 @@ def test_an_empty_side_gets_a_sentence():
         (Split(torch.tensor([1]), none), "to be scored on"),
     ):
         with pytest.raises(UserError, match=f"no images {side}"):
-            Labeled(train=bright(6), spec=SPEC, split=split)
+            LabeledData(train=bright(6), spec=SPEC, split=split)
 
 
 def test_classes_on_one_side_only_are_noted():
-    both = Labeled(train=bright(30), test=bright(30), spec=SPEC)
+    both = LabeledData(train=bright(30), test=bright(30), spec=SPEC)
     assert both.notes == ()
     few = both.only(torch.tensor([0, 3]))
     assert few.notes == (
         '2 classes ("class 1", "class 2") are scored but not learned from, so never guessed right.',
     )
-    seen = Labeled(train=bright(30), test=bright(2), spec=SPEC).notes
+    seen = LabeledData(train=bright(30), test=bright(2), spec=SPEC).notes
     assert seen == ('1 class ("class 2") is learned from but not scored.',)
 
 

@@ -5,52 +5,52 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.evals.few_labels import PUBLISHED, Amount, balanced, by_name, saved_few
-from tests.evals.small import bright
+from selfsight.evals.few_labels import PUBLISHED, LabelAmount, balanced, by_name, load_or_sample_few
+from tests.evals.small_networks import bright
 
 
 @pytest.mark.parametrize(("amount", "each"), [({"share": 0.1}, 10), ({"per_class": 3}, 3)])
 def test_every_class_gives_as_many(amount, each):
     labels = torch.arange(300) % 3
-    few = balanced(labels, Amount(**amount))
+    few = balanced(labels, LabelAmount(**amount))
     assert labels[few].bincount().tolist() == [each] * 3
     assert few.tolist() == sorted(set(few.tolist()))
 
 
 def test_a_share_is_of_all_images_and_balanced_where_they_are_not():
     labels = torch.tensor([0] * 150 + [1] * 50)
-    few = balanced(labels, Amount(share=0.1))
+    few = balanced(labels, LabelAmount(share=0.1))
     assert labels[few].bincount().tolist() == [10, 10]
 
 
 def test_a_class_with_fewer_gives_all_it_has():
     labels = torch.tensor([0] * 20 + [1] * 2)
-    assert labels[balanced(labels, Amount(per_class=5))].bincount().tolist() == [5, 2]
+    assert labels[balanced(labels, LabelAmount(per_class=5))].bincount().tolist() == [5, 2]
 
 
 def test_the_seed_decides():
     labels = torch.arange(200) % 2
-    draws = [balanced(labels, Amount(share=0.1), seed=s).tolist() for s in (0, 0, 1)]
+    draws = [balanced(labels, LabelAmount(share=0.1), seed=s).tolist() for s in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
 
 
 def test_a_choice_is_made_once_and_holds_its_names(tmp_path):
     images = bright(60)
-    few = saved_few(tmp_path, images, Amount(per_class=2))
+    few = load_or_sample_few(tmp_path, images, LabelAmount(per_class=2))
     (file,) = tmp_path.iterdir()
     kept = json.loads(file.read_text())
     assert kept["images"] == few.tolist()
     assert kept["names"] == [images.names[i] for i in few.tolist()]
     kept["images"] = [0, 1, 2]
     file.write_text(json.dumps(kept))
-    assert saved_few(tmp_path, images, Amount(per_class=2)).tolist() == [0, 1, 2]
-    saved_few(tmp_path, images, Amount(per_class=3))
+    assert load_or_sample_few(tmp_path, images, LabelAmount(per_class=2)).tolist() == [0, 1, 2]
+    load_or_sample_few(tmp_path, images, LabelAmount(per_class=3))
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_few_are_taken_among_those_that_may_be_learned_from(tmp_path):
     among = torch.arange(0, 60, 2)
-    few = saved_few(tmp_path, bright(60), Amount(per_class=4), among=among)
+    few = load_or_sample_few(tmp_path, bright(60), LabelAmount(per_class=4), among=among)
     assert set(few.tolist()) <= set(among.tolist())
     assert len(few) == 12
 
@@ -78,16 +78,16 @@ def test_a_list_of_scored_images_alone_is_refused(tmp_path):
     file = tmp_path / "list.txt"
     file.write_text("p1.png\n")
     with pytest.raises(UserError, match="kept to be scored on"):
-        saved_few(tmp_path, bright(6), Amount(file=file), among=torch.tensor([0, 2]))
+        load_or_sample_few(tmp_path, bright(6), LabelAmount(file=file), among=torch.tensor([0, 2]))
 
 
 def test_amounts_without_meaning_are_refused():
     for wrong in ({}, {"share": 0.1, "per_class": 2}, {"share": 0.0}, {"per_class": 0}):
         with pytest.raises(UserError):
-            Amount(**wrong)
+            LabelAmount(**wrong)
     with pytest.raises(UserError, match="less than one for each of 3 classes"):
-        balanced(torch.arange(30) % 3, Amount(share=0.01))
-    assert Amount(file=Path("x/1percent.txt")).words == "1percent.txt"
+        balanced(torch.arange(30) % 3, LabelAmount(share=0.01))
+    assert LabelAmount(file=Path("x/1percent.txt")).words == "1percent.txt"
 
 
 def test_published_settings_fall_at_60_and_80_percent():

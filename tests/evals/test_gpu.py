@@ -6,15 +6,15 @@ import torch
 from torch import nn
 
 from selfsight.evals.baselines import baselines
-from selfsight.evals.classifier import Trained
+from selfsight.evals.classifier import ClassifierEvaluator
 from selfsight.evals.features import features
 from selfsight.evals.knn import KNN, knn_votes
-from selfsight.evals.label_free import LabelFree
-from selfsight.evals.linear import Linear
+from selfsight.evals.label_free import LabelFreeEvaluator
+from selfsight.evals.linear import LinearProbe
 from selfsight.evals.splits import stratified
 from selfsight.run_folder import Run
 from selfsight.runs.report_data import write_map, write_neighbors, write_views
-from tests.evals.small import SPEC, VIEWS, Means, Small, bright, labeled
+from tests.evals.small_networks import SPEC, VIEWS, Means, Small, bright, labeled
 from tests.evals.test_classifier import HEAD, STRONG, WHOLE
 
 pytestmark = pytest.mark.gpu
@@ -31,12 +31,12 @@ def test_evaluators_say_the_same_on_either_device(backbone, resident):
     here = bright(60)
     there = here.to("cuda") if resident else here
     split = stratified(here.labels)
-    for evaluator in (KNN, Linear):
+    for evaluator in (KNN, LinearProbe):
         expected = evaluator(data=labeled(here, split=split))(backbone.cpu())
         found = evaluator(data=labeled(there, split=split))(backbone.cuda())
         assert found == pytest.approx(expected, abs=0.01)
-    expected = LabelFree(images=here, views=VIEWS)(backbone.cpu())
-    found = LabelFree(images=there, views=VIEWS)(backbone.cuda())
+    expected = LabelFreeEvaluator(images=here, views=VIEWS)(backbone.cpu())
+    found = LabelFreeEvaluator(images=there, views=VIEWS)(backbone.cuda())
     assert found == pytest.approx(expected, rel=0.02, abs=0.02)
     expected = baselines(KNN(data=labeled(here, split=split)), Means())
     found = baselines(KNN(data=labeled(there, split=split)), Means().cuda())
@@ -46,9 +46,9 @@ def test_evaluators_say_the_same_on_either_device(backbone, resident):
 def test_classifiers_are_trained_alike_on_either_device():
     data = labeled(bright(60), test=bright(30, seed=1))
     for training in (HEAD, WHOLE, replace(WHOLE, epochs=2, strong=STRONG)):
-        it = Trained(data=replace(data, autocast=None), training=training)
+        it = ClassifierEvaluator(data=replace(data, autocast=None), training=training)
         assert it(Small())["accuracy"] == pytest.approx(it(Small().cuda())["accuracy"], abs=0.15)
-    assert Trained(data=data, training=WHOLE)(Small().cuda())["accuracy"] == 1.0
+    assert ClassifierEvaluator(data=data, training=WHOLE)(Small().cuda())["accuracy"] == 1.0
 
 
 def test_neighbors_of_cifar_take_less_than_a_second():

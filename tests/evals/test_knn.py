@@ -7,9 +7,9 @@ from torch import nn
 from selfsight import progress
 from selfsight.errors import UserError
 from selfsight.evals.knn import KNN, accuracy, knn_predict, knn_votes, neighbors
-from selfsight.evals.linear import Linear
+from selfsight.evals.linear import LinearProbe
 from selfsight.evals.splits import stratified
-from tests.evals.small import Means, bright, labeled
+from tests.evals.small_networks import Means, bright, labeled
 
 
 def clouds(n, *, classes=5, dim=8, noise=1.5, seed=0):
@@ -181,7 +181,7 @@ def test_long_votes_and_long_solutions_show_their_progress(monkeypatch, capsys):
     h, y = clouds(40)
     data = labeled(bright(60), test=bright(30, seed=1), progress=True)
     KNN(data=data, ks=(3,))(Means())
-    Linear(data=data)(Means())
+    LinearProbe(data=data)(Means())
     told = capsys.readouterr().err
     assert "neighbors: 1/1, 0 s left" in told
     assert "linear probe, at most: 1/200" in told

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from selfsight.errors import UserError
-from selfsight.evals.label_free import LabelFree
+from selfsight.evals.label_free import LabelFreeEvaluator
 from selfsight.views import View
-from tests.evals.small import VIEWS, Means, bright, from_pixels
+from tests.evals.small_networks import VIEWS, Means, bright, from_pixels
 
 STILL = View(
     size=8,
@@ -23,7 +23,7 @@ STILL = View(
 
 
 def test_views_that_change_nothing_are_all_found():
-    found = LabelFree(images=bright(30), views=(STILL, STILL))(nn.Flatten())
+    found = LabelFreeEvaluator(images=bright(30), views=(STILL, STILL))(nn.Flatten())
     assert found["retrieval"] == 1.0
     assert found["alignment"] == pytest.approx(0, abs=1e-10)
 
@@ -31,7 +31,7 @@ def test_views_that_change_nothing_are_all_found():
 def test_a_network_that_sees_nothing_finds_nothing():
     blind = nn.Sequential(nn.Flatten(), nn.Linear(192, 6))
     nn.init.zeros_(blind[1].weight)
-    found = LabelFree(images=bright(30), views=VIEWS)(blind)
+    found = LabelFreeEvaluator(images=bright(30), views=VIEWS)(blind)
     assert found["retrieval"] == pytest.approx(1 / 30)
     assert found["effective_rank"] == pytest.approx(1, abs=0.01)
     assert found["uniformity"] == pytest.approx(0, abs=1e-5)
@@ -41,16 +41,16 @@ def test_numbers_depend_on_the_seed_alone():
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(192, 16))
     images = bright(40, labeled=False)
-    one = LabelFree(images=images, views=VIEWS, batch_size=7)(backbone)
+    one = LabelFreeEvaluator(images=images, views=VIEWS, batch_size=7)(backbone)
     torch.manual_seed(5)
-    two = LabelFree(images=images, views=VIEWS, batch_size=40)(backbone)
+    two = LabelFreeEvaluator(images=images, views=VIEWS, batch_size=40)(backbone)
     assert one == pytest.approx(two, rel=1e-4)
-    other = LabelFree(images=images, views=VIEWS, seed=1)(backbone)
+    other = LabelFreeEvaluator(images=images, views=VIEWS, seed=1)(backbone)
     assert other["alignment"] != pytest.approx(one["alignment"], rel=1e-4)
 
 
 def test_a_single_view_is_drawn_twice():
-    found = LabelFree(images=bright(20), views=VIEWS[:1])(nn.Flatten())
+    found = LabelFreeEvaluator(images=bright(20), views=VIEWS[:1])(nn.Flatten())
     assert found["alignment"] > 0
 
 
@@ -62,15 +62,17 @@ def test_at_most_the_limit_is_looked_at():
             seen.append(len(x))
             return super().forward(x)
 
-    LabelFree(images=bright(50), views=VIEWS, limit=12, batch_size=5)(Counting())
+    LabelFreeEvaluator(images=bright(50), views=VIEWS, limit=12, batch_size=5)(Counting())
     assert sum(seen) == 2 * 12
 
 
 def test_all_numbers_are_finite_for_two_images():
-    found = LabelFree(images=bright(2), views=VIEWS)(Means())
+    found = LabelFreeEvaluator(images=bright(2), views=VIEWS)(Means())
     assert all(math.isfinite(value) for value in found.values())
 
 
 def test_one_image_is_refused():
     with pytest.raises(UserError, match="There are 1 images"):
-        LabelFree(images=from_pixels(torch.zeros(1, 3, 4, 4, dtype=torch.uint8)), views=VIEWS)
+        LabelFreeEvaluator(
+            images=from_pixels(torch.zeros(1, 3, 4, 4, dtype=torch.uint8)), views=VIEWS
+        )

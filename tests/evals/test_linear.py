@@ -5,8 +5,8 @@ from sklearn.linear_model import LogisticRegression
 
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
-from selfsight.evals.linear import Linear, logistic_regression, standardized
-from tests.evals.small import Means, bright, labeled
+from selfsight.evals.linear import LinearProbe, logistic_regression, standardize
+from tests.evals.small_networks import Means, bright, labeled
 from tests.evals.test_knn import clouds
 
 
@@ -17,13 +17,13 @@ def as_features(h, y):
 def probe(classes=3, **settings):
     """An evaluator that will be given features by hand."""
     data = labeled(bright(classes=classes), test=bright(classes=classes))
-    return Linear(data=data, **{"max_steps": 60, **settings})
+    return LinearProbe(data=data, **{"max_steps": 60, **settings})
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-7)])
 def test_solutions_for_all_decays_at_once_are_those_of_scikit_learn(dtype, tolerance):
     h, y = clouds(400, classes=4)
-    x = standardized(h.to(dtype), h.to(dtype))
+    x = standardize(h.to(dtype), h.to(dtype))
     decays = (1.0, 1e-2, 1e-3)
     found = logistic_regression(x, y, weight_decays=decays, num_classes=4, tolerance=tolerance)
     for decay, weights in zip(decays, found, strict=True):
@@ -39,7 +39,7 @@ def test_solutions_for_all_decays_at_once_are_those_of_scikit_learn(dtype, toler
 
 def test_blocks_of_rows_change_nothing(monkeypatch):
     h, y = clouds(100, classes=4)
-    x = standardized(h.double(), h.double())
+    x = standardize(h.double(), h.double())
     settings = dict(weight_decays=(1e-2, 1e-3), num_classes=4, max_steps=3)
     whole = logistic_regression(x, y, **settings)
     monkeypatch.setattr("selfsight.evals.linear.LOGITS", 64)
@@ -84,7 +84,7 @@ def test_scale_and_shift_of_features_do_not_matter():
 def test_dead_columns_stay_dead():
     h = torch.randn(50, 3)
     h[:, 1] = 0.7 + 1e-9 * torch.randn(50)
-    x = standardized(h, h)
+    x = standardize(h, h)
     assert x[:, 1].abs().max() == 0
     torch.testing.assert_close(x[:, [0, 2]].std(dim=0, correction=0), torch.ones(2))
     assert (x[:, 3] == 1).all()
@@ -105,7 +105,7 @@ def test_noise_columns_call_for_decay_and_the_test_set_has_no_say():
 
 
 def test_evaluator_on_images():
-    evaluator = Linear(data=labeled(bright(60), test=bright(30, seed=1)))
+    evaluator = LinearProbe(data=labeled(bright(60), test=bright(30, seed=1)))
     found = evaluator(Means())
     assert found["accuracy"] == 1.0
     assert found["weight_decay"] in evaluator.weight_decays
@@ -113,7 +113,7 @@ def test_evaluator_on_images():
 
 def test_a_probe_needs_other_images_to_be_scored_on():
     with pytest.raises(UserError, match="test set"):
-        Linear(data=labeled(bright()))
+        LinearProbe(data=labeled(bright()))
 
 
 def test_features_that_are_not_numbers_give_chance():

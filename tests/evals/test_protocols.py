@@ -5,22 +5,22 @@ import torch
 
 from selfsight.errors import UserError
 from selfsight.evals import few_labels, fine_tune, linear_augmented
-from selfsight.evals.classifier import Trained
-from selfsight.evals.few_labels import Amount
+from selfsight.evals.classifier import ClassifierEvaluator
+from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
+from selfsight.evals.few_labels import LabelAmount
 from selfsight.evals.protocols import PROTOCOLS, Asked, changed, listing, named, protocol
-from selfsight.evals.training_settings import Strong, Training
 from selfsight.optim.param_groups import scaled_lr
-from tests.evals.small import Small, bright, labeled
+from tests.evals.small_networks import Small, bright, labeled
 
 DATA = labeled(bright(60), test=bright(30, seed=1))
 
 
 @pytest.mark.parametrize("name", [n for n, p in PROTOCOLS.items() if p.opens == "labeled"])
 def test_every_protocol_builds_and_gives_numbers_and_settings(name, tmp_path):
-    amount = Amount(per_class=6) if name.startswith("few_labels") else None
+    amount = LabelAmount(per_class=6) if name.startswith("few_labels") else None
     asked = Asked(epochs=1, batch_size=16, splits=tmp_path, amount=amount)
     made = protocol(name, DATA, asked)
-    if isinstance(made, Trained):  # two steps
+    if isinstance(made, ClassifierEvaluator):  # two steps
         made = replace(
             made, data=made.data.only(made.data.learned[torch.arange(32) % len(made.data.learned)])
         )
@@ -64,7 +64,7 @@ PEAKS = {
 }
 
 
-def peak(training: Training) -> float:
+def peak(training: ClassifierSettings) -> float:
     return scaled_lr(training.head.lr, training.head.scale, training.batch_size)
 
 
@@ -108,7 +108,7 @@ FEW = {
 }
 
 
-def falls(training: Training) -> tuple[str, tuple[float, ...], float | None]:
+def falls(training: ClassifierSettings) -> tuple[str, tuple[float, ...], float | None]:
     """Optimizer and schedule of the head."""
     head = training.head
     kind = head.variant if head.name == "lars" else "nesterov" if head.nesterov else head.name
@@ -202,7 +202,7 @@ def test_flags_change_what_is_nested():
 
 
 def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):
-    four, alone = (Asked(splits=tmp_path, amount=Amount(per_class=n)) for n in (4, 1))
+    four, alone = (Asked(splits=tmp_path, amount=LabelAmount(per_class=n)) for n in (4, 1))
     made = protocol("few_labels.linear_10", DATA, four)
     assert len(made.data.learned) == 12
     assert made(Small())["accuracy"] == 1.0
@@ -217,4 +217,4 @@ def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):
 )
 def test_settings_without_meaning_are_refused(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
-        Strong(**wrong)
+        Regularization(**wrong)

@@ -7,6 +7,7 @@ from scipy.stats import kstest
 from torch import nn
 
 from selfsight.backbones import BackboneConfig
+from selfsight.evals.classifier_settings import Regularization
 from selfsight.evals.regularization import (
     DropPath,
     add_drop_path,
@@ -19,7 +20,6 @@ from selfsight.evals.regularization import (
     place,
     soft_targets,
 )
-from selfsight.evals.training_settings import Strong
 from selfsight.nn.batch_norm import convert
 
 
@@ -32,7 +32,7 @@ def test_mixup_blends_neighbors_and_their_labels_alike():
     x, y = batch()
     shares = []
     for step in range(300):
-        new, labels = mixed(x, y, Strong(mixup=0.8), seed=0, step=step)
+        new, labels = mixed(x, y, Regularization(mixup=0.8), seed=0, step=step)
         kept = labels[0, 0].item()
         torch.testing.assert_close(new, kept * x + (1 - kept) * x[[1, 0, 3, 2, 5, 4]])
         torch.testing.assert_close(labels, kept * y + (1 - kept) * y[[1, 0, 3, 2, 5, 4]])
@@ -43,7 +43,7 @@ def test_mixup_blends_neighbors_and_their_labels_alike():
 def test_cutmix_puts_a_box_of_the_neighbor_in_and_counts_its_area():
     x, y = batch()
     for step in range(20):
-        new, labels = mixed(x, y, Strong(cutmix=1.0), seed=0, step=step)
+        new, labels = mixed(x, y, Regularization(cutmix=1.0), seed=0, step=step)
         partner = x[[1, 0, 3, 2, 5, 4]]
         own, theirs = new == x, new == partner
         assert (own | theirs).all()
@@ -52,7 +52,7 @@ def test_cutmix_puts_a_box_of_the_neighbor_in_and_counts_its_area():
 
 def test_both_take_turns():
     x, y = batch()
-    both = Strong(mixup=0.8, cutmix=1.0)
+    both = Regularization(mixup=0.8, cutmix=1.0)
     cut = [
         bool((mixed(x, y, both, seed=0, step=s)[0][0] == x[0]).any(dim=0).any()) for s in range(200)
     ]
@@ -61,7 +61,7 @@ def test_both_take_turns():
 
 def test_without_either_nothing_changes():
     x, y = batch()
-    assert mixed(x, y, Strong(), seed=0, step=0) == (x, y)
+    assert mixed(x, y, Regularization(), seed=0, step=0) == (x, y)
 
 
 def test_the_last_of_an_odd_batch_is_its_own_neighbor():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from selfsight.errors import UserError
 from selfsight.evals.splits import saved_split, stratified
-from tests.evals.small import bright, from_pixels
+from tests.evals.small_networks import bright, from_pixels
 
 
 @given(

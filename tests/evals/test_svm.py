@@ -16,18 +16,18 @@ from selfsight.errors import UserError
 from selfsight.evals import transfer
 from selfsight.evals.multilabel import (
     Maps,
-    Marked,
-    MultiLabeled,
+    MultilabelData,
+    MultilabelFeatures,
+    as_multilabel,
+    load_voc07,
     one_hot,
     open_voc,
-    squashed,
-    voc07,
     voc_marks,
 )
 from selfsight.evals.multilabel_ap import average_precision
 from selfsight.evals.splits import stratified
 from selfsight.evals.svm import SVM, published
-from tests.evals.small import Means, bright, from_pixels, labeled
+from tests.evals.small_networks import Means, bright, from_pixels, labeled
 
 
 def present(*numbers):
@@ -73,14 +73,14 @@ def made(n=120, d=6, seed=0):
     g = torch.Generator().manual_seed(seed)
     h = torch.randn(n, d, generator=g)
     y = (h[:, :3] + 0.8 * torch.randn(n, 3, generator=g) > 0.5).to(torch.int8)
-    return Marked(h, y)
+    return MultilabelFeatures(h, y)
 
 
 def machine(**settings):
     names = ("cat", "dog", "cow")
     blank = from_pixels(torch.zeros(120, 3, 2, 2, dtype=torch.uint8))
     train, test = made().y, made(seed=1).y
-    data = MultiLabeled(train=blank, train_y=train, test=blank, test_y=test, class_names=names)
+    data = MultilabelData(train=blank, train_y=train, test=blank, test_y=test, class_names=names)
     return SVM(**{"data": data, "costs": (0.1, 5.0), "workers": 1} | settings)
 
 
@@ -123,9 +123,9 @@ def test_what_is_not_to_be_counted_is_not_scored():
     wrong[:30] = 1 - wrong[:30]
     marked = wrong.clone()
     marked[:30] = -1
-    rest = machine().score(train, Marked(test.h[30:], test.y[30:]))
-    assert machine().score(train, Marked(test.h, marked)) == rest
-    assert machine().score(train, Marked(test.h, wrong))["map"] < rest["map"]
+    rest = machine().score(train, MultilabelFeatures(test.h[30:], test.y[30:]))
+    assert machine().score(train, MultilabelFeatures(test.h, marked)) == rest
+    assert machine().score(train, MultilabelFeatures(test.h, wrong))["map"] < rest["map"]
 
 
 def test_separable_single_labels_give_one():
@@ -176,7 +176,7 @@ def test_images_are_squashed_whole():
     wide = torch.zeros(3, 4, 40, dtype=torch.uint8)
     wide[:, :, 20:] = 255
     tall = wide.transpose(1, 2)
-    data = MultiLabeled(
+    data = MultilabelData(
         train=from_pixels([wide, tall]),
         train_y=torch.ones(2, 1, dtype=torch.int8),
         test=from_pixels([wide]),
@@ -209,7 +209,7 @@ def test_a_split_of_single_labels_can_be_seen_as_voc07_s_images_are():
 
 def in_processes(count):
     data = labeled(bright(count), test=bright(7, seed=1), batch_size=4, shared=True)
-    (train, _), (test, _) = squashed(data).features(nn.Flatten())
+    (train, _), (test, _) = as_multilabel(data).features(nn.Flatten())
     return train, test
 
 
@@ -225,7 +225,7 @@ def test_marks_must_fit_the_images():
     blank = from_pixels(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
     y = torch.ones(2, 1, dtype=torch.int8)
     with pytest.raises(UserError, match="3 training images and 1 classes, but marks for 2 and 1"):
-        MultiLabeled(train=blank, train_y=y, test=blank, test_y=y, class_names=("a",))
+        MultilabelData(train=blank, train_y=y, test=blank, test_y=y, class_names=("a",))
 
 
 ANNOTATION = """<annotation><size><width>8</width><height>6</height></size>{}</annotation>"""
@@ -280,12 +280,12 @@ def test_voc_s_images_come_with_their_marks(devkit):
 def test_voc07_learns_from_trainval_and_is_scored_on_test(devkit):
     lists = devkit / "ImageSets/Main"
     (lists / "test.txt").write_text("002\n001\n")
-    data = voc07(devkit, size=4)
+    data = load_voc07(devkit, size=4)
     assert list(data.test.names) == ["002", "001"] and data.class_names == ("cat", "dog")
     assert data.test_y.tolist() == [EXPECTED[1], EXPECTED[0]]
     (lists / "test.txt").write_text("002\n")
     with pytest.raises(UserError, match="cat, dog in trainval but dog in test"):
-        voc07(devkit)
+        load_voc07(devkit)
 
 
 def test_a_split_that_voc_lacks_is_a_sentence(devkit):

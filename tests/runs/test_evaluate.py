@@ -11,15 +11,15 @@ from safetensors.torch import load_file, save_file
 from selfsight import api
 from selfsight.backbones import BackboneConfig
 from selfsight.cli import main
-from selfsight.evals.detection import Detection
+from selfsight.evals.detection import DetectionEvaluator
 from selfsight.run_folder import Run
 from selfsight.runs import evaluate, results
 from selfsight.runs.compare import compare, in_words, shown
 from selfsight.runs.encoders import Candidate, evaluation_view, saved_recipe
 from selfsight.views import EvalView
+from tests.evals.detection.generated_data import rectangles
 from tests.evals.detection.test_annotations import voc
-from tests.evals.detection.toy import rectangles
-from tests.evals.small import SPEC, Means, bright
+from tests.evals.small_networks import SPEC, Means, bright
 from tests.folders import QUICK, images
 from tests.test_cli import fails
 
@@ -245,7 +245,7 @@ def test_a_network_of_other_images_gets_a_sentence_from_training_too(run, tmp_pa
 
 
 def test_a_detector_takes_the_statistics_of_its_network():
-    detection = Detection(train=rectangles(4), test=rectangles(4))
+    detection = DetectionEvaluator(train=rectangles(4), test=rectangles(4))
     for mean, expected in (((0.3,), (0.3,) * 3), ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3))):
         spec = EvalView(size=8, resize=8, mean=mean, std=mean)
         found = evaluate.seen_as(detection, spec, 3).setting

@@ -12,7 +12,7 @@ from selfsight.runs.report_data import (
     write_neighbors,
     write_views,
 )
-from tests.evals.small import VIEWS, bright, from_pixels
+from tests.evals.small_networks import VIEWS, bright, from_pixels
 from tests.evals.test_label_free import STILL
 
 

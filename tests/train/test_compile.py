@@ -11,7 +11,7 @@ import torch
 import torch._functorch.config as tracing
 
 from selfsight.compile_options import COMPILE_OPTIONS
-from selfsight.evals.features import evaluating
+from selfsight.evals.features import eval_mode
 from selfsight.methods import BASELINES, METHODS
 from selfsight.recipes import recipe
 from selfsight.train import step
@@ -87,10 +87,10 @@ def test_evaluation_runs_what_is_not_compiled(monkeypatch):
         torch.compiler, "set_stance", lambda s: (stances.append(s), torch.no_grad())[1]
     )
     network = torch.nn.Linear(2, 2)
-    with evaluating(network):
+    with eval_mode(network):
         pass
     network._compiled_call_impl = network._call_impl
-    with evaluating(network):
+    with eval_mode(network):
         pass
     assert stances == ["force_eager"]
 

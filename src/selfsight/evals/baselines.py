@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from selfsight.evals.features import device_of
+from selfsight.evals.features import module_device
 from selfsight.evals.knn import KNN
 from selfsight.views import EvalView
 
@@ -37,7 +37,7 @@ def baselines(knn: KNN, untrained: nn.Module) -> dict[str, float]:
     data = knn.data
     side = min(SIDE, data.spec.size)
     whole = replace(data.spec, size=side, resize=side)
-    device = data.device or device_of(untrained)
+    device = data.device or module_device(untrained)
 
     def of(network: nn.Module, spec: EvalView) -> float:
         return replace(knn, data=replace(data, spec=spec, device=device))(network)["accuracy"]

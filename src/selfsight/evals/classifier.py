@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from selfsight import dist, rng
 from selfsight.errors import UserError
-from selfsight.evals.features import Drawn, device_of, evaluating, random_views
+from selfsight.evals.classifier_settings import ClassifierSettings
+from selfsight.evals.features import AugmentedBatch, augmented_batches, eval_mode, module_device
 from selfsight.evals.knn import accuracy
-from selfsight.evals.labeled_data import Labeled
-from selfsight.evals.linear import best, held_out, refuse_unscored
+from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select_best
 from selfsight.evals.randaugment import rand_augment
 from selfsight.evals.regularization import (
     DropPath,
@@ -31,8 +32,6 @@ from selfsight.evals.regularization import (
     place,
     soft_targets,
 )
-from selfsight.evals.split_by_rank import stretch
-from selfsight.evals.training_settings import Training
 from selfsight.nn.batch_norm import convert
 from selfsight.optim import Optim, build_optimizer, set_lr
 from selfsight.progress import shown
@@ -66,15 +65,15 @@ class Classifier(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
+class ClassifierEvaluator:
     """Share of images that a classifier trained on augmented images gets right."""
 
-    data: Labeled
-    training: Training
+    data: LabeledData
+    training: ClassifierSettings
     seed: int = 0
 
     def __post_init__(self) -> None:
-        refuse_unscored(self.data)
+        check_has_test_images(self.data)
         least = max(2, dist.world_size() * self._unit)
         if self.batch_size < least:
             raise UserError(
@@ -116,7 +115,7 @@ class Trained:
     ) -> tuple[tuple[float], dict[str, float]]:
         """The rate that a held-out tenth prefers; the middle one where no class can spare any."""
         learned, y = self.data.learned, self.data.labels()[0]
-        part = held_out(y, seed=self.seed)
+        part = hold_out_tenth(y, seed=self.seed)
         if part is None:
             return (rates[len(rates) // 2],), {"rate": rates[len(rates) // 2]}
         some = self.data.only(learned[part.train])
@@ -127,16 +126,16 @@ class Trained:
             rest = replace(some, test=None, split=None, few=learned[part.test])
             tried = rest.scored(model.backbone)
             logits.append(model.logits(tried.h))
-        choice = best(torch.cat(logits).detach(), y[part.test].to(logits[0].device))
+        choice = select_best(torch.cat(logits).detach(), y[part.test].to(logits[0].device))
         rate = rates[choice.winner]
         return (rate,), {"rate": rate, "held_out_accuracy": choice.accuracy}
 
     def fit(
-        self, backbone: nn.Module, data: Labeled, rates: tuple[float, ...]
+        self, backbone: nn.Module, data: LabeledData, rates: tuple[float, ...]
     ) -> tuple[Classifier, Classifier | None]:
         """A classifier with a head for each rate, and its moving average if there is one."""
         training, strong = self.training, self.training.strong
-        device = data.device or device_of(backbone)
+        device = data.device or module_device(backbone)
         frozen = training.backbone is None
         if not frozen:
             own = next(backbone.parameters())
@@ -153,7 +152,7 @@ class Trained:
             made = build_optimizer(config, head.named_parameters(), batch_size=self.batch_size)
             optimizers.append((config, made))
         average = copy.deepcopy(model) if strong.ema is not None else None
-        with torch.enable_grad(), evaluating(backbone):  # gives every part its own mode back
+        with torch.enable_grad(), eval_mode(backbone):  # gives every part its own mode back
             backbone.train(not frozen)
             for step, drawn, y in self._batches(data, device):
                 self._step(model, drawn, y, optimizers, drops, step, data)
@@ -164,12 +163,12 @@ class Trained:
     def _step(
         self,
         model: Classifier,
-        drawn: Drawn,
+        drawn: AugmentedBatch,
         y: Tensor,
         optimizers: Optimizers,
         drops: list[DropPath],
         step: int,
-        data: Labeled,
+        data: LabeledData,
     ) -> None:
         strong, seed = self.training.strong, self.seed
         x = drawn.x
@@ -212,14 +211,14 @@ class Trained:
             optimizer.step()
 
     def _batches(
-        self, data: Labeled, device: torch.device
-    ) -> Iterator[tuple[int, Drawn, Int64[Tensor, " n"]]]:
+        self, data: LabeledData, device: torch.device
+    ) -> Iterator[tuple[int, AugmentedBatch, Int64[Tensor, " n"]]]:
         """Step, views and labels of this process's part of each batch."""
         spec, per_epoch = data.spec, self._steps(data)
         if self.training.strong.rand_augment is not None:  # wants plain colors
             spec = replace(spec, mean=(0.0,), std=(1.0,))
         total = self.training.epochs * per_epoch
-        views = random_views(
+        views = augmented_batches(
             data.train,
             (self._rows(data, step) for step in range(total)),
             self.training.view(spec),
@@ -232,7 +231,7 @@ class Trained:
         for step, drawn in enumerate(shown(views, title, total)):
             yield step, drawn, labels[drawn.index]
 
-    def _rows(self, data: Labeled, step: int) -> list[tuple[int, Int64[Tensor, " _"]]]:
+    def _rows(self, data: LabeledData, step: int) -> list[tuple[int, Int64[Tensor, " _"]]]:
         """This process's images of a step, those of each repeat with a number of its own.
 
         A repeated image stands `repeats` times in a row of the epoch's order, and an epoch is as
@@ -251,7 +250,7 @@ class Trained:
         mine, whose = index[self._mine(batch)], copies[order][self._mine(batch)]
         return [(epoch * repeats + r, mine[whose == r]) for r in whose.unique().tolist()]
 
-    def _batch(self, data: Labeled) -> int:
+    def _batch(self, data: LabeledData) -> int:
         return min(self.training.batch_size, len(data.learned)) // self._unit * self._unit
 
     @property
@@ -260,9 +259,9 @@ class Trained:
         return 2 if self.training.strong.mixup or self.training.strong.cutmix else 1
 
     def _mine(self, batch: int) -> slice:
-        return stretch(batch, self._unit)
+        return dist.shard_slice(batch, self._unit)
 
-    def _steps(self, data: Labeled) -> int:
+    def _steps(self, data: LabeledData) -> int:
         return len(data.learned) // self._batch(data)
 
     def _head(self, dim: int, num_classes: int, device: torch.device) -> nn.Linear:
@@ -319,7 +318,7 @@ def _average(parameters: list[nn.Parameter]) -> None:
         grad.copy_(part.view_as(grad))
 
 
-def _width(backbone: nn.Module, data: Labeled, device: torch.device) -> int:
+def _width(backbone: nn.Module, data: LabeledData, device: torch.device) -> int:
     """Width of the features, asked of the network with an image, which it may refuse."""
     one = replace(data, few=data.learned[:1], test=None, split=None, progress=False, device=device)
     return one.features(backbone)[0].h.shape[1]

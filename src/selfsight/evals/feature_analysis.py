@@ -12,7 +12,7 @@ from selfsight import dist, rng
 from selfsight.data import Images
 from selfsight.errors import UserError
 from selfsight.evals import view_statistics
-from selfsight.evals.features import device_of, encode, evaluating
+from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.spectrum import (
     alignment,
     decay,
@@ -22,7 +22,6 @@ from selfsight.evals.spectrum import (
     lidar,
     uniformity,
 )
-from selfsight.evals.split_by_rank import share, together
 from selfsight.nn import Encoder
 from selfsight.progress import shown
 from selfsight.run_folder import Run, plain
@@ -32,14 +31,14 @@ EPOCH = 2**31 - 2  # draws views that no epoch of training showed; each view has
 MOST_EIGENVALUES = 512  # in the figures
 
 
-class Analyzed(NamedTuple):
+class AnalysisResult(NamedTuple):
     """Numbers, and what their figures are drawn from, ready for JSON."""
 
     numbers: dict[str, float]
     figures: dict[str, Any]
 
 
-class Embedded(NamedTuple):
+class ViewEmbeddings(NamedTuple):
     """Rows of m views of each image: of the backbone, of the projector, and keys to the latter.
 
     A key is what the teacher, or without one the student, says of the second view.
@@ -51,7 +50,7 @@ class Embedded(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Analysis:
+class FeatureAnalysis:
     """Spread, rank, LiDAR, decay, alignment and uniformity; similarity and variance over views.
 
     Called with a backbone it looks at that; with a student or a whole method also at the
@@ -109,7 +108,7 @@ class Analysis:
             "num_negatives": list(self._counts(min(self.limit, len(self.images)))),
         }
 
-    def measure(self, network: nn.Module) -> Analyzed:
+    def measure(self, network: nn.Module) -> AnalysisResult:
         """Numbers and figures."""
         rows = self.embed(network)
         numbers, figures = _of_layer(rows.backbone)
@@ -120,24 +119,24 @@ class Analysis:
             gradients = self._gradients(rows.projector[:, 0], rows.keys)
             figures["gradients"] = gradients
             numbers |= _summary(gradients)
-        return Analyzed(numbers, figures)
+        return AnalysisResult(numbers, figures)
 
-    def embed(self, network: nn.Module) -> Embedded:
+    def embed(self, network: nn.Module) -> ViewEmbeddings:
         """All rows of some images, the same on any number of processes."""
         student = getattr(network, "student", network)
         teacher = getattr(getattr(network, "teacher", None), "net", student)
         index = self._index()
-        mine = share(index) if self.shared else index
+        mine = dist.shard(index) if self.shared else index
         title = "views" if self.progress else None
-        with evaluating(network):
+        with eval_mode(network):
             parts = [
-                self._encoded(student, teacher, self._drawn(part, device_of(network)))
+                self._encoded(student, teacher, self._drawn(part, module_device(network)))
                 for part in shown(mine.split(self.batch_size), title)
             ]
         joined = [torch.cat(column) for column in zip(*parts, strict=True)]
         if self.shared:
-            joined = [together(x, len(index)) for x in joined]
-        return Embedded(*joined)
+            joined = [dist.gather_shards(x, len(index)) for x in joined]
+        return ViewEmbeddings(*joined)
 
     def _encoded(
         self, student: nn.Module, teacher: nn.Module, views: Iterable[Float[Tensor, "b c s s"]]

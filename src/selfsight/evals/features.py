@@ -48,13 +48,13 @@ def features(
     and is given all: the batches, and so the numbers, are those of one process.
     """
     index = torch.arange(len(images)) if index is None else index.cpu()
-    device = torch.device(device) if device else device_of(backbone)
+    device = torch.device(device) if device else module_device(backbone)
     parts = index.split(batch_size)
     world = dist.world_size() if shared else 1
     turns = -(-len(parts) // world)
     mine = [parts[min(t * world + dist.rank(), len(parts) - 1)] for t in range(turns)]
     rows: list[Tensor] = []
-    with evaluating(backbone):
+    with eval_mode(backbone):
         for part in shown(parts if world == 1 else mine, progress):
             pixels, sizes = images.batch(part)
             x = apply_eval_view(pixels.to(device), sizes.to(device), spec)
@@ -96,7 +96,7 @@ def encode(
     return h.to(torch.promote_types(h.dtype, torch.float32))
 
 
-class Drawn(NamedTuple):
+class AugmentedBatch(NamedTuple):
     """Random views of a batch, and what their draws were keyed by."""
 
     x: Float[Tensor, "n c s s"]
@@ -104,14 +104,14 @@ class Drawn(NamedTuple):
     at: Int64[Tensor, "n 1"]  # each row's epoch, or a number of its own for a repeated image
 
 
-def random_views(
+def augmented_batches(
     images: Images,
     batches: Iterable[Sequence[tuple[int, Int64[Tensor, " _"]]]],
     view: View,
     *,
     seed: int,
     device: torch.device,
-) -> Iterator[Drawn]:
+) -> Iterator[AugmentedBatch]:
     """A batch for each list of (epoch, images): views are functions of (seed, epoch, image)."""
 
     def read() -> Iterator[list[tuple[int, Tensor, Tensor, Tensor]]]:
@@ -125,16 +125,16 @@ def random_views(
             moved = [t.to(device, non_blocking=True) for t in (pixels, sizes, index)]
             x = apply_views_reference((view,), *moved, seed=seed, epoch=epoch)[0]
             rows.append((x, moved[2], torch.full_like(moved[2], epoch)[:, None]))
-        yield Drawn(*(torch.cat(column) for column in zip(*rows, strict=True)))
+        yield AugmentedBatch(*(torch.cat(column) for column in zip(*rows, strict=True)))
 
 
-def device_of(backbone: nn.Module) -> torch.device:
+def module_device(backbone: nn.Module) -> torch.device:
     """Where the weights are."""
     return next((p.device for p in backbone.parameters()), torch.device("cpu"))
 
 
 @contextmanager
-def evaluating(backbone: nn.Module) -> Iterator[None]:
+def eval_mode(backbone: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; afterward every part is back in the mode it had."""
     modes = [(module, module.training) for module in backbone.modules()]
     backbone.eval()

@@ -16,7 +16,7 @@ from torch import Tensor
 from selfsight import rng
 from selfsight.data import Images
 from selfsight.errors import UserError, nearest
-from selfsight.evals.training_settings import COSINE, Training, falling, sgd
+from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, falling, sgd
 from selfsight.optim import Optim, Schedule
 from selfsight.run_folder import read_json, write_json
 
@@ -24,7 +24,7 @@ SWEPT = (0.05, 0.5, 5.0, 50.0, 500.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Amount:
+class LabelAmount:
     """How many labels: a share of all images, a number of each class, or a file of names."""
 
     share: float | None = None
@@ -48,7 +48,9 @@ class Amount:
         return f"{self.share:.4g}" if self.share is not None else f"{self.per_class} per class"
 
 
-def balanced(labels: Int64[Tensor, " n"], amount: Amount, *, seed: int = 0) -> Int64[Tensor, " m"]:
+def balanced(
+    labels: Int64[Tensor, " n"], amount: LabelAmount, *, seed: int = 0
+) -> Int64[Tensor, " m"]:
     """As many images of every class, drawn from the seed, in rising order.
 
     A class that has fewer gives all it has.
@@ -92,10 +94,10 @@ def by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
     return torch.tensor(sorted({i for i in found.values() if i is not None}))
 
 
-def saved_few(
+def load_or_sample_few(
     folder: Path,
     images: Images,
-    amount: Amount,
+    amount: LabelAmount,
     *,
     among: Int64[Tensor, " n"] | None = None,
     seed: int = 0,
@@ -127,11 +129,11 @@ def saved_few(
 
 def tuned(
     source: str, head: float, backbone: float | None, schedule: Schedule, **settings: Any
-) -> Training:
+) -> ClassifierSettings:
     """SGD for head and backbone, each at its own rate; without one the backbone is frozen."""
     names = ("nesterov", "weight_decay")
     own = {name: settings.pop(name) for name in names if name in settings}
-    return Training(
+    return ClassifierSettings(
         source=source,
         head=sgd(head, schedule, **own),
         backbone=None if backbone is None else sgd(backbone, schedule, **own),
@@ -158,10 +160,10 @@ VICREG = "VICReg (arXiv:2105.04906): facebookresearch/vicreg, README"
 SIMCLR = "SimCLR (arXiv:2002.05709): google-research/simclr, README; the head without adaptation"
 
 
-def simclr(epochs: int) -> Training:
+def simclr(epochs: int) -> ClassifierSettings:
     """LARS for the backbone at 0.005 x sqrt(batch), plain momentum for the head at the same."""
     rate: dict[str, Any] = {"lr": 0.005, "scale": "sqrt", "weight_decay": 0.0}
-    return Training(
+    return ClassifierSettings(
         source=SIMCLR,
         epochs=epochs,
         batch_size=1024,
@@ -170,8 +172,8 @@ def simclr(epochs: int) -> Training:
     )
 
 
-ONE, TEN = Amount(share=0.01), Amount(share=0.1)
-PUBLISHED: dict[str, tuple[Amount, Training]] = {
+ONE, TEN = LabelAmount(share=0.01), LabelAmount(share=0.1)
+PUBLISHED: dict[str, tuple[LabelAmount, ClassifierSettings]] = {
     "fast_moco_1": (
         ONE,
         tuned(FAST_MOCO, 0.05, None, fifths(60), epochs=60, nesterov=True, rates=SWEPT),
@@ -203,4 +205,4 @@ PUBLISHED: dict[str, tuple[Amount, Training]] = {
 
 
 # The fast variants: logistic regression on features, as in linear.py.
-SOLVED: dict[str, Amount] = {"linear_1": ONE, "linear_10": TEN}
+SOLVED: dict[str, LabelAmount] = {"linear_1": ONE, "linear_10": TEN}

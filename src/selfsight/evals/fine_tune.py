@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from selfsight.evals.training_settings import Strong, Training
+from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
 from selfsight.optim import Optim, Schedule
 
-DEIT = Strong(
+DEIT = Regularization(
     rand_augment=9.0,
     rand_augment_std=0.5,
     smoothing=0.1,
@@ -38,9 +38,11 @@ def adamw(lr: float, *, weight_decay: float, warmup_epochs: int, batch_size: int
     )
 
 
-def end_to_end(source: str, optim: Optim, strong: Strong, *, epochs: int) -> Training:
+def end_to_end(
+    source: str, optim: Optim, strong: Regularization, *, epochs: int
+) -> ClassifierSettings:
     """Head and backbone at one rate, bicubic crops, a batch of 1024."""
-    return Training(
+    return ClassifierSettings(
         source=source,
         epochs=epochs,
         batch_size=1024,
@@ -52,7 +54,7 @@ def end_to_end(source: str, optim: Optim, strong: Strong, *, epochs: int) -> Tra
     )
 
 
-def transfer(weight_decay: float, *, name: str, **changes: Any) -> Training:
+def transfer(weight_decay: float, *, name: str, **changes: Any) -> ClassifierSettings:
     """100 epochs at 3e-4 x batch / 512, each image once; what differs from DeiT by set."""
     strong = replace(DEIT, repeats=1, **({"erase": 0.0} | changes))
     return end_to_end(
@@ -70,7 +72,7 @@ VIT_B = end_to_end(
     epochs=150,
 )
 
-PUBLISHED: dict[str, Training] = {
+PUBLISHED: dict[str, ClassifierSettings] = {
     "mocov3_vit": VIT_B,
     "cifar10": transfer(0.1, name="CIFAR-10"),
     "cifar100": transfer(0.1, name="CIFAR-100", mixup=0.5),

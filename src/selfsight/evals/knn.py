@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
-from selfsight.evals.labeled_data import Labeled
+from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.spectrum import unit
 from selfsight.progress import shown
 
@@ -117,7 +117,7 @@ class KNN:
     first k gives `accuracy`, and each its own number.
     """
 
-    data: Labeled
+    data: LabeledData
     ks: tuple[int, ...] = (20, 200)
     temperature: float = 0.07
 

@@ -10,7 +10,7 @@ from torch import nn
 from selfsight import rng
 from selfsight.data import Images
 from selfsight.errors import UserError
-from selfsight.evals.features import device_of, encode, evaluating
+from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.spectrum import alignment, effective_rank, retrieval, uniformity
 from selfsight.progress import shown
 from selfsight.views import View, apply_views_reference
@@ -19,7 +19,7 @@ EPOCH = 2**31 - 1  # draws views that no epoch of training showed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LabelFree:
+class LabelFreeEvaluator:
     """Retrieval, effective rank, alignment and uniformity, from two views of some images."""
 
     images: Images
@@ -43,13 +43,13 @@ class LabelFree:
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         """The evaluator's numbers for a backbone."""
-        device = device_of(backbone)
+        device = module_device(backbone)
         count = min(self.limit, len(self.images))
         order = rng.key(self.seed, "label_free")
         index = rng.shuffled(order, len(self.images), torch.arange(count))
         pair = (*self.views, *self.views)[:2] if len(self.views) == 1 else self.views[:2]
         rows = []
-        with evaluating(backbone):
+        with eval_mode(backbone):
             for part in shown(index.split(self.batch_size), "views" if self.progress else None):
                 pixels, sizes = (x.to(device) for x in self.images.batch(part))
                 made = apply_views_reference(

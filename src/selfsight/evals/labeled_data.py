@@ -14,7 +14,7 @@ from selfsight.views import EvalView
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Labeled:
+class LabeledData:
     """The scored images are those of `test`; without it those of `split.test`, of `train`.
 
     What is learned from is `few`, or else `split.train`, or else all of `train`. Without `test` and

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.knn import accuracy
-from selfsight.evals.labeled_data import Labeled
+from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.splits import Split, stratified
 from selfsight.progress import shown
 
@@ -119,7 +119,7 @@ def _dot(a: Float[Tensor, "s d c"], b: Float[Tensor, "s d c"]) -> Float[Tensor, 
     return (a * b).sum(dim=(1, 2), keepdim=True)
 
 
-def standardized(
+def standardize(
     h: Float[Tensor, "n d"], like: Float[Tensor, "m d"]
 ) -> Float[Tensor, "n {h.shape[1]+1}"]:
     """Columns with mean 0 and spread 1 on `like`, and a column of ones for the biases."""
@@ -131,14 +131,14 @@ def standardized(
     return F.pad((h - like.mean(dim=0)) / spread, (0, 1), value=1.0)
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """Which of several classifiers a held-out set prefers."""
 
     winner: int
     accuracy: float
 
 
-def best(logits: Float[Tensor, "s n c"], y: Int64[Tensor, " n"]) -> Choice:
+def select_best(logits: Float[Tensor, "s n c"], y: Int64[Tensor, " n"]) -> Selection:
     """The better accuracy wins; where a small held-out set cannot tell, the lower loss does."""
     own = y.expand(len(logits), -1)
     right = (logits.argmax(dim=2) == own).double().mean(dim=1)
@@ -146,10 +146,10 @@ def best(logits: Float[Tensor, "s n c"], y: Int64[Tensor, " n"]) -> Choice:
     loss = loss.view(own.shape).mean(dim=1).nan_to_num(torch.inf)
     rank = list(zip(right.tolist(), (-loss).tolist(), strict=True))
     winner = max(range(len(rank)), key=rank.__getitem__)
-    return Choice(winner, rank[winner][0])
+    return Selection(winner, rank[winner][0])
 
 
-def held_out(y: Int64[Tensor, " n"], *, seed: int) -> Split | None:
+def hold_out_tenth(y: Int64[Tensor, " n"], *, seed: int) -> Split | None:
     """A tenth of what is learned from, to choose settings by; None where no class has two."""
     if int(y.bincount().max()) < 2:
         return None
@@ -158,16 +158,16 @@ def held_out(y: Int64[Tensor, " n"], *, seed: int) -> Split | None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Linear:
+class LinearProbe:
     """Share of images that a linear classifier of the features gets right."""
 
-    data: Labeled
+    data: LabeledData
     weight_decays: tuple[float, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
     max_steps: int = 200
     seed: int = 0
 
     def __post_init__(self) -> None:
-        refuse_unscored(self.data)
+        check_has_test_images(self.data)
         if not self.weight_decays or min(self.weight_decays) < 0:
             raise UserError(
                 f"weight_decays is {self.weight_decays}. Give one or more, each 0 or above."
@@ -180,10 +180,10 @@ class Linear:
     def score(self, train: Features, test: Features | None) -> dict[str, float]:
         """Accuracy on the test set, and the weight decay that the held-out tenth chose."""
         assert test is not None and train.y is not None and test.y is not None
-        x, y = standardized(train.h, train.h), train.y
+        x, y = standardize(train.h, train.h), train.y
         decay, start, seen = self._chosen(x, y)
         final = self._solve(x, y, (decay,), start)[0]
-        guesses = (standardized(test.h, train.h) @ final).argmax(dim=1)
+        guesses = (standardize(test.h, train.h) @ final).argmax(dim=1)
         found = {"accuracy": accuracy(guesses, test.y), "weight_decay": decay}
         return found if seen is None else found | {"held_out_accuracy": seen}
 
@@ -200,12 +200,12 @@ class Linear:
 
     def _chosen(self, x: Tensor, y: Tensor) -> tuple[float, Tensor | None, float | None]:
         """The decay, weights to start from, and what the held-out tenth said of it."""
-        part = held_out(y, seed=self.seed)
+        part = hold_out_tenth(y, seed=self.seed)
         if part is None or len(self.weight_decays) == 1:
             return self.weight_decays[len(self.weight_decays) // 2], None, None
         weights = self._solve(x[part.train], y[part.train], self.weight_decays)
         logits = torch.einsum("nd,sdc->snc", x[part.test], weights)
-        choice = best(logits, y[part.test])
+        choice = select_best(logits, y[part.test])
         decay = self.weight_decays[choice.winner]
         return decay, weights[choice.winner : choice.winner + 1], choice.accuracy
 
@@ -223,7 +223,7 @@ class Linear:
         )
 
 
-def refuse_unscored(data: Labeled) -> None:
+def check_has_test_images(data: LabeledData) -> None:
     """Refuse labeled images that leave nothing apart to be scored on."""
     if not data.apart:
         raise UserError("A classifier is scored on other images. Give it a test set or a split.")

@@ -6,13 +6,13 @@ because features do; the solved probe of `linear.py` has none.
 
 from dataclasses import replace
 
-from selfsight.evals.training_settings import COSINE, Training, falling, sgd
+from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, falling, sgd
 from selfsight.optim import Optim, Schedule
 
 
-def linear(source: str, head: Optim, *, epochs: int, batch_size: int = 256) -> Training:
+def linear(source: str, head: Optim, *, epochs: int, batch_size: int = 256) -> ClassifierSettings:
     """A frozen backbone under a head with these settings."""
-    return Training(source=source, epochs=epochs, batch_size=batch_size, head=head)
+    return ClassifierSettings(source=source, epochs=epochs, batch_size=batch_size, head=head)
 
 
 MOCO = linear(
@@ -54,7 +54,7 @@ SWAV = linear(
     epochs=100,
 )
 
-PUBLISHED: dict[str, Training] = {
+PUBLISHED: dict[str, ClassifierSettings] = {
     "moco": MOCO,
     "jcl": replace(MOCO, source="JCL (arXiv:2009.14776): MoCo's"),
     "jcl_imagenet100": linear(

@@ -39,7 +39,7 @@ CRITERIA = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class CheckpointChoice:
     """Which record, the mean of its places over the measures (1 is first), and why."""
 
     index: int
@@ -48,12 +48,12 @@ class Choice:
     sentence: str
 
 
-def choose(
+def select_checkpoint(
     records: Sequence[Mapping[str, float | None]],
     names: Sequence[str] = (),
     *,
     layer: Literal["backbone", "projector"] = "backbone",
-) -> Choice:
+) -> CheckpointChoice:
     """The record with the best mean place over the four criteria.
 
     Records hold one checkpoint's numbers each, in the order of training; a criterion counts if all
@@ -87,12 +87,14 @@ def choose(
         return (sum(places[i].values()), *(places[i][c.name] for c in used), -i)
 
     best = min(sound, key=rank)
-    return Choice(best, names[best], places[best], _why(best, names, measured, sound, places, used))
+    return CheckpointChoice(
+        best, names[best], places[best], _why(best, names, measured, sound, places, used)
+    )
 
 
-def choose_run(
+def select_run(
     runs: Sequence[Run], *, layer: Literal["backbone", "projector"] = "backbone"
-) -> Choice:
+) -> CheckpointChoice:
     """The best of several run folders by their results/analysis.json."""
     records = []
     for run in runs:
@@ -103,7 +105,7 @@ def choose_run(
                 f"{run.path} --protocol analysis"
             )
         records.append({k: v for k, v in found.items() if v is None or isinstance(v, float)})
-    return choose(records, [str(run.path) for run in runs], layer=layer)
+    return select_checkpoint(records, [str(run.path) for run in runs], layer=layer)
 
 
 def _of(layer: str, record: Mapping[str, float | None]) -> dict[str, float]:

@@ -12,13 +12,13 @@ from jaxtyping import Float, Int8, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from selfsight import dist
 from selfsight.backbones.resnet import ResNet
 from selfsight.data import Images, Source
 from selfsight.data import load as load_images
 from selfsight.errors import UserError, nearest
-from selfsight.evals.features import device_of, encode, evaluating
-from selfsight.evals.labeled_data import Labeled
-from selfsight.evals.split_by_rank import share, together
+from selfsight.evals.features import encode, eval_mode, module_device
+from selfsight.evals.labeled_data import LabeledData
 from selfsight.nn import Backbone
 from selfsight.progress import shown
 from selfsight.views.color import normalize
@@ -29,7 +29,7 @@ ABSENT, PRESENT, UNCOUNTED = 0, 1, -1
 POOL = 6  # of VISSL: maps of 7 x 7 become 2 x 2
 
 
-class Marked(NamedTuple):
+class MultilabelFeatures(NamedTuple):
     """Features, and of each class whether it is there (1), not (0), or not to be counted (-1)."""
 
     h: Float[Tensor, "n d"]
@@ -54,7 +54,7 @@ class Maps(Backbone):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MultiLabeled:
+class MultilabelData:
     """Marked images to learn from and to be scored on, each squashed to a square.
 
     With `maps` a ResNet gives its last maps, averaged over windows (VISSL); other networks, and
@@ -92,38 +92,42 @@ class MultiLabeled:
             if not count:
                 raise UserError(f"There are no {name} images. Give a split that has some.")
 
-    def features(self, backbone: nn.Module) -> tuple[Marked, Marked]:
+    def features(self, backbone: nn.Module) -> tuple[MultilabelFeatures, MultilabelFeatures]:
         """Features and marks of what is learned from and of what is scored."""
         whole = self.maps and isinstance(backbone, ResNet) and self.size >= 32 * POOL
         network = Maps(backbone) if whole and isinstance(backbone, ResNet) else backbone
         return (
-            Marked(self._encoded(network, self.train, self.train_index, "training"), self.train_y),
-            Marked(self._encoded(network, self.test, self.test_index, "test"), self.test_y),
+            MultilabelFeatures(
+                self._encoded(network, self.train, self.train_index, "training"), self.train_y
+            ),
+            MultilabelFeatures(
+                self._encoded(network, self.test, self.test_index, "test"), self.test_y
+            ),
         )
 
     def _encoded(
         self, network: nn.Module, images: Images, index: Tensor | None, title: str
     ) -> Float[Tensor, "n d"]:
         index = torch.arange(len(images)) if index is None else index.cpu()
-        mine = share(index) if self.shared else index
-        device, rows = device_of(network), []
+        mine = dist.shard(index) if self.shared else index
+        device, rows = module_device(network), []
         title = f"{title} features"
-        with evaluating(network):
+        with eval_mode(network):
             for part in shown(mine.split(self.batch_size), title if self.progress else None):
                 pixels, sizes = (x.to(device) for x in images.batch(part))
                 box = torch.cat([torch.zeros_like(sizes), sizes], dim=1)
                 x = normalize(crop(pixels.float() / 255, box, self.size), self.mean, self.std)
                 rows.append(encode(network, x, self.autocast))
         h = torch.cat(rows)
-        return together(h, len(index)) if self.shared else h
+        return dist.gather_shards(h, len(index)) if self.shared else h
 
 
-def squashed(data: Labeled, *, maps: bool = True) -> MultiLabeled:
+def as_multilabel(data: LabeledData, *, maps: bool = True) -> MultilabelData:
     """The same images with one class each, seen as VISSL sees those of VOC07."""
     if not data.apart:
         raise UserError("An SVM is scored on other images. Give it a test set.")
     learned, scored = (one_hot(y, data.num_classes) for y in data.labels())
-    return MultiLabeled(
+    return MultilabelData(
         train=data.train,
         train_y=learned,
         train_index=data.learned,
@@ -142,7 +146,7 @@ def squashed(data: Labeled, *, maps: bool = True) -> MultiLabeled:
     )
 
 
-def voc07(folder: str | Path, **settings: Any) -> MultiLabeled:
+def load_voc07(folder: str | Path, **settings: Any) -> MultilabelData:
     """trainval to learn from and test to be scored on, of a folder such as VOCdevkit/VOC2007."""
     train, train_y, classes = open_voc(folder, "trainval")
     test, test_y, known = open_voc(folder, "test")
@@ -151,7 +155,7 @@ def voc07(folder: str | Path, **settings: Any) -> MultiLabeled:
             f"{folder} has {', '.join(classes)} in trainval but {', '.join(known)} in test. Both "
             "must be of the same classes."
         )
-    return MultiLabeled(
+    return MultilabelData(
         train=train,
         train_y=train_y,
         test=test,

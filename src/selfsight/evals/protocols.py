@@ -17,24 +17,28 @@ from selfsight import dist
 from selfsight.data import Images
 from selfsight.errors import UserError, nearest
 from selfsight.evals import few_labels, fine_tune, linear_augmented, svm, transfer
-from selfsight.evals.classifier import Trained
-from selfsight.evals.detection import Detection, Objects, Setting
-from selfsight.evals.detection import settings as boxes
-from selfsight.evals.feature_analysis import Analysis
-from selfsight.evals.few_labels import Amount, saved_few
+from selfsight.evals.classifier import ClassifierEvaluator
+from selfsight.evals.classifier_settings import ClassifierSettings
+from selfsight.evals.detection import (
+    DetectionDataset,
+    DetectionEvaluator,
+    DetectorSettings,
+    detector_settings,
+)
+from selfsight.evals.feature_analysis import FeatureAnalysis
+from selfsight.evals.few_labels import LabelAmount, load_or_sample_few
 from selfsight.evals.knn import KNN
-from selfsight.evals.labeled_data import Labeled
-from selfsight.evals.linear import Linear
-from selfsight.evals.linear_sweep import Grid, Swept
-from selfsight.evals.multilabel import MultiLabeled
+from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.linear import LinearProbe
+from selfsight.evals.linear_sgd import LinearSGDProbe, SGDGrid
+from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.svm import SVM
-from selfsight.evals.training_settings import Training
 from selfsight.views import View
 
-Setting_ = TypeVar("Setting_", Training, Setting, Grid)
+AnySettings = TypeVar("AnySettings", ClassifierSettings, DetectorSettings, SGDGrid)
 
 
-Opens = Literal["labeled", "boxes", "images"]
+DataKind = Literal["labeled", "boxes", "images"]
 
 
 @runtime_checkable
@@ -57,13 +61,13 @@ class Asked:
     epochs: int | None = None
     iterations: int | None = None  # of protocols that count these
     batch_size: int | None = None
-    amount: Amount | None = None  # of labels, in place of that in the name
+    amount: LabelAmount | None = None  # of labels, in place of that in the name
     seed: int = 0
     splits: Path | None = None  # where the choice of few labels is kept
     flags: tuple[str, ...] = ()  # settings as on the command line: ("--head.lr", "0.1")
 
 
-class Named(NamedTuple):
+class ProtocolSpec(NamedTuple):
     """A protocol before it has data.
 
     `make` takes (data, asked), where data are Labeled; a pair of Objects for "boxes"; for
@@ -73,81 +77,90 @@ class Named(NamedTuple):
     source: str
     make: Callable[[Any, Asked], Evaluator]
     setting: Any = None
-    opens: Opens = "labeled"
+    opens: DataKind = "labeled"
 
     @property
     def flags(self) -> bool:
         """Whether it has settings that flags change."""
-        return isinstance(self.setting, Training | Setting | Grid)
+        return isinstance(self.setting, ClassifierSettings | DetectorSettings | SGDGrid)
 
     @property
     def epochs(self) -> bool:
         """Whether it trains for a number of epochs."""
-        return isinstance(self.setting, Training | Grid)
+        return isinstance(self.setting, ClassifierSettings | SGDGrid)
 
 
-def knn(data: Labeled, asked: Asked) -> KNN:
+def knn(data: LabeledData, asked: Asked) -> KNN:
     """Nearest neighbors on the evaluation view."""
     return KNN(data=data, ks=asked.ks, temperature=asked.temperature)
 
 
-def knn_alone(data: Labeled, asked: Asked) -> KNN:
+def knn_alone(data: LabeledData, asked: Asked) -> KNN:
     """Each image that may be learned from by all the others; test images are left aside."""
     return knn(replace(data, test=None, split=None, few=data.learned), asked)
 
 
-def solved(data: Labeled, asked: Asked) -> Linear:
+def solved(data: LabeledData, asked: Asked) -> LinearProbe:
     """The solved linear probe."""
-    return Linear(data=data, seed=asked.seed)
+    return LinearProbe(data=data, seed=asked.seed)
 
 
-def swept(data: Labeled, asked: Asked) -> Swept:
+def swept(data: LabeledData, asked: Asked) -> LinearSGDProbe:
     """The linear probe by SGD, all rates and decays at once."""
     given = {"epochs": asked.epochs, "batch_size": asked.batch_size}
     settings: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-    grid = Grid(**settings)
-    return Swept(data=data, grid=_flagged(grid, asked.flags), seed=asked.seed)
+    grid = SGDGrid(**settings)
+    return LinearSGDProbe(data=data, grid=_flagged(grid, asked.flags), seed=asked.seed)
 
 
-def trained(training: Training, data: Labeled, asked: Asked) -> Trained:
+def trained(training: ClassifierSettings, data: LabeledData, asked: Asked) -> ClassifierEvaluator:
     """A classifier trained on augmented images."""
-    return Trained(data=data, training=changed(training, asked), seed=asked.seed)
+    return ClassifierEvaluator(data=data, training=changed(training, asked), seed=asked.seed)
 
 
 def few(
-    amount: Amount, make: Callable[[Labeled, Asked], Evaluator], data: Labeled, asked: Asked
+    amount: LabelAmount,
+    make: Callable[[LabeledData, Asked], Evaluator],
+    data: LabeledData,
+    asked: Asked,
 ) -> Evaluator:
     """The same with few labels, drawn once and kept."""
     amount = asked.amount or amount
     folder = asked.splits or Path("splits")
-    chosen = saved_few(folder, data.train, amount, among=data.learned, seed=asked.seed)
+    chosen = load_or_sample_few(folder, data.train, amount, among=data.learned, seed=asked.seed)
     words = amount.words if amount.share is None else f"{amount.words} of all"
     return make(data.only(chosen, words), asked)
 
 
-def machines(name: str, data: Labeled | MultiLabeled, asked: Asked) -> SVM:
+def machines(name: str, data: LabeledData | MultilabelData, asked: Asked) -> SVM:
     """A linear SVM for each class."""
-    if isinstance(data, MultiLabeled):
+    if isinstance(data, MultilabelData):
         return SVM(data=data, seed=asked.seed, progress=data.progress)
     return svm.published(name, data, seed=asked.seed)
 
 
-def detection(setting: Setting, data: tuple[Objects, Objects], asked: Asked) -> Detection:
+def detection(
+    setting: DetectorSettings, data: tuple[DetectionDataset, DetectionDataset], asked: Asked
+) -> DetectionEvaluator:
     """A detector trained from the backbone."""
     if asked.iterations is not None:
-        setting = boxes.shortened(setting, asked.iterations)
+        setting = detector_settings.shortened(setting, asked.iterations)
     if asked.batch_size is not None:
         setting = replace(setting, batch_size=asked.batch_size)
     setting = _flagged(setting, asked.flags)
     train, test = data
-    return Detection(train=train, test=test, setting=setting, seed=asked.seed, progress=True)
+    return DetectionEvaluator(
+        train=train, test=test, setting=setting, seed=asked.seed, progress=True
+    )
 
 
-def analysis(data: tuple[Images, Sequence[View]], asked: Asked) -> Analysis:
+def analysis(data: tuple[Images, Sequence[View]], asked: Asked) -> FeatureAnalysis:
     """What the features look like, without labels."""
     images, views = data
     shared = dist.world_size() > 1
-    return Analysis(images=images, views=views, seed=asked.seed, progress=True, shared=shared)
+    return FeatureAnalysis(
+        images=images, views=views, seed=asked.seed, progress=True, shared=shared
+    )
 
 
 # Of evaluators' fields, those that are no settings of the protocol.
@@ -170,51 +183,55 @@ def _detected(name: str) -> str:
 
 OURS = "ours: L-BFGS on standardized features; a held-out tenth chooses the decay"
 
-PROTOCOLS: dict[str, Named] = {
-    "knn": Named("InstDisc (arXiv:1805.01978), section 3.4", knn, KNN),
-    "knn.leave_one_out": Named(
+PROTOCOLS: dict[str, ProtocolSpec] = {
+    "knn": ProtocolSpec("InstDisc (arXiv:1805.01978), section 3.4", knn, KNN),
+    "knn.leave_one_out": ProtocolSpec(
         "InstDisc (arXiv:1805.01978); among the training images alone", knn_alone, KNN
     ),
-    "linear": Named(OURS, solved, Linear),
-    "linear.sgd": Named(
-        "ours: SGD on standardized features; a held-out tenth chooses rate and decay", swept, Grid()
+    "linear": ProtocolSpec(OURS, solved, LinearProbe),
+    "linear.sgd": ProtocolSpec(
+        "ours: SGD on standardized features; a held-out tenth chooses rate and decay",
+        swept,
+        SGDGrid(),
     ),
     **{
-        f"linear.{name}": Named(training.source, partial(trained, training), training)
+        f"linear.{name}": ProtocolSpec(training.source, partial(trained, training), training)
         for name, training in (linear_augmented.PUBLISHED | transfer.PUBLISHED).items()
     },
     **{
-        f"few_labels.{name}": Named(OURS, partial(few, amount, solved), amount)
+        f"few_labels.{name}": ProtocolSpec(OURS, partial(few, amount, solved), amount)
         for name, amount in few_labels.SOLVED.items()
     },
     **{
-        f"few_labels.{name}": Named(
+        f"few_labels.{name}": ProtocolSpec(
             training.source, partial(few, amount, partial(trained, training)), training
         )
         for name, (amount, training) in few_labels.PUBLISHED.items()
     },
     **{
-        f"fine_tune.{name}": Named(training.source, partial(trained, training), training)
+        f"fine_tune.{name}": ProtocolSpec(training.source, partial(trained, training), training)
         for name, training in fine_tune.PUBLISHED.items()
     },
     **{
-        name: Named(source, partial(machines, name), SVM)
+        name: ProtocolSpec(source, partial(machines, name), SVM)
         for name, (source, _) in svm.PUBLISHED.items()
     },
     **{
-        f"detection.{name}": Named(_detected(name), partial(detection, setting), setting, "boxes")
-        for name, setting in boxes.PUBLISHED.items()
+        f"detection.{name}": ProtocolSpec(
+            _detected(name), partial(detection, setting), setting, "boxes"
+        )
+        for name, setting in detector_settings.PUBLISHED.items()
     },
-    "analysis": Named(
+    "analysis": ProtocolSpec(
         "RankMe (arXiv:2210.02885), LiDAR (arXiv:2312.04000), EqCo, JCL: see docs/analysis.md",
         analysis,
-        Analysis,
+        FeatureAnalysis,
         "images",
     ),
 }
 
 
-def named(name: str) -> Named:
+def named(name: str) -> ProtocolSpec:
     """The protocol of this name; a near miss is offered."""
     if name not in PROTOCOLS:
         families = ", ".join(dict.fromkeys(n.split(".")[0] for n in PROTOCOLS))
@@ -230,7 +247,7 @@ def protocol(name: str, data: Any, asked: Asked) -> Evaluator:
     return named(name).make(data, asked)
 
 
-def changed(training: Training, asked: Asked) -> Training:
+def changed(training: ClassifierSettings, asked: Asked) -> ClassifierSettings:
     """The training with what the user asked for in place of what was published."""
     if asked.epochs is not None:
         training = training.lasting(asked.epochs)
@@ -239,7 +256,7 @@ def changed(training: Training, asked: Asked) -> Training:
     return _flagged(training, asked.flags)
 
 
-def _flagged(setting: Setting_, flags: Sequence[str]) -> Setting_:
+def _flagged(setting: AnySettings, flags: Sequence[str]) -> AnySettings:
     """Settings changed by flags as on the command line; a setting beneath none is --set.NAME."""
     if not flags:
         return setting
@@ -262,11 +279,11 @@ def listing() -> list[dict[str, str]]:
 
 def in_short(setting: Any) -> str:
     """The settings that a reader compares, in one line."""
-    if isinstance(setting, Amount):
+    if isinstance(setting, LabelAmount):
         return f"{setting.words} of the labels"
-    if isinstance(setting, Training):
+    if isinstance(setting, ClassifierSettings):
         return _of_training(setting)
-    if isinstance(setting, Setting):
+    if isinstance(setting, DetectorSettings):
         kind = ("Mask" if setting.masks else "Faster") + f" R-CNN, {setting.neck.upper()}"
         rate = f"{setting.lr:g}"
         if setting.backbone_lr is not None:
@@ -279,7 +296,7 @@ def in_short(setting: Any) -> str:
     return ""
 
 
-def _of_training(training: Training) -> str:
+def _of_training(training: ClassifierSettings) -> str:
     def rate(optim: Any) -> str:
         scale = {"linear": " x batch/256", "sqrt": " x sqrt(batch)", "none": ""}[optim.scale]
         return f"{optim.lr:g}{scale}"

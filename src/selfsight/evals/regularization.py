@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from selfsight import rng
 from selfsight.backbones.resnet import Basic, Bottleneck
 from selfsight.backbones.vit import Block
-from selfsight.evals.training_settings import Strong
+from selfsight.evals.classifier_settings import Regularization
 
 Maps = Float[Tensor, "n c h w"]
 AREA = (0.02, 1 / 3)  # of an erased box, as share of the image (arXiv:1708.04896)
@@ -26,7 +26,7 @@ TRIES = 10
 
 
 def mixed(
-    x: Maps, targets: Float[Tensor, "n k"], strong: Strong, *, seed: int, step: int
+    x: Maps, targets: Float[Tensor, "n k"], strong: Regularization, *, seed: int, step: int
 ) -> tuple[Maps, Float[Tensor, "n k"]]:
     """Each image and its neighbor in the batch as one: mixup (arXiv:1710.09412) or CutMix.
 

@@ -16,15 +16,22 @@ from torch import Tensor, nn
 
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
-from selfsight.evals.labeled_data import Labeled
-from selfsight.evals.multilabel import PRESENT, UNCOUNTED, Marked, MultiLabeled, one_hot, squashed
+from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.multilabel import (
+    PRESENT,
+    UNCOUNTED,
+    MultilabelData,
+    MultilabelFeatures,
+    as_multilabel,
+    one_hot,
+)
 from selfsight.evals.multilabel_ap import average_precision
 from selfsight.progress import shown
 
 COSTS = (0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0)
 
 
-class Fitted(NamedTuple):
+class ClassFit(NamedTuple):
     """One class: the cost that the folds chose, what they said of it, and the scores it gives."""
 
     cost: float
@@ -37,7 +44,7 @@ class Fitted(NamedTuple):
 class SVM:
     """Mean average precision of a linear SVM for each class."""
 
-    data: Labeled | MultiLabeled
+    data: LabeledData | MultilabelData
     costs: tuple[float, ...] = COSTS
     folds: int = 3
     positive_weight: float = 2.0
@@ -54,14 +61,14 @@ class SVM:
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         """The evaluator's numbers for a backbone."""
-        if isinstance(self.data, MultiLabeled):
+        if isinstance(self.data, MultilabelData):
             return self.score(*self.data.features(backbone))
         train, test = self.data.features(backbone)
         if test is None:
             raise UserError("An SVM is scored on other images. Give it a test set.")
         return self.score(self._marked(train), self._marked(test))
 
-    def score(self, train: Marked, test: Marked) -> dict[str, float]:
+    def score(self, train: MultilabelFeatures, test: MultilabelFeatures) -> dict[str, float]:
         """Mean average precision over the classes, and that of each class."""
         x, probes = normalized(train.h), normalized(test.h)
         kept, _ = self._classes(train.y, test.y)
@@ -84,9 +91,9 @@ class SVM:
     def settings(self) -> dict[str, Any]:
         """What decided the numbers, for the result file."""
         data = self.data
-        marked = isinstance(data, MultiLabeled)
+        marked = isinstance(data, MultilabelData)
         seen = {}
-        if isinstance(data, MultiLabeled):
+        if isinstance(data, MultilabelData):
             view = f"{data.size} px, squashed"
             seen = {"train": len(data.train_y), "test": len(data.test_y), "view": view}
         return {
@@ -104,18 +111,18 @@ class SVM:
 
     def notes(self) -> tuple[str, ...]:
         """Which classes could not be scored, and why."""
-        if isinstance(self.data, MultiLabeled):
+        if isinstance(self.data, MultilabelData):
             return self._classes(self.data.train_y, self.data.test_y)[1]
         learned, scored = (one_hot(y, self.data.num_classes) for y in self.data.labels())
         return self._classes(learned, scored)[1]
 
-    def _marked(self, found: Features) -> Marked:
-        assert found.y is not None and isinstance(self.data, Labeled)
-        return Marked(found.h, one_hot(found.y, self.data.num_classes))
+    def _marked(self, found: Features) -> MultilabelFeatures:
+        assert found.y is not None and isinstance(self.data, LabeledData)
+        return MultilabelFeatures(found.h, one_hot(found.y, self.data.num_classes))
 
     def _name(self, c: int) -> str:
         data = self.data
-        names = data.class_names if isinstance(data, MultiLabeled) else data.train.class_names
+        names = data.class_names if isinstance(data, MultilabelData) else data.train.class_names
         return names[c] if names else str(c)
 
     def _classes(
@@ -145,7 +152,7 @@ class SVM:
         y: Int8[np.ndarray, "n c"],
         probes: Float[np.ndarray, "m d"],
         classes: list[int],
-    ) -> list[Fitted]:
+    ) -> list[ClassFit]:
         """All classes, several at a time: liblinear lets other threads run while it solves."""
         from sklearn.exceptions import ConvergenceWarning  # a second to import
         from sklearn.utils.parallel import Parallel, delayed
@@ -163,7 +170,7 @@ class SVM:
         x: Float[np.ndarray, "n d"],
         present: Bool[np.ndarray, " n"],
         probes: Float[np.ndarray, "m d"],
-    ) -> Fitted:
+    ) -> ClassFit:
         from sklearn.model_selection import cross_val_score
 
         means = [
@@ -178,7 +185,7 @@ class SVM:
         machine = self._machine(self.costs[best]).fit(x, present)
         scores = machine.decision_function(probes)
         settled = int(np.max(machine.n_iter_)) < self.max_steps
-        return Fitted(self.costs[best], means[best], scores, settled)
+        return ClassFit(self.costs[best], means[best], scores, settled)
 
     def _machine(self, cost: float) -> Any:
         from sklearn.svm import LinearSVC
@@ -205,10 +212,10 @@ PUBLISHED = {
 }
 
 
-def published(name: str, data: Labeled, *, seed: int = 0) -> SVM:
+def published(name: str, data: LabeledData, *, seed: int = 0) -> SVM:
     """A protocol of PUBLISHED on images with one class each."""
     whole = PUBLISHED[name][1]
-    return SVM(data=squashed(data) if whole else data, seed=seed, progress=data.progress)
+    return SVM(data=as_multilabel(data) if whole else data, seed=seed, progress=data.progress)
 
 
 def normalized(h: Float[Tensor, "n d"]) -> Float[np.ndarray, "n d"]:

@@ -4,15 +4,17 @@ Settings for the classifier of `classifier.py`, on the user's own copies of thos
 any set with labels.
 """
 
-from selfsight.evals.training_settings import Training, falling, sgd
+from selfsight.evals.classifier_settings import ClassifierSettings, falling, sgd
 
 
-def _linear(source: str, lr: float, *steps: float, epochs: int, nesterov: bool) -> Training:
+def _linear(
+    source: str, lr: float, *steps: float, epochs: int, nesterov: bool
+) -> ClassifierSettings:
     head = sgd(lr, falling(*steps), weight_decay=1e-4, nesterov=nesterov)
-    return Training(source=source, epochs=epochs, batch_size=256, head=head)
+    return ClassifierSettings(source=source, epochs=epochs, batch_size=256, head=head)
 
 
-def _msbreg(epochs: int) -> Training:
+def _msbreg(epochs: int) -> ClassifierSettings:
     """The rate falls twice, "with equally spaced intervals": at a third and at two thirds."""
     source = "MSBReg (arXiv:2207.03552), supplement: the rate falls twice, equally spaced"
     steps = (epochs / 3, 2 * epochs / 3)
@@ -21,7 +23,7 @@ def _msbreg(epochs: int) -> Training:
 
 VISSL = "VISSL (arXiv:1905.01235), linear_image_classification; decay 1e-4 for ResNet-50"
 
-PUBLISHED: dict[str, Training] = {
+PUBLISHED: dict[str, ClassifierSettings] = {
     "msbreg_places205": _msbreg(28),
     "msbreg_inaturalist18": _msbreg(84),
     # Its classifier reads maps pooled to 8,192 numbers; ours reads the backbone's features.

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfsight.errors import UserError
-from selfsight.evals.model_selection import choose_run
 from selfsight.run_folder import Run
 
 # What stands for a result where it has several numbers, the first that it has.

@@ -13,9 +13,9 @@ from selfsight.console import build_table
 from selfsight.data import Images, open_source, splits_of
 from selfsight.data import load as load_images
 from selfsight.errors import UserError
-from selfsight.evals.detection import Detection, Objects, open_objects
-from selfsight.evals.feature_analysis import Analysis
-from selfsight.evals.multilabel import voc07
+from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
+from selfsight.evals.feature_analysis import FeatureAnalysis
+from selfsight.evals.multilabel import load_voc07
 from selfsight.evals.protocols import Asked, Evaluator, named, protocol
 from selfsight.nn import Backbone
 from selfsight.recipe import Data
@@ -153,7 +153,7 @@ def _with_boxes(name: str, labeled: str, test: str | None, asked: Asked, channel
 
     def make(candidate: Candidate) -> Evaluator:
         made = protocol(name, data, asked)
-        assert isinstance(made, Detection)
+        assert isinstance(made, DetectionEvaluator)
         if any(flag.startswith(("--set.mean", "--set.std")) for flag in asked.flags):
             return made
         return seen_as(made, candidate.spec, channels)
@@ -161,7 +161,7 @@ def _with_boxes(name: str, labeled: str, test: str | None, asked: Asked, channel
     return make
 
 
-def seen_as(detection: Detection, spec: EvalView, channels: int) -> Detection:
+def seen_as(detection: DetectionEvaluator, spec: EvalView, channels: int) -> DetectionEvaluator:
     """The same detection with images normalized as the network expects them."""
     mean, std = (v * channels if len(v) == 1 else v for v in (spec.mean, spec.std))
     return replace(detection, setting=replace(detection.setting, mean=mean, std=std))
@@ -173,7 +173,7 @@ def _with_marks(name: str, labeled: str, test: str | None, asked: Asked) -> Make
         raise UserError(
             f"{labeled} is a folder of VOC, which brings its own test images. Leave --test out."
         )
-    data = voc07(labeled, progress=True, shared=dist.world_size() > 1)
+    data = load_voc07(labeled, progress=True, shared=dist.world_size() > 1)
 
     def make(candidate: Candidate) -> Evaluator:
         spec = candidate.spec
@@ -206,7 +206,7 @@ def _analyzed(
     else:
         raise UserError("--backbone needs --labeled: the images to look at.")
     evaluator = protocol("analysis", (images, views), asked)
-    assert isinstance(evaluator, Analysis)
+    assert isinstance(evaluator, FeatureAnalysis)
     found: dict[str, Any] = evaluator.write(run, first.student or first.network)
     for other in candidates[1:]:
         numbers = evaluator(other.student or other.network)
@@ -328,12 +328,12 @@ def _labeled(
     return loaded(train), loaded(open_source(held, labels=True, split=there))
 
 
-def objects(word: str, splits: Sequence[str]) -> Objects:
+def objects(word: str, splits: Sequence[str]) -> DetectionDataset:
     """The first of these splits that the data have; of a VOCdevkit, from every year with it."""
     for split in splits:
         years = sorted(Path(word).glob(f"VOC*/ImageSets/Main/{split}.txt"))
         try:
-            return open_objects([path.parents[2] for path in years] or word, split)
+            return load_detection_dataset([path.parents[2] for path in years] or word, split)
         except UserError as error:
             if "no split" not in str(error) or split == splits[-1]:
                 raise

@@ -13,10 +13,10 @@ from selfsight.data import Images
 from selfsight.evals.baselines import baselines
 from selfsight.evals.features import Features, features
 from selfsight.evals.knn import KNN
-from selfsight.evals.label_free import LabelFree
-from selfsight.evals.labeled_data import Labeled
-from selfsight.evals.linear import Linear
-from selfsight.evals.linear_sweep import Swept
+from selfsight.evals.label_free import LabelFreeEvaluator
+from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.linear import LinearProbe
+from selfsight.evals.linear_sgd import LinearSGDProbe
 from selfsight.evals.protocols import Asked, Evaluator, protocol
 from selfsight.evals.splits import Split, saved_split, stratified
 from selfsight.recipe import Recipe
@@ -37,7 +37,7 @@ def online_knn(recipe: Recipe, images: Images) -> KNN | None:
         return None
     some = _some(images, ONLINE, recipe.seed)
     split = stratified(images.labels.cpu()[some], seed=recipe.seed)
-    data = Labeled(
+    data = LabeledData(
         train=images,
         spec=evaluation_view(recipe),
         split=Split(some[split.train], some[split.test]),
@@ -67,7 +67,7 @@ def with_labels(
     if test is None:
         split = _alike(partial(saved_split, run.path / "splits", train, seed=asked.seed))
     sets = {
-        c.word: Labeled(
+        c.word: LabeledData(
             train=train,
             test=test,
             split=split,
@@ -132,7 +132,10 @@ def _alike(make: Callable[[], Made]) -> Made:
 
 def _numbers(evaluator: Evaluator, candidate: Candidate, seen: Seen) -> dict[str, float]:
     """The evaluator's numbers; features of the same images are computed once for all."""
-    if not isinstance(evaluator, KNN | Linear | Swept) or evaluator.data.few is not None:
+    if (
+        not isinstance(evaluator, KNN | LinearProbe | LinearSGDProbe)
+        or evaluator.data.few is not None
+    ):
         return evaluator(candidate.network)
     if candidate.word not in seen:
         seen[candidate.word] = evaluator.data.features(candidate.network)
@@ -143,7 +146,7 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
     """What decided the numbers: the protocol's settings, and what was learned from and scored."""
     own = evaluator.settings()
     data = getattr(evaluator, "data", None)
-    if not isinstance(data, Labeled):
+    if not isinstance(data, LabeledData):
         return own
     learned, scored = data.labels()
     return own | {
@@ -166,7 +169,7 @@ def without_labels(
     run: Run, recipe: Recipe, trained: nn.Module, untrained: nn.Module, images: Images
 ) -> dict[str, Any]:
     """What can be said of any images: each measure, trained and untrained."""
-    measure = LabelFree(images=images, views=recipe.views, seed=recipe.seed, progress=True)
+    measure = LabelFreeEvaluator(images=images, views=recipe.views, seed=recipe.seed, progress=True)
     after, before = measure(trained), measure(untrained)
     found = {name: {"trained": after[name], "untrained": before[name]} for name in after}
     run.write_result("label_free", {**found, "settings": measure.settings()})

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from selfsight import dist
 from selfsight.errors import DivergedError
-from selfsight.evals.features import evaluating
+from selfsight.evals.features import eval_mode
 from selfsight.evals.spectrum import effective_rank, feature_std
 from selfsight.methods import Method, MethodConfig, Step
 from selfsight.recipe import Recipe
@@ -23,7 +23,7 @@ SEARCHING = 3  # times as many in fp16, which loses a step whenever it tries too
 def embedding(method: Method, h: Tensor) -> Tensor:
     """What the projector makes of features: it can collapse while the features do not."""
     projector = method.student.projector
-    with evaluating(projector):
+    with eval_mode(projector):
         return projector(h.to(next(projector.parameters()).dtype))
 
 

@@ -12,15 +12,21 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from selfsight.errors import UserError
-from selfsight.evals.detection import PUBLISHED, Detection, joined, open_objects, subset
+from selfsight.evals.detection import (
+    PUBLISHED,
+    DetectionEvaluator,
+    joined,
+    load_detection_dataset,
+    subset,
+)
+from selfsight.evals.detection.annotation_files import open_files
 from selfsight.evals.detection.annotations import (
     rasterized,
     run_lengths,
     to_learn_from,
     with_classes,
 )
-from selfsight.evals.detection.folder_or_tar import open_files
-from tests.evals.detection.toy import png, rectangles
+from tests.evals.detection.generated_data import png, rectangles
 
 HEIGHT, WIDTH = 40, 60
 
@@ -53,7 +59,7 @@ def coco(root, *annotations, split="train", images=(7, 9), file_name="{}.png", f
 
 def test_coco_boxes_become_corners_and_categories_become_names(tmp_path):
     coco(tmp_path, annotation(area=77.0), annotation(image=7, category=2, box=(0, 0, 3, 4)))
-    there = open_objects(tmp_path, "train")
+    there = load_detection_dataset(tmp_path, "train")
     first, second = there.instances
     assert there.class_names == ("cat", "dog") and there.sizes.tolist() == [[HEIGHT, WIDTH]] * 2
     assert first.boxes.tolist() == [[10, 5, 30, 20], [0, 0, 3, 4]]
@@ -65,7 +71,7 @@ def test_coco_boxes_become_corners_and_categories_become_names(tmp_path):
 @pytest.mark.parametrize("folder", ["", "train2017", "images", "images/train2017"])
 def test_images_are_found_in_the_usual_folders_and_a_year_may_be_left_out(tmp_path, folder):
     coco(tmp_path, annotation(), split="train2017", folder=folder)
-    assert open_objects(tmp_path, "train").read(0) == png(pixels(7))
+    assert load_detection_dataset(tmp_path, "train").read(0) == png(pixels(7))
 
 
 def test_a_tar_and_a_json_say_the_same_as_the_folder(tmp_path):
@@ -74,7 +80,7 @@ def test_a_tar_and_a_json_say_the_same_as_the_folder(tmp_path):
     with tarfile.open(packed, "w") as tar:
         tar.add(root, ".")
     for path in (packed, root / "annotations/instances_train.json"):
-        there = open_objects(path, "train")
+        there = load_detection_dataset(path, "train")
         assert there.instances[0].boxes.tolist() == [[10, 5, 30, 20]]
         assert [there.read(i) for i in (0, 1)] == [png(pixels(7)), png(pixels(9))]
 
@@ -86,14 +92,14 @@ def test_boxes_are_cut_at_the_image_and_those_outside_left_out_with_a_note(tmp_p
         annotation(box=(WIDTH + 1, 0, 5, 5)),
         annotation(box=(3, 3, 0, 5)),
     )
-    there = open_objects(tmp_path, "train")
+    there = load_detection_dataset(tmp_path, "train")
     assert there.instances[0].boxes.tolist() == [[0, 30, 15, HEIGHT]]
     assert there.notes[0].startswith("2 boxes of")
 
 
 def test_a_crowd_is_kept_for_scoring_and_not_learned_from(tmp_path):
     coco(tmp_path, annotation(iscrowd=1), annotation(image=9))
-    there = open_objects(tmp_path, "train")
+    there = load_detection_dataset(tmp_path, "train")
     assert there.instances[0].crowd.tolist() == [True]
     learned = to_learn_from(there)
     assert learned.names == ["9.png"] and learned.read(0) == png(pixels(9))
@@ -107,7 +113,7 @@ def test_polygons_and_both_kinds_of_run_lengths_are_one_mask(tmp_path):
     string["counts"] = string["counts"].decode()
     polygon = [[10, 5, 30, 5, 30, 20, 10, 20]]
     coco(tmp_path, *(annotation(segmentation=s) for s in (polygon, run_lengths(layer), string)))
-    there = open_objects(tmp_path, "train")
+    there = load_detection_dataset(tmp_path, "train")
     assert there.has_masks
     for mask in there.instances[0].masks:
         assert np.array_equal(rasterized(mask, HEIGHT, WIDTH), layer)
@@ -152,7 +158,7 @@ def forget_the_annotations(root):
 def test_damaged_coco_sets_get_a_sentence(tmp_path, damage, sentence):
     damage(coco(tmp_path, annotation()))
     with pytest.raises(UserError, match=sentence):
-        open_objects(tmp_path, "train")
+        load_detection_dataset(tmp_path, "train")
 
 
 @pytest.mark.parametrize(
@@ -165,26 +171,26 @@ def test_damaged_coco_sets_get_a_sentence(tmp_path, damage, sentence):
 def test_annotations_of_strangers_get_a_sentence(tmp_path, wrong, sentence):
     coco(tmp_path, wrong)
     with pytest.raises(UserError, match=sentence):
-        open_objects(tmp_path, "train")
+        load_detection_dataset(tmp_path, "train")
 
 
 def test_an_unknown_split_offers_the_nearest(tmp_path):
     coco(tmp_path, annotation(), split="train")
     with pytest.raises(UserError, match=r'no split "trian".*Did you mean "train"'):
-        open_objects(tmp_path, "trian")
+        load_detection_dataset(tmp_path, "trian")
 
 
 def test_places_without_annotations_get_a_sentence(tmp_path):
     with pytest.raises(UserError, match="holds neither"):
-        open_objects(tmp_path)
+        load_detection_dataset(tmp_path)
     with pytest.raises(UserError, match="There is no"):
-        open_objects(tmp_path / "nowhere")
+        load_detection_dataset(tmp_path / "nowhere")
     (tmp_path / "set.zip").write_bytes(b"")
     with pytest.raises(UserError, match=r"neither a folder nor a .tar"):
-        open_objects(tmp_path / "set.zip")
+        load_detection_dataset(tmp_path / "set.zip")
     (tmp_path / "set.tar").write_bytes(b"no tar at all")
     with pytest.raises(UserError, match="not a tar that can be read"):
-        open_objects(tmp_path / "set.tar")
+        load_detection_dataset(tmp_path / "set.tar")
 
 
 VOC = """<annotation><size><width>60</width><height>40</height><depth>3</depth></size>
@@ -206,7 +212,7 @@ def voc(root, things, split="trainval"):
 
 
 def test_voc_pixels_count_from_one_and_their_last_belongs_to_the_box(tmp_path):
-    there = open_objects(voc(tmp_path, [("dog", 0), ("cat", 1)]), "trainval")
+    there = load_detection_dataset(voc(tmp_path, [("dog", 0), ("cat", 1)]), "trainval")
     first, second = there.instances
     assert there.class_names == ("cat", "dog") and there.sizes.tolist() == [[40, 60]] * 2
     assert first.boxes.tolist() == [[10, 5, 30, 20]] and first.labels.tolist() == [1]
@@ -217,7 +223,7 @@ def test_voc_pixels_count_from_one_and_their_last_belongs_to_the_box(tmp_path):
 def test_two_years_of_voc_become_one_set(tmp_path):
     a = voc(tmp_path / "VOC2007", [("dog", 0)])
     b = voc(tmp_path / "VOC2012", [("cat", 0), ("dog", 0)])
-    there = open_objects([a, b], "trainval")
+    there = load_detection_dataset([a, b], "trainval")
     assert len(there) == 3
     assert [there.class_names[i.labels[0]] for i in there.instances] == ["dog", "cat", "dog"]
     assert there.read(2) == png(pixels(1))
@@ -226,14 +232,14 @@ def test_two_years_of_voc_become_one_set(tmp_path):
 def test_damaged_voc_sets_get_a_sentence(tmp_path):
     root = voc(tmp_path, [("dog", 0), ("cat", 0)])
     with pytest.raises(UserError, match=r'no split "trainvall".*Did you mean "trainval"'):
-        open_objects(root, "trainvall")
+        load_detection_dataset(root, "trainvall")
     (root / "JPEGImages/001.jpg").unlink()
     with pytest.raises(UserError, match=r"1 of 2 files .* JPEGImages/001.jpg for one"):
-        open_objects(root, "trainval")
+        load_detection_dataset(root, "trainval")
     (root / "JPEGImages/001.jpg").write_bytes(png(pixels(1)))
     (root / "Annotations/001.xml").write_text("<annotation><size></size></annotation>")
     with pytest.raises(UserError, match=r"001.xml is not in VOC's format"):
-        open_objects(root, "trainval")
+        load_detection_dataset(root, "trainval")
 
 
 def trimaps(path, masks, labels=None, names=("siamese", "pug")):
@@ -259,7 +265,7 @@ def trimap():
 def test_a_trimap_is_one_object_of_animal_and_border(tmp_path):
     empty = np.full((HEIGHT, WIDTH), 2, np.uint8)
     path = trimaps(tmp_path / "pets.parquet", [trimap(), empty], [1, 0])
-    one, by_breed = open_objects(path), open_objects(path, classes="label")
+    one, by_breed = load_detection_dataset(path), load_detection_dataset(path, classes="label")
     assert one.class_names == ("animal",) and by_breed.class_names == ("siamese", "pug")
     assert one.instances[0].labels.tolist() == [0] and by_breed.instances[0].labels.tolist() == [1]
     found = one.instances[0]
@@ -272,13 +278,13 @@ def test_a_trimap_is_one_object_of_animal_and_border(tmp_path):
 def test_masks_that_are_no_trimaps_get_a_sentence(tmp_path):
     path = trimaps(tmp_path / "a.parquet", [np.zeros((HEIGHT, WIDTH), np.uint8)])
     with pytest.raises(UserError, match=r"values \[0\]. Expected is a trimap"):
-        open_objects(path)
+        load_detection_dataset(path)
     path = trimaps(tmp_path / "b.parquet", [np.full((3, 4), 2, np.uint8)])
     with pytest.raises(UserError, match="must be of one size"):
-        open_objects(path)
+        load_detection_dataset(path)
     pq.write_table(pa.table({"image": [png(pixels())]}), tmp_path / "c.parquet")
     with pytest.raises(UserError, match="no column mask"):
-        open_objects(tmp_path / "c.parquet")
+        load_detection_dataset(tmp_path / "c.parquet")
 
 
 def test_a_test_set_with_fewer_classes_is_renumbered_by_name():
@@ -297,7 +303,7 @@ def test_a_class_that_the_training_set_lacks_gets_a_sentence():
 def test_masks_that_are_not_there_are_missed_before_training():
     boxes = rectangles(2, masks=False)
     with pytest.raises(UserError, match="asks for masks, but rectangles has none"):
-        Detection(train=boxes, test=boxes, setting=PUBLISHED["coco_c4_1x"])
+        DetectionEvaluator(train=boxes, test=boxes, setting=PUBLISHED["coco_c4_1x"])
 
 
 def test_joined_sets_read_from_their_own_files():

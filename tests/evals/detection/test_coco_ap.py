@@ -10,13 +10,18 @@ import torch
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from selfsight.evals.detection.annotations import Instances, Objects, compressed, run_lengths
-from selfsight.evals.detection.coco_ap import Found, as_found, average_precision, pasted
+from selfsight.evals.detection.annotations import (
+    DetectionDataset,
+    Instances,
+    compressed,
+    run_lengths,
+)
+from selfsight.evals.detection.coco_ap import Detections, as_found, average_precision, pasted
 
 SIDE = 200
 
 
-def objects(*images, crowd=(), area=None) -> Objects:
+def objects(*images, crowd=(), area=None) -> DetectionDataset:
     """Boxes of each image, all of one class unless a box is (box, class)."""
     instances = []
     for boxes in images:
@@ -32,7 +37,7 @@ def objects(*images, crowd=(), area=None) -> Objects:
                 tuple(rectangle(*map(int, b)) for b in array),
             )
         )
-    return Objects(
+    return DetectionDataset(
         name="made",
         names=[f"{i}.png" for i in range(len(images))],
         sizes=np.full((len(images), 2), SIDE, np.int64),
@@ -48,10 +53,10 @@ def rectangle(left, top, right, bottom):
     return run_lengths(mask)
 
 
-def found(*claims) -> Found:
+def found(*claims) -> Detections:
     """(box, score) or (box, score, class) of each detection."""
     boxes = np.array([c[0] for c in claims], np.float32).reshape(-1, 4)
-    return Found(
+    return Detections(
         boxes,
         np.array([c[2] if len(c) > 2 else 0 for c in claims], np.int64),
         np.array([c[1] for c in claims], np.float32),

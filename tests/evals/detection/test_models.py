@@ -16,7 +16,7 @@ from selfsight.errors import UserError
 from selfsight.evals.detection.layers import Full, Pool, Sampler, first
 from selfsight.evals.detection.models import Detector, strides
 from selfsight.nn.batch_norm import BatchNorm
-from tests.evals.detection.toy import TINY
+from tests.evals.detection.generated_data import TINY
 
 SIZES = [(64, 64), (64, 48)]
 C4 = replace(TINY, neck="c4", anchors=(8, 16, 32), boxes_sampled=16)

@@ -32,7 +32,7 @@ class Instances(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Objects:
+class DetectionDataset:
     """A set of images with their objects; `read` gives the bytes of an image's file."""
 
     name: str
@@ -71,7 +71,7 @@ def some(boxes: Float[np.ndarray, "m 4"]) -> Bool[np.ndarray, " m"]:
     return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
 
 
-def subset(objects: Objects, keep: Sequence[int]) -> Objects:
+def subset(objects: DetectionDataset, keep: Sequence[int]) -> DetectionDataset:
     """Some of the images, under new numbers."""
     kept, read = [int(i) for i in keep], objects.read
     return replace(
@@ -83,7 +83,7 @@ def subset(objects: Objects, keep: Sequence[int]) -> Objects:
     )
 
 
-def to_learn_from(objects: Objects) -> Objects:
+def to_learn_from(objects: DetectionDataset) -> DetectionDataset:
     """Without crowds, and without the images that then hold nothing, as in detectron2."""
     alone = [found.only(~found.crowd) for found in objects.instances]
     keep = [i for i, found in enumerate(alone) if len(found.boxes)]
@@ -100,7 +100,9 @@ def to_learn_from(objects: Objects) -> Objects:
     )
 
 
-def with_classes(objects: Objects, class_names: tuple[str, ...], of: str) -> Objects:
+def with_classes(
+    objects: DetectionDataset, class_names: tuple[str, ...], of: str
+) -> DetectionDataset:
     """The same objects, their classes numbered as in another set."""
     for name in objects.class_names:
         if name not in class_names:
@@ -113,7 +115,7 @@ def with_classes(objects: Objects, class_names: tuple[str, ...], of: str) -> Obj
     return replace(objects, instances=renumbered, class_names=class_names)
 
 
-def joined(parts: Sequence[Objects]) -> Objects:
+def joined(parts: Sequence[DetectionDataset]) -> DetectionDataset:
     """Several sets as one, in their order, as trainval of VOC 2007 and 2012."""
     names = tuple(dict.fromkeys(name for part in parts for name in part.class_names))
     same = [with_classes(part, names, "the others") for part in parts]
@@ -123,7 +125,7 @@ def joined(parts: Sequence[Objects]) -> Objects:
         part = int(np.searchsorted(starts, i, side="right")) - 1
         return same[part].read(i - int(starts[part]))
 
-    return Objects(
+    return DetectionDataset(
         name=" + ".join(part.name for part in same),
         names=[name for part in same for name in part.names],
         sizes=np.concatenate([part.sizes for part in same]),

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 
 from selfsight.errors import UserError, nearest
-from selfsight.evals.detection.annotations import Instances, Objects, clipped, none_found, some
-from selfsight.evals.detection.folder_or_tar import Files
+from selfsight.evals.detection.annotation_files import Files
+from selfsight.evals.detection.annotations import (
+    DetectionDataset,
+    Instances,
+    clipped,
+    none_found,
+    some,
+)
 
 FOLDER, PREFIX, SUFFIX = "annotations", "instances_", ".json"
 
@@ -21,7 +27,7 @@ def splits(files: Files) -> list[str]:
     return [n.removeprefix(PREFIX).removesuffix(SUFFIX) for n in fitting]
 
 
-def read_coco(files: Files, split: str) -> Objects:
+def read_coco(files: Files, split: str) -> DetectionDataset:
     """The objects of a split; "train" also finds train2017."""
     known = splits(files)
     dated = [s for s in known if s.startswith(split) and s[len(split) :].isdecimal()]
@@ -36,7 +42,7 @@ def read_coco(files: Files, split: str) -> Objects:
     return read_json(files, path, folders=("", fitting[0], "images", f"images/{fitting[0]}"))
 
 
-def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> Objects:
+def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> DetectionDataset:
     """The objects of one JSON file; images are looked for in the folders, in this order."""
     name = f"{files.name}/{path}"
     try:
@@ -73,7 +79,7 @@ def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> Objects:
     if not images:
         raise UserError(f"{name} names no image. Give a split that has some.")
     note = f"{dropped} boxes of {name} have no area within their image: left out."
-    return Objects(
+    return DetectionDataset(
         name=name,
         names=[str(image["file_name"]) for image in images],
         sizes=np.array(sizes, np.int64),

@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from selfsight.evals.detection.annotations import Objects, compressed, pycocotools
+from selfsight.evals.detection.annotations import DetectionDataset, compressed, pycocotools
 
 Kind = Literal["box", "mask"]
 SMALL, LARGE, LARGEST = 32.0**2, 96.0**2, 1e10  # COCO's areas, in pixels of the image
 RANGES = {"all": (0.0, LARGEST), "s": (0.0, SMALL), "m": (SMALL, LARGE), "l": (LARGE, LARGEST)}
 
 
-class Found(NamedTuple):
+class Detections(NamedTuple):
     """What a detector found in one image, in the image's own pixels."""
 
     boxes: Float32[np.ndarray, "m 4"]  # left, top, right, bottom
@@ -28,8 +28,8 @@ class Found(NamedTuple):
 
 
 def average_precision(
-    objects: Objects,
-    found: Sequence[Found],
+    objects: DetectionDataset,
+    found: Sequence[Detections],
     *,
     kind: Kind = "box",
     recall_points: int = 101,
@@ -71,7 +71,7 @@ def average_precision(
     return {f"{kind}_{name}": value for name, value in values.items() if value is not None}
 
 
-def _index(objects: Objects, annotations: list[dict[str, Any]]) -> Any:
+def _index(objects: DetectionDataset, annotations: list[dict[str, Any]]) -> Any:
     """pycocotools' view of images, classes and annotations."""
     coco = pycocotools("coco").COCO()
     coco.dataset = {
@@ -85,7 +85,7 @@ def _index(objects: Objects, annotations: list[dict[str, Any]]) -> Any:
     return coco
 
 
-def _truth(objects: Objects, kind: Kind) -> list[dict[str, Any]]:
+def _truth(objects: DetectionDataset, kind: Kind) -> list[dict[str, Any]]:
     rows = []
     for image, there in enumerate(objects.instances):
         height, width = objects.sizes[image].tolist()
@@ -101,7 +101,7 @@ def _truth(objects: Objects, kind: Kind) -> list[dict[str, Any]]:
     return rows
 
 
-def _claims(found: Sequence[Found], kind: Kind) -> list[dict[str, Any]]:
+def _claims(found: Sequence[Detections], kind: Kind) -> list[dict[str, Any]]:
     rows = []
     for image, claims in enumerate(found):
         for i, box in enumerate(claims.boxes):
@@ -142,7 +142,7 @@ def pasted(
 
 def as_found(
     detections: dict[str, Tensor], size: tuple[int, int], scaled: tuple[int, int]
-) -> Found:
+) -> Detections:
     """A detector's answer for an image that was shown at another size."""
     ratio = torch.tensor([size[1] / scaled[1], size[0] / scaled[0]] * 2)
     boxes = detections["boxes"].float() * ratio.to(detections["boxes"].device)
@@ -151,7 +151,7 @@ def as_found(
         inside = pasted(detections["masks"].float(), boxes, *size) >= 0.5
         layers = np.asfortranarray(inside.permute(1, 2, 0).byte().cpu().numpy())
         masks = tuple(pycocotools("mask").encode(layers)) if len(boxes) else ()
-    return Found(
+    return Detections(
         boxes.cpu().numpy(),
         detections["labels"].cpu().numpy() - 1,
         detections["scores"].float().cpu().numpy(),

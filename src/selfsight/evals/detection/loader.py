@@ -19,8 +19,8 @@ from selfsight import dist, rng
 from selfsight.data.decode import UnreadableError, decode, header
 from selfsight.data.decode_threads import num_workers
 from selfsight.errors import UserError
-from selfsight.evals.detection.annotations import Objects, rasterized
-from selfsight.evals.detection.settings import Setting
+from selfsight.evals.detection.annotations import DetectionDataset, rasterized
+from selfsight.evals.detection.detector_settings import DetectorSettings
 
 DIVISOR = 32  # sides of a batch: the coarsest map of a pyramid divides them
 KEPT = 4 << 30  # bytes of decoded images and masks that stay on the device
@@ -66,7 +66,13 @@ class Images:
     """Decoded images and masks of a set; if they fit, they are decoded once and stay."""
 
     def __init__(
-        self, objects: Objects, *, store_size: int, channels: int, masks: bool, device: torch.device
+        self,
+        objects: DetectionDataset,
+        *,
+        store_size: int,
+        channels: int,
+        masks: bool,
+        device: torch.device,
     ) -> None:
         self.objects, self.store_size, self.channels = objects, store_size, channels
         self.masks, self.device = masks, device
@@ -127,7 +133,9 @@ class Plan(NamedTuple):
     padded: Size
 
 
-def training_plan(objects: Objects, setting: Setting, step: int, seed: int) -> Plan:
+def training_plan(
+    objects: DetectionDataset, setting: DetectorSettings, step: int, seed: int
+) -> Plan:
     """This process's share of a step; every process knows the sizes of all."""
     total = setting.batch_size
     position = step * total + torch.arange(total)
@@ -146,7 +154,7 @@ def training_plan(objects: Objects, setting: Setting, step: int, seed: int) -> P
     )
 
 
-def scoring_plans(objects: Objects, setting: Setting) -> list[Plan]:
+def scoring_plans(objects: DetectionDataset, setting: DetectorSettings) -> list[Plan]:
     """The whole set in batches; this process's are every so-many-th."""
     plans = []
     for position in torch.arange(len(objects)).split(setting.batch_size):
@@ -158,7 +166,7 @@ def scoring_plans(objects: Objects, setting: Setting) -> list[Plan]:
 
 
 def batches(
-    images: Images, plans: Iterable[Plan], setting: Setting
+    images: Images, plans: Iterable[Plan], setting: DetectorSettings
 ) -> Generator[Batch, None, None]:
     """The planned batches in order; a few are decoded ahead."""
     waiting: deque[tuple[Plan, list[Future[Loaded]]]] = deque()
@@ -174,12 +182,14 @@ def batches(
         pool.shutdown(cancel_futures=True)
 
 
-def _next(waiting: deque[Any], images: Images, setting: Setting) -> Batch:
+def _next(waiting: deque[Any], images: Images, setting: DetectorSettings) -> Batch:
     plan, loaded = waiting.popleft()
     return assembled(images, plan, [future.result() for future in loaded], setting)
 
 
-def assembled(images: Images, plan: Plan, loaded: Sequence[Loaded], setting: Setting) -> Batch:
+def assembled(
+    images: Images, plan: Plan, loaded: Sequence[Loaded], setting: DetectorSettings
+) -> Batch:
     """Images and objects at their sizes, normalized and padded."""
     device = images.device
     mean, std = (
@@ -196,12 +206,14 @@ def assembled(images: Images, plan: Plan, loaded: Sequence[Loaded], setting: Set
     return Batch(pixels, plan.sizes, targets, plan.position)
 
 
-def _size(objects: Objects, i: int) -> Size:
+def _size(objects: DetectionDataset, i: int) -> Size:
     height, width = objects.sizes[i].tolist()
     return height, width
 
 
-def _target(objects: Objects, i: int, masks: Tensor | None, size: Size, flip: bool) -> Target:
+def _target(
+    objects: DetectionDataset, i: int, masks: Tensor | None, size: Size, flip: bool
+) -> Target:
     found = objects.instances[i]
     scale = np.array([size[1], size[0]] * 2) / objects.sizes[i][[1, 0, 1, 0]]
     boxes = torch.from_numpy(found.boxes * scale).float()

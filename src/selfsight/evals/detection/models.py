@@ -27,9 +27,9 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from selfsight import rng
 from selfsight.backbones.resnet import ResNet
 from selfsight.errors import UserError
+from selfsight.evals.detection.detector_settings import DetectorSettings
 from selfsight.evals.detection.layers import Full, Pool, Res5Heads, Sampler, share
 from selfsight.evals.detection.loader import Size, Target
-from selfsight.evals.detection.settings import Setting
 from selfsight.nn.batch_norm import BatchNorm, convert
 
 C4_POOL, BOX_POOL, MASK_POOL = 14, 7, 14  # cells on a side
@@ -44,7 +44,7 @@ class Detector(nn.Module):
     heads: Any
 
     def __init__(
-        self, backbone: nn.Module, num_classes: int, setting: Setting, *, seed: int = 0
+        self, backbone: nn.Module, num_classes: int, setting: DetectorSettings, *, seed: int = 0
     ) -> None:
         super().__init__()
         network = checked(backbone, setting)
@@ -94,7 +94,7 @@ class Detector(nn.Module):
         return found, losses | more
 
 
-def checked(backbone: nn.Module, setting: Setting) -> ResNet:
+def checked(backbone: nn.Module, setting: DetectorSettings) -> ResNet:
     """A copy of the backbone with norms over all processes, if a detector can be built on it."""
     if not isinstance(backbone, ResNet):
         raise UserError(
@@ -143,7 +143,7 @@ class Stages(nn.Module):
 
 
 def _c4(
-    network: ResNet, num_classes: int, setting: Setting
+    network: ResNet, num_classes: int, setting: DetectorSettings
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Trunk, proposals and heads on the map after res4."""
     stride = strides(network)[2]
@@ -163,7 +163,7 @@ def _c4(
 
 
 def _fpn(
-    network: ResNet, num_classes: int, setting: Setting
+    network: ResNet, num_classes: int, setting: DetectorSettings
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Trunk, proposals and heads on a pyramid of five levels."""
     steps, dim, width = strides(network), setting.fpn_dim, network.dim
@@ -189,7 +189,7 @@ def _fpn(
     return Stages(network, pyramid), _rpn(dim, tuple((s,) for s in sides), setting), heads
 
 
-def _matching(setting: Setting) -> dict[str, object]:
+def _matching(setting: DetectorSettings) -> dict[str, object]:
     """Which regions count as objects, and which detections are kept; detectron2's defaults."""
     return {
         "fg_iou_thresh": 0.5,
@@ -203,7 +203,7 @@ def _matching(setting: Setting) -> dict[str, object]:
     }
 
 
-def _rpn(dim: int, sides: tuple[tuple[int, ...], ...], setting: Setting) -> nn.Module:
+def _rpn(dim: int, sides: tuple[tuple[int, ...], ...], setting: DetectorSettings) -> nn.Module:
     anchors = AnchorGenerator(sides, (RATIOS,) * len(sides))
     head = RPNHead(dim, len(RATIOS) * len(sides[0]))
     head.cls_logits, head.bbox_pred = Full(head.cls_logits), Full(head.bbox_pred)

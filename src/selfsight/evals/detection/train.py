@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from selfsight import dist
 from selfsight.errors import DivergedError, UserError
+from selfsight.evals.detection.detector_settings import DetectorSettings
 from selfsight.evals.detection.loader import Batch, Images, batches, training_plan
-from selfsight.evals.detection.settings import Setting
 from selfsight.nn.batch_norm import BatchNorm
 from selfsight.progress import shown
 
 LOOK_EVERY = 50  # iterations between two looks at the loss, which make the host wait
 
 
-def optimizer_of(detector: Any, setting: Setting) -> torch.optim.SGD:
+def optimizer_of(detector: Any, setting: DetectorSettings) -> torch.optim.SGD:
     """SGD with a group for each rate and decay."""
     norms = {id(p) for m in detector.modules() if isinstance(m, BatchNorm) for p in m.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -37,7 +37,7 @@ def optimizer_of(detector: Any, setting: Setting) -> torch.optim.SGD:
 def fit(
     detector: Any,
     images: Images,
-    setting: Setting,
+    setting: DetectorSettings,
     *,
     seed: int,
     autocast: torch.dtype | None = None,

@@ -13,13 +13,18 @@ from PIL import Image
 
 from selfsight.data.decode import UnreadableError, header
 from selfsight.errors import UserError
-from selfsight.evals.detection.annotations import Instances, Objects, none_found, run_lengths
+from selfsight.evals.detection.annotations import (
+    DetectionDataset,
+    Instances,
+    none_found,
+    run_lengths,
+)
 
 Classes = Literal["one", "label"]
 ANIMAL, BACKGROUND, BORDER = 1, 2, 3
 
 
-def read_trimaps(paths: Sequence[Path], *, classes: Classes = "one") -> Objects:
+def read_trimaps(paths: Sequence[Path], *, classes: Classes = "one") -> DetectionDataset:
     """One object an image, animal and border; its box is that of the mask.
 
     Its class is "animal", or with classes="label" what the column `label` says.
@@ -45,7 +50,7 @@ def read_trimaps(paths: Sequence[Path], *, classes: Classes = "one") -> Objects:
         _check(mask, told.height, told.width, f"Row {row} of {name}")
         sizes.append((told.height, told.width))
         instances.append(_instance(mask != BACKGROUND, label))
-    return Objects(
+    return DetectionDataset(
         name=name,
         names=[f"row {row}" for row in range(len(table))],
         sizes=np.array(sizes, np.int64),

@@ -7,8 +7,8 @@ import numpy as np
 
 from selfsight.data.source import numbered
 from selfsight.errors import UserError, nearest
-from selfsight.evals.detection.annotations import Instances, Objects, clipped, some
-from selfsight.evals.detection.folder_or_tar import Files
+from selfsight.evals.detection.annotation_files import Files
+from selfsight.evals.detection.annotations import DetectionDataset, Instances, clipped, some
 
 LISTS = "ImageSets/Main"
 
@@ -19,7 +19,7 @@ def splits(files: Files) -> list[str]:
     return [name for name in names if "_" not in name]
 
 
-def read_voc(files: Files, split: str) -> Objects:
+def read_voc(files: Files, split: str) -> DetectionDataset:
     """The objects of a list; difficult ones are learned from but not counted."""
     known = splits(files)
     if split not in known:
@@ -54,7 +54,7 @@ def read_voc(files: Files, split: str) -> Objects:
         instances.append(there.only(keep))
         at, dropped = at + len(found), dropped + int((~keep).sum())
     note = f"{dropped} boxes of {files.name} have no area within their image: left out."
-    return Objects(
+    return DetectionDataset(
         name=f"{files.name} {split}",
         names=[f"{stem}.jpg" for stem in stems],
         sizes=sizes,

@@ -5,12 +5,12 @@ import io
 import numpy as np
 from PIL import Image
 
-from selfsight.evals.detection.annotations import Instances, Objects, run_lengths
-from selfsight.evals.detection.settings import Setting
+from selfsight.evals.detection.annotations import DetectionDataset, Instances, run_lengths
+from selfsight.evals.detection.detector_settings import DetectorSettings
 
 COLORS = {"red": (230, 40, 40), "green": (40, 210, 60)}
 
-TINY = Setting(
+TINY = DetectorSettings(
     neck="fpn",
     new_norm=True,
     fpn_dim=32,
@@ -68,11 +68,11 @@ def instances(things, side=64, *, masks=True, crowd=()) -> Instances:
     )
 
 
-def rectangles(n=16, *, seed=0, masks=True) -> Objects:
+def rectangles(n=16, *, seed=0, masks=True) -> DetectionDataset:
     rng = np.random.default_rng(seed)
     made = [image(rng) for _ in range(n)]
     files = [png(pixels) for pixels, _ in made]
-    return Objects(
+    return DetectionDataset(
         name="rectangles",
         names=[f"{i}.png" for i in range(n)],
         sizes=np.full((n, 2), 64, np.int64),

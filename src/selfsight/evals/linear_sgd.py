@@ -19,8 +19,8 @@ from selfsight import rng
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.knn import accuracy
-from selfsight.evals.labeled_data import Labeled
-from selfsight.evals.linear import best, held_out, refuse_unscored, standardized
+from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select_best, standardize
 from selfsight.optim import cosine
 from selfsight.progress import shown
 
@@ -61,7 +61,7 @@ def sgd_sweep(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class SGDGrid:
     """What is tried, and for how long."""
 
     rates: tuple[float, ...] = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
@@ -77,15 +77,15 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Swept:
+class LinearSGDProbe:
     """Share of images that the linear classifier of the best rate and decay gets right."""
 
-    data: Labeled
-    grid: Grid = Grid()
+    data: LabeledData
+    grid: SGDGrid = SGDGrid()
     seed: int = 0
 
     def __post_init__(self) -> None:
-        refuse_unscored(self.data)
+        check_has_test_images(self.data)
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         """The evaluator's numbers for a backbone."""
@@ -94,17 +94,17 @@ class Swept:
     def score(self, train: Features, test: Features | None) -> dict[str, float]:
         """Accuracy on the test set, and the setting that the held-out tenth chose."""
         assert test is not None and train.y is not None and test.y is not None
-        x, y = standardized(train.h, train.h), train.y
+        x, y = standardize(train.h, train.h), train.y
         grid = list(product(self.grid.rates, self.grid.weight_decays))
-        part = held_out(y, seed=self.seed)
+        part = hold_out_tenth(y, seed=self.seed)
         if part is None:
             raise UserError("Every class has a single image, so that none can choose the rate.")
         tried = self._trained(x[part.train], y[part.train], grid)
         logits = torch.einsum("nd,sdk->snk", x[part.test], tried)
-        choice = best(logits, y[part.test])
+        choice = select_best(logits, y[part.test])
         rate, decay = grid[choice.winner]
         final = self._trained(x, y, [(rate, decay)])[0]
-        guesses = (standardized(test.h, train.h) @ final).argmax(dim=1)
+        guesses = (standardize(test.h, train.h) @ final).argmax(dim=1)
         return {
             "accuracy": accuracy(guesses, test.y),
             "held_out_accuracy": choice.accuracy,

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from selfsight.data import Images
-from selfsight.evals.labeled_data import Labeled
+from selfsight.evals.labeled_data import LabeledData
 from selfsight.views import EvalView, View
 
 SPEC = EvalView(size=8, resize=8, mean=(0.5,), std=(0.25,))
@@ -41,9 +41,9 @@ def bright(n=60, *, classes=3, channels=3, side=8, seed=0, labeled=True, names=N
     )
 
 
-def labeled(train, **settings) -> Labeled:
+def labeled(train, **settings) -> LabeledData:
     """Labeled images with the small evaluation view."""
-    return Labeled(train=train, **{"spec": SPEC, **settings})
+    return LabeledData(train=train, **{"spec": SPEC, **settings})
 
 
 class Means(nn.Module):

@@ -12,7 +12,7 @@ MOST_MAGNITUDE = 10.0  # timm's scale of RandAugment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strong:
+class Regularization:
     """The regularization of DeiT (arXiv:2012.12877); all of it off by default."""
 
     rand_augment: float | None = None  # magnitude, from 0 to 10; None: off
@@ -44,7 +44,7 @@ class Strong:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class ClassifierSettings:
     """A head, and maybe the backbone under it, on random crops with flips."""
 
     source: str  # who published these settings, and what of them is ours
@@ -57,7 +57,7 @@ class Training:
     scale: tuple[float, float] = (0.08, 1.0)
     interpolation: Interpolation = "bilinear"
     head_std: float = 0.01
-    strong: Strong = Strong()
+    strong: Regularization = Regularization()
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from selfsight.errors import UserError
 from selfsight.evals.detection import coco_annotations, voc_annotations
-from selfsight.evals.detection.annotations import Objects, joined
-from selfsight.evals.detection.folder_or_tar import open_files
+from selfsight.evals.detection.annotation_files import open_files
+from selfsight.evals.detection.annotations import DetectionDataset, joined
 from selfsight.evals.detection.trimap_annotations import Classes, read_trimaps
 
 
-def open_objects(
+def load_detection_dataset(
     path: str | Path | Sequence[str | Path], split: str = "train", *, classes: Classes = "one"
-) -> Objects:
+) -> DetectionDataset:
     """The images of a split and their objects; several paths become one set.
 
     A folder or .tar with annotations/instances_SPLIT.json (COCO), a .json of that kind, a folder
@@ -21,7 +21,7 @@ def open_objects(
     which have no splits.
     """
     if not isinstance(path, str | Path):
-        return joined([open_objects(part, split, classes=classes) for part in path])
+        return joined([load_detection_dataset(part, split, classes=classes) for part in path])
     text = str(path)
     if text.endswith(".parquet"):
         fitting = [Path(p) for p in sorted(glob.glob(text))]

@@ -5,23 +5,23 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from selfsight.errors import UserError
-from selfsight.evals.linear import Linear, logistic_regression, standardized
-from selfsight.evals.linear_sweep import Grid, Swept, sgd_sweep
-from tests.evals.small import Means, bright, labeled
+from selfsight.evals.linear import LinearProbe, logistic_regression, standardize
+from selfsight.evals.linear_sgd import LinearSGDProbe, SGDGrid, sgd_sweep
+from tests.evals.small_networks import Means, bright, labeled
 from tests.evals.test_knn import clouds
 from tests.evals.test_linear import as_features
 
-SMALL = Grid(epochs=20, batch_size=64, rates=(1e-3, 1e-1), weight_decays=(0.0, 1e-2))
+SMALL = SGDGrid(epochs=20, batch_size=64, rates=(1e-3, 1e-1), weight_decays=(0.0, 1e-2))
 
 
 def swept(classes=5, **settings):
     data = labeled(bright(classes=classes), test=bright(classes=classes))
-    return Swept(data=data, grid=replace(SMALL, **settings))
+    return LinearSGDProbe(data=data, grid=replace(SMALL, **settings))
 
 
 def test_all_settings_at_once_are_each_alone():
     h, y = clouds(100, classes=4)
-    x = standardized(h.double(), h.double())
+    x = standardize(h.double(), h.double())
     grid = [(0.1, 0.0), (0.1, 1e-2), (1e-3, 1e-3)]
     settings = dict(num_classes=4, epochs=3, batch_size=32)
     together = sgd_sweep(x, y, grid, **settings)
@@ -31,7 +31,7 @@ def test_all_settings_at_once_are_each_alone():
 
 def test_a_setting_is_torchs_sgd():
     h, y = clouds(64, classes=3)
-    x = standardized(h.double(), h.double())
+    x = standardize(h.double(), h.double())
     found = sgd_sweep(x, y, [(0.05, 1e-2)], num_classes=3, epochs=5, batch_size=64)[0]
     weights = torch.zeros(9, 3, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.SGD([weights], lr=0.05, momentum=0.9)
@@ -48,7 +48,7 @@ def test_a_setting_is_torchs_sgd():
 
 def test_many_steps_approach_what_the_solver_finds():
     h, y = clouds(300, classes=4)
-    x = standardized(h.double(), h.double())
+    x = standardize(h.double(), h.double())
     found = sgd_sweep(x, y, [(0.1, 1e-2)], num_classes=4, epochs=600, batch_size=300)
     solved = logistic_regression(x, y, weight_decays=(1e-2,), num_classes=4, tolerance=1e-8)
     torch.testing.assert_close(found[:, :-1], solved[:, :-1], rtol=0, atol=2e-3)
@@ -86,8 +86,8 @@ def test_shuffled_labels_give_chance():
 
 def test_evaluator_on_images_agrees_with_the_solved_probe():
     data = labeled(bright(60), test=bright(30, seed=1))
-    assert Swept(data=data, grid=SMALL)(Means())["accuracy"] == 1.0
-    assert Linear(data=data)(Means())["accuracy"] == 1.0
+    assert LinearSGDProbe(data=data, grid=SMALL)(Means())["accuracy"] == 1.0
+    assert LinearProbe(data=data)(Means())["accuracy"] == 1.0
 
 
 def test_settings_without_meaning_are_refused():
@@ -96,4 +96,4 @@ def test_settings_without_meaning_are_refused():
     with pytest.raises(UserError, match="1 or more"):
         swept(epochs=0)
     with pytest.raises(UserError, match="test set"):
-        Swept(data=labeled(bright()))
+        LinearSGDProbe(data=labeled(bright()))

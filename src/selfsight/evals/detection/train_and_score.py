@@ -11,22 +11,27 @@ from torch import nn
 
 from selfsight import dist
 from selfsight.errors import UserError
-from selfsight.evals.detection.annotations import Objects, pycocotools, to_learn_from, with_classes
-from selfsight.evals.detection.coco_ap import Found, Kind, as_found, average_precision
+from selfsight.evals.detection.annotations import (
+    DetectionDataset,
+    pycocotools,
+    to_learn_from,
+    with_classes,
+)
+from selfsight.evals.detection.coco_ap import Detections, Kind, as_found, average_precision
+from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings
 from selfsight.evals.detection.loader import Images, batches, scoring_plans
-from selfsight.evals.detection.settings import PUBLISHED, Setting
 from selfsight.evals.detection.train import fit
-from selfsight.evals.features import device_of
+from selfsight.evals.features import module_device
 from selfsight.progress import shown
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Detection:
+class DetectionEvaluator:
     """Average precision of a detector that starts from the backbone and is trained as a whole."""
 
-    train: Objects
-    test: Objects
-    setting: Setting = PUBLISHED["small_fpn"]
+    train: DetectionDataset
+    test: DetectionDataset
+    setting: DetectorSettings = PUBLISHED["small_fpn"]
     seed: int = 0
     device: torch.device | None = None  # None: where the backbone is
     autocast: torch.dtype | None = torch.bfloat16  # on a GPU; a CPU computes in float32
@@ -75,7 +80,7 @@ class Detection:
         }
 
     def _trial(self, backbone: nn.Module, seed: int) -> dict[str, float]:
-        setting, device = self.setting, self.device or device_of(backbone)
+        setting, device = self.setting, self.device or module_device(backbone)
         autocast = self.autocast if device.type == "cuda" else None
         train = to_learn_from(self.train)
         test = with_classes(self.test, self.train.class_names, self.train.name)
@@ -106,7 +111,7 @@ class Detection:
         return numbers
 
     def _images(
-        self, objects: Objects, store_size: int, masks: bool, device: torch.device
+        self, objects: DetectionDataset, store_size: int, masks: bool, device: torch.device
     ) -> Images:
         channels = len(self.setting.mean)
         return Images(objects, store_size=store_size, channels=channels, masks=masks, device=device)
@@ -114,11 +119,11 @@ class Detection:
     @torch.no_grad()
     def detect(
         self, detector: Any, images: Images, autocast: torch.dtype | None = None
-    ) -> list[Found]:
+    ) -> list[Detections]:
         """What the detector finds in every image, the same on every process."""
         detector.eval()
         plans = scoring_plans(images.objects, self.setting)
-        mine: dict[int, Found] = {}
+        mine: dict[int, Detections] = {}
         title = "detector, test images" if self.progress else None
         for batch in shown(batches(images, plans, self.setting), title, len(plans)):
             x = batch.pixels.contiguous(memory_format=torch.channels_last)
@@ -138,7 +143,7 @@ class Detection:
 
 
 def compare(
-    evaluation: Detection, backbones: Mapping[str, nn.Module]
+    evaluation: DetectionEvaluator, backbones: Mapping[str, nn.Module]
 ) -> list[dict[str, str | float]]:
     """One row for each backbone, all trained and scored alike: pretrained, supervised, random."""
     if not backbones:
@@ -148,7 +153,7 @@ def compare(
     return [{"backbone": name} | evaluation(backbone) for name, backbone in backbones.items()]
 
 
-def _checked(backbone: nn.Module, setting: Setting) -> None:
+def _checked(backbone: nn.Module, setting: DetectorSettings) -> None:
     # torchvision's detection brings torch's compiler with it: seconds that no other command pays.
     from selfsight.evals.detection.models import checked
 

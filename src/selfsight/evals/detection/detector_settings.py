@@ -15,7 +15,7 @@ COCO_SIDES = tuple(range(640, 801, 32))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class DetectorSettings:
     """Network, schedule and scoring. Defaults: R50-C4 of MoCo on VOC (its detection configs)."""
 
     neck: Neck = "c4"
@@ -88,7 +88,7 @@ class Setting:
         )
 
 
-def shortened(setting: Setting, iterations: int) -> Setting:
+def shortened(setting: DetectorSettings, iterations: int) -> DetectorSettings:
     """The same schedule over fewer or more iterations: milestones and warm-up keep their shares."""
     share = iterations / setting.iterations
     return replace(
@@ -102,8 +102,8 @@ def shortened(setting: Setting, iterations: int) -> Setting:
 
 # MoCo (He et al. 2019, arXiv:1911.05722, and its detection configs). The mean of five trials is
 # published; VOC 2007 averages precision at 11 recalls, as detectron2's evaluator does for it.
-VOC_C4 = Setting(recall_points=11, trials=5)
-COCO_C4_1X = Setting(
+VOC_C4 = DetectorSettings(recall_points=11, trials=5)
+COCO_C4_1X = DetectorSettings(
     masks=True,
     iterations=90_000,
     milestones=(60_000, 80_000),
@@ -128,7 +128,7 @@ SMALL_FPN = replace(
     precise_bn=50,
 )
 
-PUBLISHED: dict[str, Setting] = {
+PUBLISHED: dict[str, DetectorSettings] = {
     "voc_c4": VOC_C4,
     # MSBReg on VOC: MoCo's setting.
     "msbreg_voc": VOC_C4,

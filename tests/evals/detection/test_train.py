@@ -10,7 +10,13 @@ import torch
 from selfsight import dist
 from selfsight.backbones import BackboneConfig
 from selfsight.errors import DivergedError, UserError
-from selfsight.evals.detection import PUBLISHED, Detection, Setting, compare, shortened
+from selfsight.evals.detection import (
+    PUBLISHED,
+    DetectionEvaluator,
+    DetectorSettings,
+    compare,
+    shortened,
+)
 from selfsight.evals.detection.annotations import none_found
 from selfsight.evals.detection.loader import (
     Images,
@@ -29,7 +35,7 @@ from selfsight.evals.detection.train import (
     optimizer_of,
 )
 from selfsight.nn.batch_norm import BatchNorm
-from tests.evals.detection.toy import TINY, rectangles
+from tests.evals.detection.generated_data import TINY, rectangles
 
 
 def backbone(seed=0):
@@ -147,7 +153,7 @@ def test_two_processes_train_as_one_does(two_processes, neck):
 
 def detected():
     objects = rectangles(10)
-    evaluation = Detection(train=objects, test=objects, setting=TINY)
+    evaluation = DetectionEvaluator(train=objects, test=objects, setting=TINY)
     detector = Detector(backbone(), 2, TINY)
     return evaluation.detect(detector, loaded(objects, TINY, masks=False))
 
@@ -207,7 +213,9 @@ def test_a_run_that_diverges_says_so():
 def test_images_without_objects_are_not_learned_from_but_are_scored():
     objects = rectangles(6)
     emptied = replace(objects, instances=[none_found(masks=True), *objects.instances[1:]])
-    evaluation = Detection(train=emptied, test=emptied, setting=replace(TINY, iterations=2))
+    evaluation = DetectionEvaluator(
+        train=emptied, test=emptied, setting=replace(TINY, iterations=2)
+    )
     assert evaluation.notes == ("1 of 6 images of rectangles hold no object: not learned.",)
     numbers = evaluation(backbone())
     assert {"box_AP", "box_AP50", "box_AP75", "train_loss"} <= set(numbers)
@@ -216,7 +224,7 @@ def test_images_without_objects_are_not_learned_from_but_are_scored():
 def test_the_same_seed_gives_the_same_numbers_and_trials_their_mean():
     objects = rectangles(3)
     short = replace(TINY, iterations=1, precise_bn=0, batch_size=2)
-    once = Detection(train=objects, test=objects, setting=short)
+    once = DetectionEvaluator(train=objects, test=objects, setting=short)
     a, b = once(backbone()), replace(once, seed=1)(backbone())
     both = replace(once, setting=replace(once.setting, trials=2))(backbone())
     assert both["train_loss"] == pytest.approx((a["train_loss"] + b["train_loss"]) / 2)
@@ -226,7 +234,7 @@ def test_the_same_seed_gives_the_same_numbers_and_trials_their_mean():
 def test_backbones_are_compared_in_rows():
     objects = rectangles(4)
     short = replace(TINY, iterations=1, precise_bn=0, batch_size=2)
-    evaluation = Detection(train=objects, test=objects, setting=short)
+    evaluation = DetectionEvaluator(train=objects, test=objects, setting=short)
     rows = compare(
         evaluation, {"one": backbone(0), "another": backbone(1), "one again": backbone(0)}
     )
@@ -248,16 +256,16 @@ def test_a_missing_pycocotools_is_missed_before_training(monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools.cocoeval", None)
     objects = rectangles(2)
     with pytest.raises(UserError, match=r"pip install 'selfsight\[detection\]'"):
-        Detection(train=objects, test=objects)(backbone())
+        DetectionEvaluator(train=objects, test=objects)(backbone())
 
 
 def test_sets_with_nothing_to_find_get_a_sentence():
     objects = rectangles(2)
     empty = replace(objects, instances=[none_found(masks=True)] * 2)
     with pytest.raises(UserError, match="nothing to be found"):
-        Detection(train=objects, test=empty, setting=TINY)
+        DetectionEvaluator(train=objects, test=empty, setting=TINY)
     with pytest.raises(UserError, match="holds an object to learn from"):
-        Detection(train=empty, test=objects, setting=TINY)(backbone())
+        DetectionEvaluator(train=empty, test=objects, setting=TINY)(backbone())
 
 
 @pytest.mark.parametrize(
@@ -309,13 +317,13 @@ def test_simo_trains_for_twelve_epochs_and_falls_after_seven_and_eleven():
 
 
 def test_a_shorter_schedule_keeps_its_shares():
-    short = shortened(Setting(), 240)
+    short = shortened(DetectorSettings(), 240)
     assert (short.iterations, short.milestones, short.warmup) == (240, (180, 220), 1)
 
 
 def test_settings_of_a_result_say_what_was_trained_on():
     objects = rectangles(2)
-    told = Detection(train=objects, test=objects, setting=TINY, seed=5).settings()
+    told = DetectionEvaluator(train=objects, test=objects, setting=TINY, seed=5).settings()
     assert told["train_images"] == 2 and told["seed"] == 5 and told["neck"] == "fpn"
 
 
@@ -323,9 +331,9 @@ def test_settings_of_a_result_say_what_was_trained_on():
 def test_thirty_iterations_find_colored_rectangles():
     train, test = rectangles(64), rectangles(16, seed=1)
     setting = replace(TINY, masks=True, iterations=30, lr=0.02, precise_bn=8)
-    learned = Detection(train=train, test=test, setting=setting)(backbone())
+    learned = DetectionEvaluator(train=train, test=test, setting=setting)(backbone())
     still = replace(setting, iterations=1, lr=1e-9)
-    untrained = Detection(train=train, test=test, setting=still)(backbone())
+    untrained = DetectionEvaluator(train=train, test=test, setting=still)(backbone())
     for kind in ("box", "mask"):
         assert learned[f"{kind}_AP50"] > 0.2 > 0.1 > untrained[f"{kind}_AP50"]
 
@@ -337,7 +345,7 @@ def test_a_gpu_learns_in_half_precision(neck):
         TINY, neck=neck, anchors=None if neck == "c4" else TINY.anchors, masks=True,
         iterations=150, lr=0.02, precise_bn=8,
     )  # fmt: skip
-    evaluation = Detection(
+    evaluation = DetectionEvaluator(
         train=rectangles(64), test=rectangles(16, seed=1), setting=setting,
         device=torch.device("cuda"),
     )  # fmt: skip
