@@ -1,18 +1,63 @@
-"""Mistakes a user can make, told in a sentence."""
+"""Errors that users see without a traceback, and the checks of settings that raise them."""
 
 import difflib
+import math
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
-    """What happened, what was expected, what to do; shown without a traceback."""
+    """A mistake of the user: what happened, what was expected, what to do."""
 
 
 class DivergedError(RuntimeError):
-    """The numbers of a run are no longer finite; shown without a traceback."""
+    """Training produced numbers that are not finite."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """' Did you mean "x"?' for a near miss, else nothing."""
+    """Return ' Did you mean "x"?' for a near miss, else an empty string."""
     close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
     return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
+    """Raise a UserError unless the value is one of the choices."""
+    choices = list(choices)
+    if value not in choices:
+        raise UserError(
+            f'{setting} is "{value}", which is not one of {", ".join(choices)}.'
+            f"{nearest(str(value), choices)}"
+        )
+
+
+def check_number(
+    setting: str,
+    value: Any,
+    *,
+    above: int | float | None = None,
+    at_least: int | float | None = None,
+    below: int | float | None = None,
+    at_most: int | float | None = None,
+    optional: bool = False,
+) -> None:
+    """Raise a UserError unless the value is a finite number within these bounds.
+
+    NaN and infinity never pass; None passes if the setting is optional.
+    """
+    if value is None and optional:
+        return
+    if (
+        isinstance(value, int | float)
+        and math.isfinite(value)
+        and (above is None or value > above)
+        and (at_least is None or value >= at_least)
+        and (below is None or value < below)
+        and (at_most is None or value <= at_most)
+    ):
+        return
+    bounds = {"above": above, "of at least": at_least, "below": below, "of at most": at_most}
+    range_ = " and ".join(
+        f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None
+    )
+    expected = f"a number {range_}" if range_ else "a finite number"
+    raise UserError(f"{setting} is {value}. Give {expected}{', or none' if optional else ''}.")

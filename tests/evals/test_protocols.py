@@ -9,7 +9,7 @@ from selfsight.evals.classifier import ClassifierEvaluator
 from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
 from selfsight.evals.few_labels import LabelAmount
 from selfsight.evals.protocols import PROTOCOLS, Asked, changed, listing, named, protocol
-from selfsight.optim.param_groups import scaled_lr
+from selfsight.optim.config import scaled_lr
 from tests.evals.small_networks import Small, bright, labeled
 
 DATA = labeled(bright(60), test=bright(30, seed=1))

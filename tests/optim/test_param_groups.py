@@ -1,4 +1,4 @@
-"""Parameter groups, scaling, rates and the settings' checks."""
+"""Parameter groups, learning rates, clipping and the validation of settings."""
 
 import contextlib
 import copy
@@ -13,6 +13,8 @@ from torch import nn
 
 from selfsight.errors import UserError
 from selfsight.optim import (
+    LAMB,
+    LARS,
     OPTIMS,
     Optim,
     Schedule,
@@ -20,6 +22,7 @@ from selfsight.optim import (
     clip_gradients,
     describe_groups,
     load_optimizer_state,
+    param_groups,
     set_lr,
 )
 from tests.optim.calls import Calls
@@ -37,16 +40,16 @@ def network():
     return nn.ModuleDict(parts)
 
 
-def make(network, config, batch_size=512):
+def optimizer_of(network, config, batch_size=512):
     return build_optimizer(config, network.named_parameters(), batch_size=batch_size)
 
 
-def rows(network, config, batch_size=512):
-    return {row["label"]: row for row in describe_groups(make(network, config, batch_size))}
+def group_rows(network, config, batch_size=512):
+    return {row["label"]: row for row in describe_groups(optimizer_of(network, config, batch_size))}
 
 
 def test_lars_neither_decays_nor_adapts_biases_and_norms(network):
-    shown = rows(network, OPTIMS["lars"])
+    shown = group_rows(network, OPTIMS["lars"])
     assert list(shown) == [
         "network weights",
         "network biases and norms",
@@ -60,7 +63,7 @@ def test_lars_neither_decays_nor_adapts_biases_and_norms(network):
 
 
 def test_sgd_decays_everything_as_moco_does(network):
-    shown = rows(network, OPTIMS["sgd"])
+    shown = group_rows(network, OPTIMS["sgd"])
     assert {label: r["parameters"] for label, r in shown.items()} == {
         "network": 24,
         "predictor": 14,
@@ -70,7 +73,7 @@ def test_sgd_decays_everything_as_moco_does(network):
 
 @pytest.mark.parametrize("name", OPTIMS)
 def test_each_trainable_parameter_is_in_one_group_and_no_frozen_one_is(network, name):
-    optimizer = make(network, OPTIMS[name])
+    optimizer = optimizer_of(network, OPTIMS[name])
     held = [p for group in optimizer.param_groups for p in group["params"]]
     trainable = [p for p in network.parameters() if p.requires_grad]
     assert sorted(map(id, held)) == sorted(map(id, trainable))
@@ -85,20 +88,20 @@ def test_each_trainable_parameter_is_in_one_group_and_no_frozen_one_is(network, 
 @pytest.mark.parametrize(
     ("scale", "lr"), [("linear", 0.3 * 4096 / 256), ("sqrt", 0.3 * math.sqrt(4096)), ("none", 0.3)]
 )
-def test_the_rate_scales_with_the_batch(network, scale, lr):
+def test_the_learning_rate_scales_with_the_batch(network, scale, lr):
     config = Optim(lr=0.3, scale=scale)
-    assert rows(network, config, 4096)["network"]["lr"] == pytest.approx(lr)
+    assert group_rows(network, config, 4096)["network"]["lr"] == pytest.approx(lr)
 
 
 def test_simclr_s_two_scalings_agree_at_4096(network):
-    linear = rows(network, Optim(lr=0.3), 4096)["network"]["lr"]
-    root = rows(network, Optim(lr=0.075, scale="sqrt"), 4096)["network"]["lr"]
+    linear = group_rows(network, Optim(lr=0.3), 4096)["network"]["lr"]
+    root = group_rows(network, Optim(lr=0.075, scale="sqrt"), 4096)["network"]["lr"]
     assert linear == pytest.approx(root)
 
 
 def test_a_constant_predictor_neither_warms_up_nor_falls(network):
     config = Optim(lr=0.05, predictor_lr="constant", schedule=Schedule(warmup_epochs=1.0))
-    optimizer = make(network, config)
+    optimizer = optimizer_of(network, config)
     seen = []
     for step in (0, 10, 55, 100):
         main = set_lr(optimizer, config, step=step, steps_per_epoch=10, epochs=10, batch_size=512)
@@ -109,18 +112,18 @@ def test_a_constant_predictor_neither_warms_up_nor_falls(network):
     assert [row["schedule"] for row in describe_groups(optimizer)] == ["main", "constant"]
 
 
-def test_barlow_twins_gives_biases_a_rate_of_their_own(network):
+def test_barlow_twins_has_another_learning_rate_for_biases(network):
     config = dataclasses.replace(OPTIMS["lars"], lr=0.2, lr_1d=0.0048)
-    optimizer = make(network, config, 2048)
+    optimizer = optimizer_of(network, config, 2048)
     set_lr(optimizer, config, step=10, steps_per_epoch=1, epochs=1000, batch_size=2048)
     rates = {group["label"]: group["lr"] for group in optimizer.param_groups}
     assert rates["network weights"] == pytest.approx(0.2 * 8)
     assert rates["network biases and norms"] == pytest.approx(0.0048 * 8)
 
 
-def test_a_rate_on_the_device_is_filled_in_place(network):
+def test_a_learning_rate_on_the_device_is_filled_in_place(network):
     config = Optim()
-    optimizer = make(network, config)
+    optimizer = optimizer_of(network, config)
     rate = torch.tensor(0.0)
     optimizer.param_groups[0]["lr"] = rate
     set_lr(optimizer, config, step=0, steps_per_epoch=1, epochs=10, batch_size=512)
@@ -129,12 +132,12 @@ def test_a_rate_on_the_device_is_filled_in_place(network):
 
 
 @pytest.mark.parametrize(("clip", "length"), [(None, 3.0), (1.0, 1.0), (5.0, 3.0)])
-def test_clipping_shortens_the_whole_gradient(clip, length):
+def test_clipping_scales_the_joint_norm_of_all_gradients(clip, length):
     weights = {"a": nn.Parameter(torch.zeros(2, 2)), "predictor.b": nn.Parameter(torch.zeros(5, 1))}
     optimizer = build_optimizer(Optim(clip=clip), weights.items(), batch_size=256)
     for p in weights.values():
         p.grad = torch.ones_like(p)
-    had = clip_gradients(optimizer, Optim(clip=clip))
+    had = clip_gradients(optimizer, clip)
     assert (had is None) if clip is None else (had.item() == pytest.approx(3.0))
     grads = torch.cat([p.grad.flatten() for p in weights.values()])
     assert grads.norm().item() == pytest.approx(length, rel=1e-5)
@@ -150,7 +153,7 @@ def steps(network, optimizer, config, count, read=Calls):
             p.grad = torch.sin(torch.arange(p.numel()) + i + step).view(p.shape)
         with read():
             set_lr(optimizer, config, step=step, steps_per_epoch=2, epochs=30, batch_size=512)
-            clip_gradients(optimizer, config)
+            clip_gradients(optimizer, config.clip)
             optimizer.step()
     return [p.detach() for p in network.parameters()]
 
@@ -168,15 +171,15 @@ def test_fused_steps_read_nothing_back_and_equal_the_plain_ones(network, config)
     assert all(group["lr"] is rate for group, rate in zip(fused.param_groups, rates, strict=True))
 
 
-def test_a_plain_step_at_a_rate_on_the_device_would_be_caught(network):
-    optimizer = make(network, Optim())
+def test_a_plain_step_with_a_learning_rate_on_the_device_is_detected(network):
+    optimizer = optimizer_of(network, Optim())
     optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
     with pytest.raises(AssertionError, match="the host would wait"):
         steps(network, optimizer, Optim(), 1)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_a_lost_step_moves_nothing(network, name):
+def test_a_skipped_step_changes_no_weight(network, name):
     optimizer = build_optimizer(
         OPTIMS[name], network.named_parameters(), batch_size=512, fused=True
     )
@@ -188,7 +191,7 @@ def test_a_lost_step_moves_nothing(network, name):
 
 @pytest.mark.parametrize("name", OPTIMS)
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_state_goes_on_with_the_other_kind_of_kernel(network, name, fused):
+def test_a_state_loads_into_fused_and_plain_optimizers(network, name, fused):
     config, shape = OPTIMS[name], dict(batch_size=512)
     first = build_optimizer(config, network.named_parameters(), fused=fused, **shape)
     steps(network, first, config, 2, read=contextlib.nullcontext)
@@ -209,7 +212,7 @@ def test_a_state_goes_on_with_the_other_kind_of_kernel(network, name, fused):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("config", FUSED, ids=lambda c: f"{c.name} {c.variant} {c.nesterov}")
-def test_a_recorded_step_replays_at_another_rate(network, config):
+def test_a_recorded_step_replays_at_another_learning_rate(network, config):
     config, other = dataclasses.replace(config, clip=1.0), copy.deepcopy(network)
     network = network.to("cuda")
     optimizer = build_optimizer(config, network.named_parameters(), batch_size=512)
@@ -220,21 +223,21 @@ def test_a_recorded_step_replays_at_another_rate(network, config):
     optimizer.found_inf = torch.zeros((), device="cuda")
     with torch.cuda.stream(stream):
         for _ in range(3):
-            clip_gradients(optimizer, config)
+            clip_gradients(optimizer, config.clip)
             optimizer.step()
     with torch.cuda.graph(graph, stream=stream):
-        clip_gradients(optimizer, config)
+        clip_gradients(optimizer, config.clip)
         optimizer.step()
     for p in other.parameters():
         p.grad = torch.full_like(p, 0.1) if p.requires_grad else None
     for _ in range(3):
-        clip_gradients(plain, config)
+        clip_gradients(plain, config.clip)
         plain.step()
     for step in range(4):
         for o in (optimizer, plain):
             set_lr(o, config, step=step, steps_per_epoch=1, epochs=100, batch_size=512)
         graph.replay()
-        clip_gradients(plain, config)
+        clip_gradients(plain, config.clip)
         plain.step()
     for mine, theirs in zip(network.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-4, atol=1e-6)
@@ -248,10 +251,10 @@ def test_settings_survive_json(name):
     assert again == OPTIMS[name]
 
 
-def test_the_state_keeps_the_groups(network, tmp_path):
-    optimizer = make(network, OPTIMS["lars"])
+def test_the_state_dict_holds_the_groups(network, tmp_path):
+    optimizer = optimizer_of(network, OPTIMS["lars"])
     torch.save(optimizer.state_dict(), tmp_path / "state.pt")
-    other = make(network, OPTIMS["lars"])
+    other = optimizer_of(network, OPTIMS["lars"])
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert describe_groups(other) == describe_groups(optimizer)
 
@@ -265,26 +268,63 @@ def test_the_state_keeps_the_groups(network, tmp_path):
         ({"predictor_lr": "constnt"}, 'Did you mean "constant"'),
         ({"lr": 0.0}, r"optim.lr is 0.0. Give a number above 0"),
         ({"lr_1d": -1.0}, "optim.lr_1d is -1.0"),
-        ({"momentum": 1.0}, "from 0 to below 1"),
-        ({"betas": (0.9, 1.0)}, "two numbers"),
-        ({"weight_decay": -0.1}, "0 or more"),
+        ({"lr": math.nan}, "optim.lr is nan"),
+        ({"lr": math.inf}, "optim.lr is inf"),
+        ({"momentum": 1.0}, "optim.momentum is 1.0. Give a number of at least 0 and below 1"),
+        ({"momentum": math.nan}, "optim.momentum is nan"),
+        ({"betas": (0.9, 1.0)}, "optim.betas is 1.0"),
+        ({"weight_decay": -0.1}, "optim.weight_decay is -0.1. Give a number of at least 0"),
+        ({"trust_coefficient": 0.0}, "optim.trust_coefficient is 0.0"),
         ({"clip": 0.0}, "above 0, or none"),
-        ({"name": "lars", "nesterov": True}, "SGD's momentum"),
+        ({"name": "lars", "nesterov": True}, "SGD with momentum"),
     ],
 )
-def test_wrong_settings_get_a_sentence(settings, sentence, monkeypatch):
-    # users run without the tests' type checks, which would refuse an unknown word first
+def test_settings_out_of_range_raise_an_error_that_names_them(settings, sentence, monkeypatch):
+    # The type checker of the tests would reject an unknown name first; users run without it.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(UserError, match=sentence):
         Optim(**settings)
 
 
-def test_a_run_shorter_than_the_warm_up_is_refused():
+@pytest.mark.parametrize("optimizer", [LARS, LAMB])
+@pytest.mark.parametrize("lr", [-1.0, math.nan])
+def test_an_optimizer_by_hand_validates_its_settings_too(network, optimizer, lr):
+    with pytest.raises(UserError, match=f"lr is {lr}"):
+        optimizer(param_groups(network), lr=lr)
+    with pytest.raises(UserError, match="weight_decay is -1"):
+        optimizer(param_groups(network), lr=0.1, weight_decay=-1.0)
+
+
+def test_lars_with_param_groups_scales_weights_and_leaves_biases_and_norms_alone():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2, bias=False))
+    optimizer = LARS(param_groups(net), lr=0.5, weight_decay=0.1, trust_coefficient=0.01)
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    for name, p in net.named_parameters():
+        step = (before[name] - p.detach()) / 0.5
+        if name in ("0.weight", "2.weight"):
+            assert step.norm().item() == pytest.approx(0.01 * before[name].norm().item(), rel=1e-5)
+        else:
+            torch.testing.assert_close(step, torch.ones_like(step))  # plain SGD, no weight decay
+
+
+def test_param_groups_without_exclusions_are_one_group_and_serve_torchs_optimizers():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    (group,) = param_groups(net, exclude_1d=False)
+    assert group["params"] == list(net.parameters()) and "weight_decay" not in group
+    weights, rest = torch.optim.AdamW(param_groups(net), weight_decay=0.1).param_groups
+    assert (weights["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
+    assert len(weights["params"]) == 1 and len(rest["params"]) == 3
+
+
+def test_a_run_shorter_than_the_warm_up_raises_an_error():
     OPTIMS["lars"].check(epochs=11)
     with pytest.raises(UserError, match="Lower the warm-up or raise epochs"):
         OPTIMS["lars"].check(epochs=10)
 
 
-def test_a_network_without_trainable_weights_is_refused(network):
+def test_a_network_without_trainable_weights_raises_an_error(network):
     with pytest.raises(UserError, match="nothing to train"):
-        make(network.requires_grad_(False), Optim())
+        optimizer_of(network.requires_grad_(False), Optim())

@@ -14,7 +14,7 @@ from selfsight.optim.schedules import Schedule, cosine, linear
 share = st.floats(0, 1)
 fields = st.fixed_dictionaries(
     {
-        "kind": st.sampled_from(["cosine", "constant", "step"]),
+        "name": st.sampled_from(["cosine", "constant", "step"]),
         "warmup_epochs": st.floats(0.1, 30),
         "warmup_start": share,
         "end": share,
@@ -107,14 +107,15 @@ def test_a_warm_up_as_long_as_the_run_is_refused(warmup):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"kind": "cosin"}, 'Did you mean "cosine"'),
-        ({"warmup_epochs": -1.0}, "Use 0 for none"),
-        ({"end": 1.5}, "shares of the peak"),
-        ({"kind": "step"}, "without milestones"),
+        ({"name": "cosin"}, 'Did you mean "cosine"'),
+        ({"warmup_epochs": -1.0}, "warmup_epochs is -1.0. Give a number of at least 0"),
+        ({"end": 1.5}, "schedule.end is 1.5. Give a number of at least 0 and of at most 1"),
+        ({"warmup_start": math.nan}, "schedule.warmup_start is nan"),
+        ({"name": "step"}, "without milestones"),
     ],
 )
-def test_wrong_settings_get_a_sentence(settings, sentence, monkeypatch):
-    # users run without the tests' type checks, which would refuse an unknown word first
+def test_settings_out_of_range_raise_an_error_that_names_them(settings, sentence, monkeypatch):
+    # The type checker of the tests would reject an unknown name first; users run without it.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(UserError, match=sentence):
         Schedule(**settings)

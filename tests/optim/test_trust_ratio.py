@@ -1,4 +1,4 @@
-"""LARS in its flavors and LAMB against their equations, one tensor at a time, in float64."""
+"""LARS in its variants and LAMB against their equations, one tensor at a time, in float64."""
 
 import copy
 from functools import partial
@@ -67,7 +67,7 @@ def by_hand(variant, w, gradients, adapt):
 
 @pytest.mark.parametrize("variant", ["mocov3", "simclr", "larc", "fastmoco"])
 @pytest.mark.parametrize("adapt", [True, False])
-def test_lars_is_its_flavor_s_equation(tensors, variant, adapt):
+def test_lars_is_its_variants_equation(tensors, variant, adapt):
     weights, gradients = tensors
     params = parameters(weights)
     group = {"params": params, "adapt": adapt, "weight_decay": DECAY}
@@ -120,7 +120,7 @@ def test_saving_and_loading_changes_no_bit(tensors, make, tmp_path):
 
 
 @pytest.mark.parametrize("make", [LARS, LAMB])
-def test_a_rate_on_the_device_gives_the_same_steps(tensors, make):
+def test_a_learning_rate_on_the_device_gives_the_same_steps(tensors, make):
     weights, gradients = tensors
     params, others = parameters(weights), parameters(weights)
     mine = run(make(params, lr=LR), params, gradients)
@@ -130,7 +130,7 @@ def test_a_rate_on_the_device_gives_the_same_steps(tensors, make):
 
 
 @pytest.mark.parametrize("make", ADAPTIVE)
-def test_a_lost_step_moves_nothing_and_a_found_one_moves_as_ever(tensors, make):
+def test_a_skipped_step_changes_nothing_and_the_next_is_unaffected(tensors, make):
     weights, gradients = tensors
     params, others = parameters(weights), parameters(weights)
     optimizer, plain = make(params, lr=LR), make(others, lr=LR)

@@ -1,16 +1,10 @@
 """Optimizers, parameter groups and schedules."""
 
+from selfsight.optim.build import build_optimizer, load_optimizer_state, set_lr
+from selfsight.optim.config import OPTIMS, Optim
 from selfsight.optim.lamb import LAMB
 from selfsight.optim.lars import LARS
-from selfsight.optim.param_groups import (
-    OPTIMS,
-    Optim,
-    build_optimizer,
-    clip_gradients,
-    describe_groups,
-    load_optimizer_state,
-    set_lr,
-)
+from selfsight.optim.param_groups import clip_gradients, describe_groups, param_groups
 from selfsight.optim.schedules import Schedule, cosine
 
 __all__ = [
@@ -24,5 +18,6 @@ __all__ = [
     "cosine",
     "describe_groups",
     "load_optimizer_state",
+    "param_groups",
     "set_lr",
 ]

@@ -6,14 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selfsight.optim.trust_ratio import decayed, kept, lengths, parts, ratio_or_one, settings
+from selfsight.optim.trust_ratio import (
+    add_weight_decay,
+    groups_with_grads,
+    norms,
+    one_where_any_is_zero,
+    optimizer_defaults,
+    state_tensors,
+)
 
 
 class LAMB(torch.optim.Optimizer):
-    """Adam whose steps are scaled, tensor by tensor, to the length of the weights.
+    """Adam whose steps are scaled, tensor by tensor, to the norm of the weights.
 
-    u = m / (sqrt(v) + eps) + decay w;  w -= lr |w| / |u| u, where the ratio of lengths is 1 if
-    either is 0, and in groups with `adapt=False`.
+    u = m / (sqrt(v) + eps) + weight_decay w;  w -= lr |w| / |u| u. The ratio of norms is 1 if
+    either is 0, and in groups with `adapt=False` (see `param_groups`).
     """
 
     def __init__(
@@ -26,28 +33,32 @@ class LAMB(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         adapt: bool = True,
     ) -> None:
-        defaults = settings(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, adapt=adapt)
+        defaults = optimizer_defaults(
+            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, adapt=adapt
+        )
         super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Algorithm 2 for all groups; nothing waits for the device."""
-        for group, params, grads, lost in parts(self):
-            count = kept(self, "step", params)
-            moments = kept(self, "exp_avg", params), kept(self, "exp_avg_sq", params)
-            if lost is None:
-                torch._foreach_add_(count, 1.0)
+        """Apply algorithm 2 to all groups, without waiting for the device."""
+        for group, params, grads, found_inf in groups_with_grads(self):
+            steps = state_tensors(self, "step", params)
+            exp_avg = state_tensors(self, "exp_avg", params)
+            exp_avg_sq = state_tensors(self, "exp_avg_sq", params)
+            if found_inf is None:
+                torch._foreach_add_(steps, 1.0)
             else:
-                torch._foreach_add_(count, [1.0 - lost] * len(count))
+                torch._foreach_add_(steps, [1.0 - found_inf] * len(steps))
 
-            # Adam's fused kernel at the rate -1 turns zeros into the direction that Adam would go.
+            # With lr = -1, Adam's fused kernel turns zeros into Adam's update.
             update = list(torch._foreach_mul(params, 0.0))
             torch._fused_adam_(
                 update,
-                decayed(params, grads, 0.0),
-                *moments,
+                add_weight_decay(params, grads, 0.0),
+                exp_avg,
+                exp_avg_sq,
                 [],
-                count,
+                steps,
                 lr=-1.0,
                 beta1=group["betas"][0],
                 beta2=group["betas"][1],
@@ -55,15 +66,16 @@ class LAMB(torch.optim.Optimizer):
                 eps=group["eps"],
                 amsgrad=False,
                 maximize=False,
-                found_inf=lost,
+                found_inf=found_inf,
             )
             torch._foreach_add_(update, params, alpha=group["weight_decay"])
             if group["adapt"]:
-                weight, length = lengths(params), lengths(update)
-                torch._foreach_mul_(
-                    update, list(ratio_or_one(weight / length, weight, length).unbind())
-                )
-            # A lost step leaves `update` finite, for Adam's kernel then adds nothing to its zeros.
-            rate = group["lr"] if lost is None else group["lr"] * (1.0 - lost).to(params[0].dtype)
-            torch._foreach_mul_(update, rate)
+                weight_norm, update_norm = norms(params), norms(update)
+                ratio = one_where_any_is_zero(weight_norm / update_norm, weight_norm, update_norm)
+                torch._foreach_mul_(update, list(ratio.unbind()))
+            # In a skipped step Adam's kernel leaves the zeros of `update`, so that it is finite.
+            lr = group["lr"]
+            if found_inf is not None:
+                lr = lr * (1.0 - found_inf).to(params[0].dtype)
+            torch._foreach_mul_(update, lr)
             torch._foreach_sub_(params, update)

@@ -1,37 +1,42 @@
-"""LARS (You, Gitman, Ginsburg 2017, arXiv:1708.03888) in the flavors of published code.
+"""LARS (You, Gitman, Ginsburg 2017, arXiv:1708.03888) in the variants of published code.
 
-They are not interchangeable. With weights w, gradient g, decay d, trust t and g' = g + d w:
+They are not interchangeable. With weights w, gradient g, weight decay d, trust coefficient t and
+g' = g + d w:
 
 - mocov3 (BYOL, Barlow Twins, VICReg): r = t |w| / |g'|;  m = beta m + r g';  w -= lr m
-- simclr: the same r, but the rate is inside the buffer:  m = beta m + lr r g';  w -= m
+- simclr: the same r, but the learning rate is inside the buffer:  m = beta m + lr r g';  w -= m
 - larc (apex LARC around SGD, clip=False: SimSiam's linear evaluation, SwAV):
-  r = t |w| / (|g| + d |w| + 1e-8);  m = beta m + r g';  w -= lr m;  no decay where g = 0
+  r = t |w| / (|g| + d |w| + 1e-8);  m = beta m + r g';  w -= lr m;  no weight decay where g = 0
 - fastmoco (its linear evaluation): the same r, outside the buffer:  m = beta m + g';  w -= lr r m
 
-r = 1 where a norm is 0, and in groups with `adapt=False`.
+r = 1 where a norm is 0, and in groups with `adapt=False` (see `param_groups`).
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from selfsight.errors import check_choice
 from selfsight.optim.trust_ratio import (
-    decayed,
-    descend,
-    kept,
-    lengths,
-    parts,
-    ratio_or_one,
-    settings,
+    add_weight_decay,
+    groups_with_grads,
+    norms,
+    one_where_any_is_zero,
+    optimizer_defaults,
+    sgd_step,
+    state_tensors,
 )
 
 LARSVariant = Literal["mocov3", "simclr", "larc", "fastmoco"]
 
 
 class LARS(torch.optim.Optimizer):
-    """SGD whose steps are scaled, tensor by tensor, to the length of the weights."""
+    """SGD whose steps are scaled, tensor by tensor, to the norm of the weights.
+
+    Pass `param_groups(module)` to exclude biases and norms from the scaling and weight decay.
+    """
 
     def __init__(
         self,
@@ -44,7 +49,8 @@ class LARS(torch.optim.Optimizer):
         variant: LARSVariant = "mocov3",
         adapt: bool = True,
     ) -> None:
-        defaults = settings(
+        check_choice("variant", variant, get_args(LARSVariant))
+        defaults = optimizer_defaults(
             lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
@@ -56,38 +62,36 @@ class LARS(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of all groups, each in its variant; nothing waits for the device."""
-        for group, params, grads, lost in parts(self):
+        """Update all groups, each in its variant, without waiting for the device."""
+        for group, params, grads, found_inf in groups_with_grads(self):
             variant, lr = group["variant"], group["lr"]
-            steps = decayed(params, grads, group["weight_decay"])
-            ratios = trust_ratios(group, params, grads, steps) if group["adapt"] else None
-            memory = {
-                "buffers": kept(self, "momentum_buffer", params),
-                "momentum": group["momentum"],
-            }
+            updates = add_weight_decay(params, grads, group["weight_decay"])
+            ratios = trust_ratios(group, params, grads, updates) if group["adapt"] else None
+            buffers = state_tensors(self, "momentum_buffer", params)
+            memory = {"buffers": buffers, "momentum": group["momentum"]}
             if ratios is not None and variant == "fastmoco":
-                descend(params, steps, 0.0, lost, **memory)  # moves the buffers alone
-                descend(params, list(torch._foreach_mul(memory["buffers"], ratios)), lr, lost)
+                sgd_step(params, updates, 0.0, found_inf, **memory)  # updates only the buffers
+                sgd_step(params, list(torch._foreach_mul(buffers, ratios)), lr, found_inf)
                 continue
             if ratios is not None:
-                torch._foreach_mul_(steps, ratios)
+                torch._foreach_mul_(updates, ratios)
             if variant == "simclr":
-                torch._foreach_mul_(steps, lr)
-            descend(params, steps, 1.0 if variant == "simclr" else lr, lost, **memory)
+                torch._foreach_mul_(updates, lr)
+            sgd_step(params, updates, 1.0 if variant == "simclr" else lr, found_inf, **memory)
 
 
 def trust_ratios(
-    group: dict[str, Any], params: list[Tensor], grads: list[Tensor], steps: list[Tensor]
+    group: dict[str, Any], params: list[Tensor], grads: list[Tensor], updates: list[Tensor]
 ) -> list[Tensor]:
-    """How much of its decayed gradient each tensor may follow, as device scalars."""
-    weight = lengths(params)
+    """Return the trust ratio r of each tensor, as device scalars."""
+    weight_norm = norms(params)
     if group["variant"] in ("mocov3", "simclr"):
-        length = lengths(steps)
-        ratio = group["trust_coefficient"] * weight / length
+        update_norm = norms(updates)
+        ratio = group["trust_coefficient"] * weight_norm / update_norm
     else:
-        grad = lengths(grads)
-        length = grad + group["weight_decay"] * weight
-        ratio = group["trust_coefficient"] * weight / (length + 1e-8)
+        grad_norm = norms(grads)
+        update_norm = grad_norm + group["weight_decay"] * weight_norm
+        ratio = group["trust_coefficient"] * weight_norm / (update_norm + 1e-8)
         if group["variant"] == "larc":
-            ratio = ratio.where(grad > 0, 0.0)
-    return list(ratio_or_one(ratio, weight, length).unbind())
+            ratio = ratio.where(grad_norm > 0, 0.0)
+    return list(one_where_any_is_zero(ratio, weight_norm, update_norm).unbind())

@@ -1,8 +1,8 @@
-"""What LARS and LAMB share: rates fitted, tensor by tensor, to the length of the weights.
+"""Code that LARS and LAMB share: steps scaled, tensor by tensor, by a ratio of norms.
 
-Everything is a multi-tensor kernel, but for one product with each tensor's own ratio, and nothing
-is read back, so that a step can be recorded as a CUDA graph. As in torch's fused optimizers, a
-tensor `found_inf` set on the optimizer leaves the step out where it is 1.
+All work is done by multi-tensor kernels, and no value is read back from the device, so that a step
+can be recorded as a CUDA graph. As in torch's fused optimizers, a tensor `found_inf` set on the
+optimizer skips the step where it is 1.
 """
 
 from collections.abc import Iterator
@@ -12,33 +12,51 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selfsight.errors import check_number
 
-class Part(NamedTuple):
-    """The tensors of a parameter group that have a gradient; a `lost` step (1) moves nothing."""
+
+class GroupTensors(NamedTuple):
+    """A parameter group, and those of its parameters that have a gradient."""
 
     group: dict[str, Any]
     params: list[Tensor]
     grads: list[Tensor]
-    lost: Tensor | None
+    found_inf: Tensor | None  # 1: skip this step
 
 
-def settings(**defaults: Any) -> dict[str, Any]:
-    """An optimizer's defaults; each can be set for each parameter group."""
-    # Told that it is fused, torch puts counts of steps on the device when it loads a state.
-    return defaults | {"fused": True}
+def optimizer_defaults(**settings: Any) -> dict[str, Any]:
+    """Validate an optimizer's settings; return them as defaults of its parameter groups."""
+    if not isinstance(settings["lr"], Tensor):  # reading a tensor would wait for the device
+        check_number("lr", settings["lr"], at_least=0)
+    check_number("weight_decay", settings["weight_decay"], at_least=0)
+    if "momentum" in settings:
+        check_number("momentum", settings["momentum"], at_least=0, below=1)
+    if "trust_coefficient" in settings:
+        check_number("trust_coefficient", settings["trust_coefficient"], above=0)
+    for beta in settings.get("betas", ()):
+        check_number("betas", beta, at_least=0, below=1)
+    if "eps" in settings:
+        check_number("eps", settings["eps"], at_least=0)
+    # torch moves the step counts of a loaded state to the device if `fused` is set.
+    return settings | {"fused": True}
 
 
-def parts(optimizer: torch.optim.Optimizer) -> Iterator[Part]:
-    """What one step has to move, group by group."""
-    lost = getattr(optimizer, "found_inf", None)
+def groups_with_grads(optimizer: torch.optim.Optimizer) -> Iterator[GroupTensors]:
+    """Yield each parameter group that has gradients."""
+    found_inf = getattr(optimizer, "found_inf", None)
     for group in optimizer.param_groups:
         params = [p for p in group["params"] if p.grad is not None]
         if params:
-            yield Part(group, params, [p.grad for p in params], lost)
+            yield GroupTensors(group, params, [p.grad for p in params], found_inf)
 
 
-def kept(optimizer: torch.optim.Optimizer, name: str, params: list[Tensor]) -> list[Tensor]:
-    """A tensor of the optimizer's own for each parameter, zero at first; "step" is a scalar."""
+def state_tensors(
+    optimizer: torch.optim.Optimizer, name: str, params: list[Tensor]
+) -> list[Tensor]:
+    """Return the optimizer's state of this name for each parameter, zero at first.
+
+    "step" is a float32 scalar; any other state has the parameter's shape.
+    """
     for p in params:
         if name not in optimizer.state[p]:
             scalar = torch.zeros((), dtype=torch.float32, device=p.device)
@@ -46,39 +64,43 @@ def kept(optimizer: torch.optim.Optimizer, name: str, params: list[Tensor]) -> l
     return [optimizer.state[p][name] for p in params]
 
 
-def ratio_or_one(ratio: Float[Tensor, " n"], *lengths: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """The ratio, or 1 where one of the lengths is 0."""
-    return ratio.where(torch.stack([length > 0 for length in lengths]).all(0), 1.0)
+def one_where_any_is_zero(
+    ratio: Float[Tensor, " n"], *norms: Float[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """Return the ratio, replaced by 1 where one of the norms is 0."""
+    return ratio.where(torch.stack([norm > 0 for norm in norms]).all(0), 1.0)
 
 
-def lengths(tensors: list[Tensor]) -> Float[Tensor, " n"]:
-    """The norm of each tensor, on the device."""
+def norms(tensors: list[Tensor]) -> Float[Tensor, " n"]:
+    """Return the norm of each tensor, on the device."""
     return torch.stack(torch._foreach_norm(tensors))
 
 
-def decayed(params: list[Tensor], grads: list[Tensor], weight_decay: float) -> list[Tensor]:
-    """Gradients with the decay of the weights added, in the weights' own memory layout.
+def add_weight_decay(
+    params: list[Tensor], grads: list[Tensor], weight_decay: float
+) -> list[Tensor]:
+    """Return grad + weight_decay * param, in the memory layout of the parameters.
 
-    Fused kernels walk through memory and need that: on the CPU they do not even look.
+    Fused kernels walk through memory and need equal layouts; on the CPU they do not check.
     """
     sums = list(torch._foreach_mul(params, weight_decay))
     torch._foreach_add_(sums, grads)
     return sums
 
 
-def descend(
+def sgd_step(
     params: list[Tensor],
-    steps: list[Tensor],
+    updates: list[Tensor],
     lr: float | Tensor,
-    lost: Tensor | None,
+    found_inf: Tensor | None,
     *,
     buffers: list[Tensor] | None = None,
     momentum: float = 0.0,
 ) -> None:
-    """SGD by torch's fused kernel: m = momentum m + step, w -= lr m; w -= lr step without m."""
+    """Apply torch's fused SGD: m = momentum m + update, w -= lr m; without buffers m = update."""
     torch._fused_sgd_(
         params,
-        steps,
+        updates,
         buffers or [],
         weight_decay=0.0,
         momentum=momentum,
@@ -87,5 +109,5 @@ def descend(
         nesterov=False,
         maximize=False,
         is_first_step=False,
-        found_inf=lost,
+        found_inf=found_inf,
     )

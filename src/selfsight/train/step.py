@@ -114,7 +114,7 @@ class Stepper:
         loss = step.loss * guard.scale if guard.scaled else step.loss
         loss.backward()
         lost = guard.check([p.grad for p in self.params if p.grad is not None])
-        clip_gradients(optimizer, recipe.optim)
+        clip_gradients(optimizer, recipe.optim.clip)
         take(optimizer, lost)
         self.state.method.after_step(at)
         logs = dict(step.logs)

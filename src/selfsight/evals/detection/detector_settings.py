@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from selfsight.errors import UserError
-from selfsight.optim.schedules import Schedule, check_choice
+from selfsight.errors import UserError, check_choice
+from selfsight.optim import Schedule
 from selfsight.views.spec import MEAN, STD
 
 Neck = Literal["c4", "fpn"]

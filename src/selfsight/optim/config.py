@@ -1,0 +1,84 @@
+"""Settings of an optimizer, and the defaults of each."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from selfsight.errors import UserError, check_choice, check_number
+from selfsight.optim.lars import LARSVariant
+from selfsight.optim.schedules import Schedule
+
+OptimizerName = Literal["sgd", "adamw", "lars", "lamb"]
+LRScaling = Literal["linear", "sqrt", "none"]
+PredictorLR = Literal["same", "constant"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """Settings of an optimizer. Defaults: SGD as in MoCo v2; see OPTIMS for the others."""
+
+    name: OptimizerName = "sgd"
+    lr: float = 0.03  # before scaling by the batch size
+    scale: LRScaling = "linear"  # lr x batch / 256; "sqrt": lr x sqrt(batch); "none": lr
+    momentum: float = 0.9  # sgd, lars
+    nesterov: bool = False  # sgd
+    betas: tuple[float, float] = (0.9, 0.999)  # adamw, lamb
+    weight_decay: float = 1e-4
+    exclude_1d: bool = False  # no weight decay and no adaptation for biases and norms
+    lr_1d: float | None = None  # learning rate of biases and norms (Barlow Twins); None: lr
+    trust_coefficient: float = 0.001  # lars
+    variant: LARSVariant = "mocov3"  # lars
+    clip: float | None = None  # largest norm of all gradients together
+    predictor_lr: PredictorLR = "same"  # "constant": the predictor stays at the peak
+    schedule: Schedule = field(default_factory=lambda: Schedule(per_epoch=True))
+
+    def __post_init__(self) -> None:
+        check_choice("optim.name", self.name, get_args(OptimizerName))
+        check_choice("optim.scale", self.scale, get_args(LRScaling))
+        check_choice("optim.variant", self.variant, get_args(LARSVariant))
+        check_choice("optim.predictor_lr", self.predictor_lr, get_args(PredictorLR))
+        check_number("optim.lr", self.lr, above=0)
+        check_number("optim.lr_1d", self.lr_1d, above=0, optional=True)
+        check_number("optim.momentum", self.momentum, at_least=0, below=1)
+        for beta in self.betas:
+            check_number("optim.betas", beta, at_least=0, below=1)
+        check_number("optim.weight_decay", self.weight_decay, at_least=0)
+        check_number("optim.trust_coefficient", self.trust_coefficient, above=0)
+        check_number("optim.clip", self.clip, above=0, optional=True)
+        if self.nesterov and not (self.name == "sgd" and self.momentum > 0):
+            raise UserError(
+                "optim.nesterov needs SGD with momentum. Use optim.name sgd with a momentum "
+                "above 0, or leave nesterov out."
+            )
+
+    def check(self, *, epochs: int | float) -> None:
+        """Raise a UserError if a run of this length cannot use these settings."""
+        self.schedule.check(epochs)
+
+
+OPTIMS: dict[OptimizerName, Optim] = {
+    "sgd": Optim(),
+    # MoCo v3 with ViT: weight decay on all parameters, biases and norms included.
+    "adamw": Optim(name="adamw", lr=1.5e-4, weight_decay=0.1, schedule=Schedule(warmup_epochs=40)),
+    # MoCo v3 with ResNet-50, 300 epochs.
+    "lars": Optim(
+        name="lars",
+        lr=0.3,
+        weight_decay=1e-6,
+        exclude_1d=True,
+        schedule=Schedule(warmup_epochs=10),
+    ),
+    # The best of MoCo v3's ablation with ViT-B.
+    "lamb": Optim(
+        name="lamb",
+        lr=5e-4,
+        weight_decay=1e-3,
+        exclude_1d=True,
+        schedule=Schedule(warmup_epochs=40),
+    ),
+}
+
+
+def scaled_lr(lr: float, scale: LRScaling, batch_size: int) -> float:
+    """Return the peak learning rate for this global batch size."""
+    return {"linear": lr * batch_size / 256, "sqrt": lr * math.sqrt(batch_size), "none": lr}[scale]
