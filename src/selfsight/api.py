@@ -1,4 +1,4 @@
-"""What a person asks for: pretrain, resume, evaluate, load, doctor."""
+"""The commands as Python functions: pretrain, resume, evaluate, compare, load, doctor."""
 
 import shutil
 from collections.abc import Sequence
@@ -14,10 +14,9 @@ from selfsight import doctor as doctors
 from selfsight.console import build_table
 from selfsight.data import open_source
 from selfsight.errors import UserError
-from selfsight.evals.few_labels import LabelAmount
-from selfsight.evals.protocols import Asked
 from selfsight.nn import Backbone
-from selfsight.recipe import Recipe, overridden, to_dict
+from selfsight.options import EVAL_DEFAULTS, PRETRAIN_DEFAULTS, EvalOptions, PretrainOptions
+from selfsight.recipe import overridden, to_dict
 from selfsight.recipes import recipe as named_recipe
 from selfsight.run_folder import Run
 from selfsight.runs import compare as comparison
@@ -25,130 +24,74 @@ from selfsight.runs import evaluate as evaluation
 from selfsight.runs import start_resume
 from selfsight.runs.encoders import saved_recipe, trained_backbone
 
-FACTS_FROM = 128  # images that the automatic recipe looks at
+SAMPLE = 128  # images that the automatic recipe is chosen from
 
 
 def pretrain(
-    data: str | Path,
-    *,
-    method: str | None = None,
-    recipe: str | Recipe | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    seed: int | None = None,
-    device: str = "auto",
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    classes: str | Path | None = None,
-    labels: bool = False,
-    settings: Sequence[str] = (),
+    data: str | Path, options: PretrainOptions = PRETRAIN_DEFAULTS, /, **changes: Any
 ) -> Run:
-    """Learn an encoder from images; returns the run folder.
+    """Train an encoder on images; returns the run folder.
 
-    `settings` are flags of the recipe as on the command line: ["--optim.lr", "0.3"].
+    Keywords are the fields of PretrainOptions: `pretrain("photos/", method="moco", epochs=50)`.
     """
-    if method is not None and recipe is not None:
+    options = replace(options, **changes)
+    named = options.recipe
+    if options.method is not None and named is not None:
         raise UserError("Give --method or --recipe, not both: a recipe names its method.")
-    console, where = _console(), auto_recipe.device_for(device)
-    run = Run(Path(out) if out else _free_folder(str(data), method, recipe))
-    if resume and run.recipe_path.exists():
-        return _go_on(run, where, console, allow=method)
-    given = {"epochs": epochs, "batch_size": batch_size}
-    if recipe is None:
-        source = open_source(data, labels=labels, classes=classes)
-        facts = _facts(doctors.examine(source, sample=FACTS_FROM))
-        made, reasons = auto_recipe.automatic(facts, where, method=method, **given)
+    console, device = _console(), auto_recipe.device_for(options.device)
+    run = Run(Path(options.out) if options.out else _free_folder(str(data), options))
+    if options.resume and run.recipe_path.exists():
+        return _resume(run, device, console, allow=options.method)
+    given = {"epochs": options.epochs, "batch_size": options.batch_size}
+    reasons: dict[str, str] = {}
+    if named is None:
+        source = open_source(data, labels=options.labels, classes=options.classes)
+        facts = _facts(doctors.examine(source, sample=SAMPLE))
+        recipe, reasons = auto_recipe.automatic(facts, device, method=options.method, **given)
     else:
-        made, reasons = named_recipe(recipe) if isinstance(recipe, str) else recipe, {}
-    made = overridden(made, given | {"seed": seed}, settings)
-    made, adapted = auto_recipe.fit_device(made, where)
-    kept = replace(
-        made.data,
+        recipe = named_recipe(named) if isinstance(named, str) else named
+    recipe = overridden(recipe, given | {"seed": options.seed}, options.settings)
+    recipe, adapted = auto_recipe.fit_device(recipe, device)
+    data_settings = replace(
+        recipe.data,
         path=str(data),
-        classes=str(classes) if classes else made.data.classes,
-        labels=labels or made.data.labels,
+        classes=str(options.classes) if options.classes else recipe.data.classes,
+        labels=options.labels or recipe.data.labels,
     )
-    made = replace(made, data=kept)
-    _make_room(run, overwrite=overwrite)
-    start_resume.begin(made, reasons | adapted, run, where, console, automatic=recipe is None)
+    recipe = replace(recipe, data=data_settings)
+    _prepare_folder(run, overwrite=options.overwrite)
+    start_resume.begin(recipe, reasons | adapted, run, device, console, automatic=named is None)
     return run
 
 
 def resume(run: Run | str | Path, *, device: str = "auto", method: str | None = None) -> Run:
-    """Go on where a run stopped; a finished run is left as it is."""
-    return _go_on(_existing(run), auto_recipe.device_for(device), _console(), allow=method)
+    """Resume a run that stopped. A finished run does not change."""
+    return _resume(_existing(run), auto_recipe.device_for(device), _console(), allow=method)
 
 
 def evaluate(
     run: Run | str | Path | None = None,
+    options: EvalOptions = EVAL_DEFAULTS,
+    /,
     *,
-    labeled: str | Path | None = None,
-    test: str | Path | None = None,
-    protocols: Sequence[str] | None = None,
-    k: int | Sequence[int] = (20, 200),
-    temperature: float = 0.07,
-    features: str = "backbone",
-    backbone: str | None = None,
-    image_size: int | None = None,
-    trust: bool = False,
-    part: str | None = None,
-    against: Sequence[str] = (),
-    untrained: bool = True,
-    epochs: int | None = None,
-    iterations: int | None = None,
-    batch_size: int | None = None,
-    share: float | None = None,
-    per_class: int | None = None,
-    split_file: str | Path | None = None,
-    settings: Sequence[str] = (),
-    out: str | Path | None = None,
-    device: str = "auto",
-    seed: int = 0,
     quiet: bool = False,
+    **changes: Any,
 ) -> dict[str, Any]:
-    """Measure a run's encoder, or any other, beside the untrained one; writes results/*.json.
+    """Evaluate a run's encoder, or any other, and the untrained one; writes results/*.json.
 
-    `protocols` are names of `selfsight evaluate --protocols`: kNN and linear if not given, or
-    what needs no labels where there are none. `backbone` is "timm:NAME", "torchvision:NAME" or a
-    file of weights, in place of a run, `part` the encoder of a file that has several; `trust` lets
-    files run code while they are read. `against` are runs or backbones whose numbers stand beside.
-    `share`, `per_class` and `split_file` say how many labels protocols of few labels have;
-    `settings` are flags of the protocols as on the command line: ["--head.lr", "0.3"].
+    Keywords are the fields of EvalOptions: `evaluate(run, labeled="labeled/", k=20)`.
     """
-    if (run is None) == (backbone is None):
+    options = replace(options, **changes)
+    if (run is None) == (options.backbone is None):
         raise UserError("Give a run folder or --backbone, one of them.")
     if run is not None:
         folder = _existing(run)
-        word = str(folder.path)
+        encoder = str(folder.path)
     else:
-        word = str(backbone)
-        folder = Run(Path(out) if out else Path("runs") / _safe(word))
-    return evaluation.evaluate(
-        folder,
-        word,
-        auto_recipe.device_for(device),
-        labeled=str(labeled) if labeled else None,
-        test=str(test) if test else None,
-        protocols=protocols or None,
-        asked=Asked(
-            ks=(k,) if isinstance(k, int) else tuple(k),
-            temperature=temperature,
-            epochs=epochs,
-            iterations=iterations,
-            batch_size=batch_size,
-            amount=_amount(share, per_class, split_file),
-            seed=seed,
-            flags=tuple(settings),
-        ),
-        features=features,
-        image_size=image_size,
-        against=against,
-        trust=trust,
-        part=part,
-        beside=untrained,
-        quiet=quiet,
-    )
+        encoder = str(options.backbone)
+        folder = Run(Path(options.out) if options.out else Path("runs") / _file_name(encoder))
+    device = auto_recipe.device_for(options.device)
+    return evaluation.evaluate(folder, encoder, device, options, quiet=quiet)
 
 
 def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[dict[str, Any]]:
@@ -188,7 +131,7 @@ def doctor(
     return answer
 
 
-def _go_on(run: Run, device: torch.device, console: Console, *, allow: str | None) -> Run:
+def _resume(run: Run, device: torch.device, console: Console, *, allow: str | None) -> Run:
     recipe = saved_recipe(run, allow=allow)
     recipe, _ = auto_recipe.fit_device(recipe, device)
     start_resume.go_on(recipe, run, device, console)
@@ -205,8 +148,8 @@ def _existing(run: Run | str | Path) -> Run:
     return run
 
 
-def _make_room(run: Run, *, overwrite: bool) -> None:
-    """Refuse to write into a folder that holds something, unless told to empty it."""
+def _prepare_folder(run: Run, *, overwrite: bool) -> None:
+    """Check that the folder is empty, or empty it if that was asked for."""
     if dist.local_rank() or not run.path.exists():
         return
     if run.path.is_file():
@@ -215,7 +158,7 @@ def _make_room(run: Run, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise UserError(
-            f"{run.path} is not empty. Add --resume to go on with the run in it, --overwrite to "
+            f"{run.path} is not empty. Add --resume to resume the run in it, --overwrite to "
             "empty it first, or give another --out."
         )
     if not run.recipe_path.exists():
@@ -226,10 +169,10 @@ def _make_room(run: Run, *, overwrite: bool) -> None:
     shutil.rmtree(run.path)
 
 
-def _free_folder(data: str, method: str | None, recipe: str | Recipe | None) -> Path:
-    """runs/DATA-METHOD, with a number behind it where that is taken."""
-    kind = recipe if isinstance(recipe, str) else method or "auto"
-    name = _safe(f"{Path(data.split(':')[-1]).stem or 'run'}-{kind}")
+def _free_folder(data: str, options: PretrainOptions) -> Path:
+    """Choose runs/DATA-METHOD, with a number appended if that folder exists."""
+    suffix = options.recipe if isinstance(options.recipe, str) else options.method or "auto"
+    name = _file_name(f"{Path(data.split(':')[-1]).stem or 'run'}-{suffix}")
     number, path = 1, Path("runs") / name
     while path.exists():
         number += 1
@@ -237,18 +180,8 @@ def _free_folder(data: str, method: str | None, recipe: str | Recipe | None) -> 
     return path
 
 
-def _amount(
-    share: float | None, per_class: int | None, split_file: str | Path | None
-) -> LabelAmount | None:
-    """How many labels, if that was said."""
-    if share is None and per_class is None and split_file is None:
-        return None
-    file = Path(split_file) if split_file else None
-    return LabelAmount(share=share, per_class=per_class, file=file)
-
-
-def _safe(name: str) -> str:
-    """A name that any file system takes."""
+def _file_name(name: str) -> str:
+    """Replace what some file systems do not allow in a name."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 

@@ -6,12 +6,21 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from selfsight.errors import DivergedError, UserError, nearest
+from selfsight.options import (
+    BENCH_DEFAULTS,
+    EVAL_DEFAULTS,
+    PRETRAIN_DEFAULTS,
+    BenchOptions,
+    EvalOptions,
+    PretrainOptions,
+)
 from selfsight.version import __version__
 
 HELP = f"""selfsight {__version__}: learn image encoders from unlabeled images,
@@ -30,65 +39,27 @@ and prove how good they are.
 """
 
 
-DataWord = Annotated[str, tyro.conf.arg(metavar="DATA")]
+INLINE = tyro.conf.arg(name="")  # flags of an options class without a prefix
+Data = Annotated[str, tyro.conf.arg(metavar="DATA")]
 RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
-RunFolders = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN...")]
+RunFolders = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
 
 
 def pretrain(
-    data: DataWord,
-    /,
-    *,
-    method: str | None = None,
-    recipe: str | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    seed: int | None = None,
-    device: str = "auto",
-    out: Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    classes: Path | None = None,
-    labels: bool = False,
-    settings: tyro.conf.Suppress[tuple[str, ...]] = (),
+    data: Data, /, *, options: Annotated[PretrainOptions, INLINE] = PRETRAIN_DEFAULTS
 ) -> None:
-    """Learn an encoder from images; only the baseline `supervised` learns from labels.
+    """Train an encoder on images without labels (only the baseline `supervised` uses labels).
 
-    Every other setting has a flag too: --optim.lr 0.3, --method.temperature 0.1,
+    Every setting of the recipe has a flag too: --optim.lr 0.3, --method.temperature 0.1,
     --views.0.blur 0.5. `selfsight recipes NAME` lists them with their values.
 
     Args:
-        data: A folder (nested at any depth), a .txt list of files, Parquet files, torchvision:NAME,
+        data: A folder (of any depth), a .txt list of files, Parquet files, torchvision:NAME,
             or a built-in set: shapes, digits.
-        method: One of `selfsight methods`; chosen from the data if not given.
-        recipe: One of `selfsight recipes`, in place of automatic settings.
-        epochs: Passes over the images.
-        batch_size: Images per step over all processes.
-        seed: Same seed, same run.
-        device: auto, cpu or cuda.
-        out: Run folder; runs/NAME-METHOD if not given.
-        resume: Start the run, or go on if the folder holds one.
-        overwrite: Empty the run folder first.
-        classes: File that lists the classes to keep.
-        labels: Read labels from sub-folders, to measure with.
     """
     from selfsight import api
 
-    api.pretrain(
-        data,
-        method=method,
-        recipe=recipe,
-        epochs=epochs,
-        batch_size=batch_size,
-        seed=seed,
-        device=device,
-        out=out,
-        resume=resume,
-        overwrite=overwrite,
-        classes=classes,
-        labels=labels,
-        settings=settings,
-    )
+    api.pretrain(data, options)
 
 
 def resume(run: RunFolder, /, *, device: str = "auto", method: str | None = None) -> None:
@@ -108,68 +79,23 @@ def evaluate(
     runs: RunFolders = (),
     /,
     *,
-    labeled: str | None = None,
-    test: str | None = None,
-    protocol: tuple[str, ...] = (),
-    k: tuple[int, ...] = (20, 200),
-    temperature: float = 0.07,
-    features: str = "backbone",
-    backbone: str | None = None,
-    image_size: int | None = None,
-    part: str | None = None,
-    trust: bool = False,
-    against: tuple[str, ...] = (),
-    untrained: bool = True,
-    epochs: int | None = None,
-    iterations: int | None = None,
-    batch_size: int | None = None,
-    share: float | None = None,
-    per_class: int | None = None,
-    split_file: Path | None = None,
-    out: Path | None = None,
+    options: Annotated[EvalOptions, INLINE] = EVAL_DEFAULTS,
     compare: bool = False,
-    protocols: bool = False,
-    device: str = "auto",
-    seed: int = 0,
+    list_protocols: Annotated[bool, tyro.conf.arg(name="protocols")] = False,
     json: bool = False,
-    settings: tyro.conf.Suppress[tuple[str, ...]] = (),
 ) -> None:
-    """Measure the encoder of one or more runs, or any other, beside the untrained one.
+    """Evaluate the encoder of one or more runs, or any other, and the untrained one.
 
     Settings of a protocol that trains have flags too: --head.lr 0.3, --strong.mixup 0,
     --set.rates 0.1 1 10.
 
     Args:
         runs: Run folders.
-        labeled: Labeled images: a folder with a sub-folder per class, Parquet, or a built-in
-            set. Its train/ and val/ or test/ are used if present, else a seeded 80/20 split.
-        test: Labeled images to test on, if they lie elsewhere.
-        protocol: What to measure, by names of --protocols; kNN and linear if not given, or what
-            needs no labels where there are none.
-        k: Of kNN: one or more numbers of neighbors that vote.
-        temperature: Of kNN: a neighbor's vote is exp(similarity / temperature).
-        features: What is measured: backbone, or projector (of a run).
-        backbone: Any encoder in place of a run: timm:NAME, torchvision:NAME, a file of weights
-            (also published checkpoints), or NETWORK=FILE.
-        image_size: Side in pixels of what the network is shown; its own if not given.
-        part: Which encoder of a file that holds several, by the names before its own.
-        trust: Let files of weights run code while they are read. Only if you trust the writer.
-        against: Runs or backbones whose numbers stand beside, such as a supervised one.
-        untrained: Measure the untrained network too.
-        epochs: Shorter or longer than published; warm-up and steps keep their shares.
-        iterations: The same, for protocols that count them (detection).
-        batch_size: Images per step over all processes, if other than published.
-        share: For few_labels: this share of the labels, 0.01 for 1 %.
-        per_class: For few_labels: so many labels of each class.
-        split_file: For few_labels: a text file of the labeled images, a name on each line.
-        out: Folder for the results of --backbone; runs/NAME if not given.
-        compare: Print one table over all given runs from what they hold; measures nothing.
-        protocols: List the protocols with their settings and sources.
-        device: auto, cpu or cuda.
-        seed: Of splits, and of what is trained or drawn.
+        compare: Print the results that the runs already have, in one table.
+        list_protocols: List the protocols with their settings and sources.
         json: Print JSON instead of a table.
     """
-    if protocols:
+    if list_protocols:
         from selfsight import catalog
         from selfsight.evals.protocols import listing
 
@@ -177,7 +103,7 @@ def evaluate(
         return
     from selfsight import api
 
-    if not runs and backbone is None:
+    if not runs and options.backbone is None:
         raise UserError("Give one or more run folders, or --backbone. See: selfsight evaluate -h")
     if compare:
         rows = api.compare(runs, quiet=json)
@@ -185,32 +111,7 @@ def evaluate(
             _print_json(rows)
         return
     results = {
-        str(run or backbone): api.evaluate(
-            run,
-            labeled=labeled,
-            test=test,
-            protocols=protocol,
-            k=k,
-            temperature=temperature,
-            features=features,
-            backbone=backbone,
-            image_size=image_size,
-            part=part,
-            trust=trust,
-            against=against,
-            untrained=untrained,
-            epochs=epochs,
-            iterations=iterations,
-            batch_size=batch_size,
-            share=share,
-            per_class=per_class,
-            split_file=split_file,
-            settings=settings,
-            out=out,
-            device=device,
-            seed=seed,
-            quiet=json,
-        )
+        str(run or options.backbone): api.evaluate(run, options, quiet=json)
         for run in runs or (None,)
     }
     if json:
@@ -234,9 +135,7 @@ def report(run: RunFolder, /, *, json: bool = False) -> None:
     _print_json(pages.summary(folder)) if json else print(f"Wrote {page}")
 
 
-def doctor(
-    data: DataWord, /, *, device: str = "auto", sample: int = 512, json: bool = False
-) -> None:
+def doctor(data: Data, /, *, device: str = "auto", sample: int = 512, json: bool = False) -> None:
     """Read a sample of the data and tell what is in it and what recipe would be chosen.
 
     Args:
@@ -253,47 +152,25 @@ def doctor(
 
 
 def bench(
-    recipe: Annotated[str | None, tyro.conf.arg(metavar="RECIPE")] = None,
+    recipe: Annotated[str | None, tyro.conf.arg(metavar="RECIPE", help_behavior_hint="")] = None,
     /,
     *,
-    data: str | None = None,
-    device: str = "auto",
-    batch_size: int | None = None,
-    seconds: float = 2.0,
-    against: str | None = None,
-    growth: bool = False,
+    options: Annotated[BenchOptions, INLINE] = BENCH_DEFAULTS,
     json: bool = False,
-    settings: tyro.conf.Suppress[tuple[str, ...]] = (),
 ) -> None:
-    """Measure how fast a recipe trains here, part by part, beside its network alone.
+    """Measure how fast a recipe trains on this machine, part by part, and its network alone.
 
     Settings of the recipe have flags as in pretrain: --method.bn sync, --data.keep stream.
 
     Args:
-        recipe: One of `selfsight recipes`; a small one if not given.
-        data: Images to measure with, as pretrain takes them; generated ones if not given.
-        device: auto, cpu or cuda.
-        batch_size: Images per step.
-        seconds: About how long each part is repeated.
-        against: "lightly" runs the same training with Lightly's own parts.
-        growth: How a step grows with batch, queue, views, images and processes, not its parts.
+        recipe: A recipe of `selfsight recipes`. If not given, a small one.
         json: Print JSON instead of text.
     """
     from selfsight import bench as benches
 
-    found = benches.run(
-        recipe,
-        data,
-        device=device,
-        batch_size=batch_size,
-        seconds=seconds,
-        against=against,
-        growing=growth,
-        settings=settings,
-        quiet=json,
-    )
+    measured = benches.run(recipe, options, quiet=json)
     if json:
-        _print_json(found)
+        _print_json(measured)
 
 
 def methods(*, json: bool = False) -> None:
@@ -362,30 +239,33 @@ def _run(name: str, words: list[str]) -> None:
             f'There is no command "{name}".{nearest(name, COMMANDS)} Known: {", ".join(COMMANDS)}.'
         )
     command = COMMANDS[name]
-    if "settings" in inspect.signature(command).parameters:
+    if (options := inspect.signature(command).parameters.get("options")) is not None:
         words, settings = split_settings(words, command)
-        command = functools.partial(command, settings=tuple(settings))
+        command = functools.partial(command, options=replace(options.default, settings=settings))
     tyro.cli(command, prog=f"selfsight {name}", args=words)
 
 
 def split_settings(
     words: list[str], command: Callable[..., None] = pretrain
 ) -> tuple[list[str], list[str]]:
-    """The words that a command itself takes, and those that are settings beneath it."""
-    own = {f"--{name.replace('_', '-')}" for name in inspect.signature(command).parameters}
-    known: list[str] = []
+    """Split the words into those that the command parses and settings of the recipe or protocol."""
+    parameters = inspect.signature(command).parameters
+    names = [*parameters, *(field.name for field in fields(parameters["options"].default))]
+    known_flags = {f"--{name.replace('_', '-')}" for name in names}
+    parsed: list[str] = []
     settings: list[str] = []
-    into = known
+    into = parsed
     for word in words:
         if word.startswith("--"):
             flag = word.split("=")[0].replace("_", "-").replace("--no-", "--")
-            # Evaluation takes only settings of settings: a slip of its own words is told as such.
-            mine = flag in own or flag == "--help" or (command is evaluate and "." not in flag)
-            into = known if mine else settings
+            is_known = flag in known_flags or flag == "--help"
+            # Settings of protocols are nested, so any other flag without a dot is a typing error
+            # that the command itself explains best.
+            into = parsed if is_known or (command is evaluate and "." not in flag) else settings
         elif word == "-h":
-            into = known
+            into = parsed
         into.append(word)
-    return known, settings
+    return parsed, settings
 
 
 def _runs_beside(path: Path) -> str:

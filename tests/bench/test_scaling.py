@@ -6,7 +6,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from selfsight.bench import costs, multi_process, run
+from selfsight.bench import costs, multi_process, run, scaling
 from selfsight.bench.step_cost import Spent
 from selfsight.errors import UserError
 from selfsight.recipe import overridden
@@ -81,7 +81,7 @@ def test_views_grow_where_a_method_takes_any_number(small):
 
 
 def test_the_command_prints_and_returns_it(small, capsys):
-    found = run("moco.cifar10_r18_200ep", device="cpu", growing=True)
+    found = run("moco.cifar10_r18_200ep", device="cpu", growth=True)
     assert [row["what"] for row in found["growth"]][-1] == "images"
     assert "queue" in capsys.readouterr().out
 

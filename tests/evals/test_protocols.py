@@ -7,9 +7,9 @@ from selfsight.errors import UserError
 from selfsight.evals import few_labels, fine_tune, linear_augmented
 from selfsight.evals.classifier import ClassifierEvaluator
 from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
-from selfsight.evals.few_labels import LabelAmount
-from selfsight.evals.protocols import PROTOCOLS, Asked, changed, listing, named, protocol
+from selfsight.evals.protocols import PROTOCOLS, changed, listing, named, protocol
 from selfsight.optim.config import scaled_lr
+from selfsight.options import EvalOptions
 from tests.evals.small_networks import Small, bright, labeled
 
 DATA = labeled(bright(60), test=bright(30, seed=1))
@@ -17,9 +17,9 @@ DATA = labeled(bright(60), test=bright(30, seed=1))
 
 @pytest.mark.parametrize("name", [n for n, p in PROTOCOLS.items() if p.opens == "labeled"])
 def test_every_protocol_builds_and_gives_numbers_and_settings(name, tmp_path):
-    amount = LabelAmount(per_class=6) if name.startswith("few_labels") else None
-    asked = Asked(epochs=1, batch_size=16, splits=tmp_path, amount=amount)
-    made = protocol(name, DATA, asked)
+    per_class = 6 if name.startswith("few_labels") else None
+    options = EvalOptions(epochs=1, batch_size=16, split_folder=tmp_path, per_class=per_class)
+    made = protocol(name, DATA, options)
     if isinstance(made, ClassifierEvaluator):  # two steps
         made = replace(
             made, data=made.data.only(made.data.learned[torch.arange(32) % len(made.data.learned)])
@@ -193,8 +193,8 @@ def test_other_epochs_keep_the_shares_of_warm_up_and_steps():
 
 def test_flags_change_what_is_nested():
     words = "--head.lr 3 --strong.layer-decay 0.5 --set.rates 0.1 1"
-    asked = Asked(epochs=10, batch_size=8, flags=tuple(words.split()))
-    made = changed(fine_tune.PUBLISHED["pets"], asked)
+    options = EvalOptions(epochs=10, batch_size=8, settings=words.split())
+    made = changed(fine_tune.PUBLISHED["pets"], options)
     assert (made.epochs, made.batch_size, made.head.lr) == (10, 8, 3.0)
     assert made.strong.layer_decay == 0.5
     assert made.rates == (0.1, 1.0)
@@ -202,7 +202,7 @@ def test_flags_change_what_is_nested():
 
 
 def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):
-    four, alone = (Asked(splits=tmp_path, amount=LabelAmount(per_class=n)) for n in (4, 1))
+    four, alone = (EvalOptions(split_folder=tmp_path, per_class=n) for n in (4, 1))
     made = protocol("few_labels.linear_10", DATA, four)
     assert len(made.data.learned) == 12
     assert made(Small())["accuracy"] == 1.0

@@ -2,7 +2,6 @@
 
 import math
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from selfsight.bench.breakdown import bench, words
 from selfsight.bench.generated_images import photographs
 from selfsight.bench.scaling import costs
 from selfsight.errors import UserError
+from selfsight.options import BENCH_DEFAULTS, BenchOptions
 from selfsight.recipe import Recipe, overridden
 from selfsight.recipes import recipe as named_recipe
 from selfsight.runs.start_resume import source_of
@@ -27,50 +27,55 @@ SMALL = 64  # pixels of a view up to which the built-in set serves
 
 def run(
     recipe: str | None = None,
-    data: str | Path | None = None,
+    options: BenchOptions = BENCH_DEFAULTS,
+    /,
     *,
-    device: str = "auto",
-    batch_size: int | None = None,
-    seconds: float = 2.0,
-    against: str | None = None,
-    growing: bool = False,
-    settings: Sequence[str] = (),
     quiet: bool = False,
+    **changes: Any,
 ) -> dict[str, Any]:
-    """Measure a recipe on these images, or on generated ones, and print what was found."""
-    if against not in (None, "lightly"):
-        raise UserError(f'--against is "{against}"; the peer that can be measured is lightly.')
-    if not 0 < seconds < math.inf:
-        raise UserError(f"--seconds is {seconds:g}; it must be a number above 0, say 2.")
-    if growing and (against or data):
-        word = "--against" if against else "--data"
-        raise UserError(
-            f"--growth measures steps on random images, so that {word} means nothing with it. "
-            "Leave one of the two out."
-        )
-    console, where = Console(quiet=quiet), auto_recipe.device_for(device)
-    name = recipe or (ON_GPU if where.type == "cuda" else ON_CPU)
+    """Measure the speed of a recipe and print it. Keywords are the fields of BenchOptions."""
+    options = replace(options, **changes)
+    _check_options(options)
+    seconds, against = options.seconds, options.against
+    console, device = Console(quiet=quiet), auto_recipe.device_for(options.device)
+    name = recipe or (ON_GPU if device.type == "cuda" else ON_CPU)
     made = named_recipe(name)
-    if where.type == "cuda":
+    if device.type == "cuda":
         made = replace(made, compile=True)
-    made = overridden(made, {"batch_size": batch_size}, settings, command="bench RECIPE")
+    given = {"batch_size": options.batch_size}
+    made = overridden(made, given, options.settings, command="bench RECIPE")
     if against:
         lightly_peer.check(made)
-    made, _ = auto_recipe.fit_device(made, where)
-    if growing:
-        console.print(f"{name}, random images, {where}", highlight=False)
-        grown = costs(made, where, seconds=seconds, console=console)
+    made, _ = auto_recipe.fit_device(made, device)
+    if options.growth:
+        console.print(f"{name}, random images, {device}", highlight=False)
+        grown = costs(made, device, seconds=seconds, console=console)
         return {"recipe": name, "growth": [cost.to_dict() for cost in grown]}
     with tempfile.TemporaryDirectory(prefix="selfsight-bench-") as folder:
-        path = str(data) if data else _generated(made, Path(folder), console)
+        path = str(options.data) if options.data else _generated(made, Path(folder), console)
         made = replace(made, data=replace(made.data, path=path))
-        console.print(f"{name}, batch {made.batch_size}, {path}, {where}", highlight=False)
-        figures = bench(name, made, where, seconds=seconds, console=console)
+        console.print(f"{name}, batch {made.batch_size}, {path}, {device}", highlight=False)
+        figures = bench(name, made, device, seconds=seconds, console=console)
         console.print(words(figures), highlight=False)
-        found = figures.to_dict()
+        measured = figures.to_dict()
         if against:
-            found[against] = _beside(made, where, seconds, figures.images_per_second, console)
-    return found
+            measured[against] = _beside(made, device, seconds, figures.images_per_second, console)
+    return measured
+
+
+def _check_options(options: BenchOptions) -> None:
+    if options.against not in (None, "lightly"):
+        raise UserError(
+            f'--against is "{options.against}"; the only library to compare with is lightly.'
+        )
+    if not 0 < options.seconds < math.inf:
+        raise UserError(f"--seconds is {options.seconds:g}; it must be a number above 0, say 2.")
+    if options.growth and (options.against or options.data):
+        flag = "--against" if options.against else "--data"
+        raise UserError(
+            f"--growth measures steps on random images, so that {flag} has no effect. "
+            "Leave one of the two out."
+        )
 
 
 def _beside(

@@ -5,7 +5,7 @@ called with a backbone and gives numbers; `settings()` says what decided them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -33,6 +33,7 @@ from selfsight.evals.linear import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe, SGDGrid
 from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.svm import SVM
+from selfsight.options import EvalOptions
 from selfsight.views import View
 
 AnySettings = TypeVar("AnySettings", ClassifierSettings, DetectorSettings, SGDGrid)
@@ -52,30 +53,15 @@ class Evaluator(Protocol):
         """What decided the numbers, for the result file."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a user may say of any protocol; what a protocol does not have is left aside."""
-
-    ks: tuple[int, ...] = (20, 200)
-    temperature: float = 0.07
-    epochs: int | None = None
-    iterations: int | None = None  # of protocols that count these
-    batch_size: int | None = None
-    amount: LabelAmount | None = None  # of labels, in place of that in the name
-    seed: int = 0
-    splits: Path | None = None  # where the choice of few labels is kept
-    flags: tuple[str, ...] = ()  # settings as on the command line: ("--head.lr", "0.1")
-
-
 class ProtocolSpec(NamedTuple):
     """A protocol before it has data.
 
-    `make` takes (data, asked), where data are Labeled; a pair of Objects for "boxes"; for
+    `make` takes (data, options), where data are Labeled; a pair of Objects for "boxes"; for
     "images" a pair of Images and the views that are drawn of them.
     """
 
     source: str
-    make: Callable[[Any, Asked], Evaluator]
+    make: Callable[[Any, EvalOptions], Evaluator]
     setting: Any = None
     opens: DataKind = "labeled"
 
@@ -90,76 +76,86 @@ class ProtocolSpec(NamedTuple):
         return isinstance(self.setting, ClassifierSettings | SGDGrid)
 
 
-def knn(data: LabeledData, asked: Asked) -> KNN:
+def requested_amount(options: EvalOptions) -> LabelAmount | None:
+    """Read the amount of labels that the options ask for, if they name one."""
+    if options.share is None and options.per_class is None and options.split_file is None:
+        return None
+    file = None if options.split_file is None else Path(options.split_file)
+    return LabelAmount(share=options.share, per_class=options.per_class, file=file)
+
+
+def knn(data: LabeledData, options: EvalOptions) -> KNN:
     """Nearest neighbors on the evaluation view."""
-    return KNN(data=data, ks=asked.ks, temperature=asked.temperature)
+    return KNN(data=data, ks=options.neighbor_counts, temperature=options.temperature)
 
 
-def knn_alone(data: LabeledData, asked: Asked) -> KNN:
+def knn_alone(data: LabeledData, options: EvalOptions) -> KNN:
     """Each image that may be learned from by all the others; test images are left aside."""
-    return knn(replace(data, test=None, split=None, few=data.learned), asked)
+    return knn(replace(data, test=None, split=None, few=data.learned), options)
 
 
-def solved(data: LabeledData, asked: Asked) -> LinearProbe:
+def solved(data: LabeledData, options: EvalOptions) -> LinearProbe:
     """The solved linear probe."""
-    return LinearProbe(data=data, seed=asked.seed)
+    return LinearProbe(data=data, seed=options.seed)
 
 
-def swept(data: LabeledData, asked: Asked) -> LinearSGDProbe:
+def swept(data: LabeledData, options: EvalOptions) -> LinearSGDProbe:
     """The linear probe by SGD, all rates and decays at once."""
-    given = {"epochs": asked.epochs, "batch_size": asked.batch_size}
+    given = {"epochs": options.epochs, "batch_size": options.batch_size}
     settings: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     grid = SGDGrid(**settings)
-    return LinearSGDProbe(data=data, grid=_flagged(grid, asked.flags), seed=asked.seed)
+    return LinearSGDProbe(data=data, grid=_flagged(grid, options.settings), seed=options.seed)
 
 
-def trained(training: ClassifierSettings, data: LabeledData, asked: Asked) -> ClassifierEvaluator:
+def trained(
+    training: ClassifierSettings, data: LabeledData, options: EvalOptions
+) -> ClassifierEvaluator:
     """A classifier trained on augmented images."""
-    return ClassifierEvaluator(data=data, training=changed(training, asked), seed=asked.seed)
+    return ClassifierEvaluator(data=data, training=changed(training, options), seed=options.seed)
 
 
 def few(
     amount: LabelAmount,
-    make: Callable[[LabeledData, Asked], Evaluator],
+    make: Callable[[LabeledData, EvalOptions], Evaluator],
     data: LabeledData,
-    asked: Asked,
+    options: EvalOptions,
 ) -> Evaluator:
     """The same with few labels, drawn once and kept."""
-    amount = asked.amount or amount
-    folder = asked.splits or Path("splits")
-    chosen = load_or_sample_few(folder, data.train, amount, among=data.learned, seed=asked.seed)
+    amount = requested_amount(options) or amount
+    folder = options.split_folder or Path("splits")
+    chosen = load_or_sample_few(folder, data.train, amount, among=data.learned, seed=options.seed)
     words = amount.words if amount.share is None else f"{amount.words} of all"
-    return make(data.only(chosen, words), asked)
+    return make(data.only(chosen, words), options)
 
 
-def machines(name: str, data: LabeledData | MultilabelData, asked: Asked) -> SVM:
+def machines(name: str, data: LabeledData | MultilabelData, options: EvalOptions) -> SVM:
     """A linear SVM for each class."""
     if isinstance(data, MultilabelData):
-        return SVM(data=data, seed=asked.seed, progress=data.progress)
-    return svm.published(name, data, seed=asked.seed)
+        return SVM(data=data, seed=options.seed, progress=data.progress)
+    return svm.published(name, data, seed=options.seed)
 
 
 def detection(
-    setting: DetectorSettings, data: tuple[DetectionDataset, DetectionDataset], asked: Asked
+    setting: DetectorSettings, data: tuple[DetectionDataset, DetectionDataset], options: EvalOptions
 ) -> DetectionEvaluator:
     """A detector trained from the backbone."""
-    if asked.iterations is not None:
-        setting = detector_settings.shortened(setting, asked.iterations)
-    if asked.batch_size is not None:
-        setting = replace(setting, batch_size=asked.batch_size)
-    setting = _flagged(setting, asked.flags)
+    if options.iterations is not None:
+        setting = detector_settings.shortened(setting, options.iterations)
+    if options.batch_size is not None:
+        setting = replace(setting, batch_size=options.batch_size)
+    setting = _flagged(setting, options.settings)
     train, test = data
     return DetectionEvaluator(
-        train=train, test=test, setting=setting, seed=asked.seed, progress=True
+        train=train, test=test, setting=setting, seed=options.seed, progress=True
     )
 
 
-def analysis(data: tuple[Images, Sequence[View]], asked: Asked) -> FeatureAnalysis:
+def analysis(data: tuple[Images, Sequence[View]], options: EvalOptions) -> FeatureAnalysis:
     """What the features look like, without labels."""
     images, views = data
     shared = dist.world_size() > 1
     return FeatureAnalysis(
-        images=images, views=views, seed=asked.seed, progress=True, shared=shared
+        images=images, views=views, seed=options.seed, progress=True, shared=shared
     )
 
 
@@ -242,18 +238,18 @@ def named(name: str) -> ProtocolSpec:
     return PROTOCOLS[name]
 
 
-def protocol(name: str, data: Any, asked: Asked) -> Evaluator:
+def protocol(name: str, data: Any, options: EvalOptions) -> Evaluator:
     """The evaluator of this name on these data, which are of the kind that it opens."""
-    return named(name).make(data, asked)
+    return named(name).make(data, options)
 
 
-def changed(training: ClassifierSettings, asked: Asked) -> ClassifierSettings:
+def changed(training: ClassifierSettings, options: EvalOptions) -> ClassifierSettings:
     """The training with what the user asked for in place of what was published."""
-    if asked.epochs is not None:
-        training = training.lasting(asked.epochs)
-    if asked.batch_size is not None:
-        training = replace(training, batch_size=asked.batch_size)
-    return _flagged(training, asked.flags)
+    if options.epochs is not None:
+        training = training.lasting(options.epochs)
+    if options.batch_size is not None:
+        training = replace(training, batch_size=options.batch_size)
+    return _flagged(training, options.settings)
 
 
 def _flagged(setting: AnySettings, flags: Sequence[str]) -> AnySettings:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfsight.errors import UserError
+from selfsight.evals.model_selection import select_run
 from selfsight.run_folder import Run
 
 # What stands for a result where it has several numbers, the first that it has.
@@ -39,7 +40,7 @@ def _choice(runs: Sequence[Run]) -> list[str]:
     if len(looked) < 2:
         return []
     try:
-        return [f"Best without labels: {choose_run(looked).sentence}"]
+        return [f"Best without labels: {select_run(looked).sentence}"]
     except UserError as error:
         return [str(error)]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
 from selfsight.evals.feature_analysis import FeatureAnalysis
 from selfsight.evals.multilabel import load_voc07
-from selfsight.evals.protocols import Asked, Evaluator, named, protocol
+from selfsight.evals.protocols import Evaluator, named, protocol, requested_amount
 from selfsight.nn import Backbone
+from selfsight.options import EvalOptions
 from selfsight.recipe import Data
 from selfsight.run_folder import Run, write_json
 from selfsight.runs import results, start_resume
@@ -37,70 +39,58 @@ Make = Callable[[Candidate], Evaluator]
 
 
 def evaluate(
-    run: Run,
-    word: str,
-    device: torch.device,
-    *,
-    labeled: str | None,
-    test: str | None,
-    protocols: Sequence[str] | None,
-    asked: Asked,
-    features: str,
-    image_size: int | None,
-    against: Sequence[str],
-    trust: bool,
-    part: str | None,
-    beside: bool,
-    quiet: bool,
+    run: Run, encoder: str, device: torch.device, options: EvalOptions, *, quiet: bool
 ) -> Found:
-    """Numbers of the encoder that `word` names, written to the folder `run`.
+    """Evaluate an encoder, named as a run folder or a backbone; write results to the folder `run`.
 
-    Without labels and names of protocols, what can be said of a run without labels.
+    Without labels and without protocols, only the measures that need no labels.
     """
-    _refuse(protocols or DEFAULT, labeled, test, asked, named_any=bool(protocols))
+    labeled = None if options.labeled is None else str(options.labeled)
+    test = None if options.test is None else str(options.test)
+    protocols, features = options.protocols or DEFAULT, options.features
+    _check_options(options)
     dist.start(device.type)
     try:
-        first = candidate(word, device, features, image_size, trust=trust, part=part)
+        load = partial(
+            candidate,
+            device=device,
+            source=features,
+            image_size=options.image_size,
+            trust=options.trust,
+        )
+        first = load(encoder, part=options.part)
         if first.weights and dist.rank() == 0:
-            write_json(run.path / "import.json", {"file": word, "weights": list(first.weights)})
-        if labeled is None and not protocols:
+            weights = {"file": encoder, "weights": list(first.weights)}
+            write_json(run.path / "import.json", weights)
+        if labeled is None and not options.protocols:
             return _without_labels(run, first, device, quiet=quiet)
         candidates = [first]
-        candidates += [untrained(first, device, features)] if beside else []
-        candidates += [
-            candidate(other, device, features, image_size, trust=trust) for other in against
-        ]
-        said = {"encoder": word, "data": labeled} | ({} if test is None else {"test_data": test})
-        about = said | {"features": "backbone", "seed": asked.seed}
+        candidates += [untrained(first, device, features)] if options.untrained else []
+        candidates += [load(other) for other in options.against]
+        said = {"encoder": encoder, "data": labeled} | ({} if test is None else {"test_data": test})
+        about = said | {"features": "backbone", "seed": options.seed}
         found: Found = {}
         voc = None if labeled is None else voc_folder(labeled)
         by_kind: dict[str, list[str]] = {"labeled": [], "boxes": [], "images": [], "marks": []}
-        for name in protocols or DEFAULT:
+        for name in protocols:
             marked = name.startswith("svm") and voc is not None
             by_kind["marks" if marked else named(name).opens].append(name)
         for name in by_kind["marks"]:
-            make = _with_marks(name, str(voc), test, asked)
+            make = _with_marks(name, str(voc), test, options)
             found[name] = results.scored(run, name, candidates, make, about=about)
         for name in by_kind["boxes"]:
             channels = _data(run, candidates).channels
-            make = _with_boxes(name, str(labeled), test, asked, channels)
+            make = _with_boxes(name, str(labeled), test, options, channels)
             own = {k: v for k, v in about.items() if k != "test_data"}  # its settings name both
             found[name] = results.scored(run, name, candidates, make, about=own)
         train = None
         if by_kind["labeled"]:
             train, tested = _labeled(_data(run, candidates), str(labeled), test, device)
             found |= results.with_labels(
-                run,
-                candidates,
-                train,
-                tested,
-                names=by_kind["labeled"],
-                asked=asked,
-                source=features,
-                said=said,
+                run, candidates, train, tested, options, names=by_kind["labeled"], said=said
             )
         if by_kind["images"]:
-            found |= _analyzed(run, candidates, labeled, device, asked, said)
+            found |= _analyzed(run, candidates, labeled, device, options, said)
         if dist.rank() == 0:
             _conclude(run, first, train, found, quiet=quiet)
         dist.barrier()
@@ -109,32 +99,26 @@ def evaluate(
         dist.stop()
 
 
-def _refuse(
-    protocols: Sequence[str],
-    labeled: str | None,
-    test: str | None,
-    asked: Asked,
-    *,
-    named_any: bool,
-) -> None:
-    """Tell mistakes before any weights are read."""
-    if test is not None and labeled is None:
-        raise UserError("--test needs --labeled: the labeled images that are learned from.")
-    kinds = {name: named(name) for name in protocols}
-    if named_any and labeled is None:
-        for name, kind in kinds.items():
-            if kind.opens != "images":
-                raise UserError(f"{name} needs --labeled: the images that it learns from.")
-    few = any(name.startswith("few_labels.") for name in kinds)
-    boxes = any(kind.opens == "boxes" for kind in kinds.values())
+def _check_options(options: EvalOptions) -> None:
+    """Report options that do not fit together, before any weights are read."""
+    if options.test is not None and options.labeled is None:
+        raise UserError("--test needs --labeled: the labeled images to train on.")
+    protocols = {name: named(name) for name in options.protocols or DEFAULT}
+    if options.protocols and options.labeled is None:
+        for name, spec in protocols.items():
+            if spec.opens != "images":
+                raise UserError(f"{name} needs --labeled: the labeled images to train on.")
+    few = any(name.startswith("few_labels.") for name in protocols)
+    boxes = any(spec.opens == "boxes" for spec in protocols.values())
+    trained = any(spec.epochs for spec in protocols.values())
     unused = {
-        "--share, --per-class or --split-file": asked.amount is not None and not few,
-        "--iterations": asked.iterations is not None and not boxes,
-        "--epochs": asked.epochs is not None and not any(kind.epochs for kind in kinds.values()),
+        "--share, --per-class or --split-file": requested_amount(options) is not None and not few,
+        "--iterations": options.iterations is not None and not boxes,
+        "--epochs": options.epochs is not None and not trained,
     }
-    if asked.flags:
-        unused[asked.flags[0]] = not any(kind.flags for kind in kinds.values())
-    for flag in (flag for flag, wasted in unused.items() if wasted):
+    if options.settings:
+        unused[options.settings[0]] = not any(spec.flags for spec in protocols.values())
+    for flag in (flag for flag, is_unused in unused.items() if is_unused):
         raise UserError(
             f"{flag} is a setting of protocols that train or have few labels, and none of "
             f"{', '.join(protocols)} has it. Leave it out, or name another --protocol; "
@@ -142,7 +126,9 @@ def _refuse(
         )
 
 
-def _with_boxes(name: str, labeled: str, test: str | None, asked: Asked, channels: int) -> Make:
+def _with_boxes(
+    name: str, labeled: str, test: str | None, options: EvalOptions, channels: int
+) -> Make:
     """Detection: the split called train to learn from, and test or val to be scored on."""
     if test is None and labeled.endswith((".parquet", ".json")):
         raise UserError(
@@ -152,9 +138,9 @@ def _with_boxes(name: str, labeled: str, test: str | None, asked: Asked, channel
     data = (objects(labeled, ("trainval", "train")), objects(test or labeled, TEST_SPLITS))
 
     def make(candidate: Candidate) -> Evaluator:
-        made = protocol(name, data, asked)
+        made = protocol(name, data, options)
         assert isinstance(made, DetectionEvaluator)
-        if any(flag.startswith(("--set.mean", "--set.std")) for flag in asked.flags):
+        if any(flag.startswith(("--set.mean", "--set.std")) for flag in options.settings):
             return made
         return seen_as(made, candidate.spec, channels)
 
@@ -167,7 +153,7 @@ def seen_as(detection: DetectionEvaluator, spec: EvalView, channels: int) -> Det
     return replace(detection, setting=replace(detection.setting, mean=mean, std=std))
 
 
-def _with_marks(name: str, labeled: str, test: str | None, asked: Asked) -> Make:
+def _with_marks(name: str, labeled: str, test: str | None, options: EvalOptions) -> Make:
     """An SVM on images with several classes each: a folder of VOC 2007."""
     if test is not None:
         raise UserError(
@@ -177,7 +163,7 @@ def _with_marks(name: str, labeled: str, test: str | None, asked: Asked) -> Make
 
     def make(candidate: Candidate) -> Evaluator:
         spec = candidate.spec
-        return protocol(name, replace(data, mean=spec.mean, std=spec.std), asked)
+        return protocol(name, replace(data, mean=spec.mean, std=spec.std), options)
 
     return make
 
@@ -187,7 +173,7 @@ def _analyzed(
     candidates: Sequence[Candidate],
     labeled: str | None,
     device: torch.device,
-    asked: Asked,
+    options: EvalOptions,
     said: Mapping[str, Any],
 ) -> Found:
     """What the features look like: of a run's own images, or of those that were given."""
@@ -205,7 +191,7 @@ def _analyzed(
         images = start_resume.images_of(recipe, device)
     else:
         raise UserError("--backbone needs --labeled: the images to look at.")
-    evaluator = protocol("analysis", (images, views), asked)
+    evaluator = protocol("analysis", (images, views), options)
     assert isinstance(evaluator, FeatureAnalysis)
     found: dict[str, Any] = evaluator.write(run, first.student or first.network)
     for other in candidates[1:]:

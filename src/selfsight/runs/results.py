@@ -17,8 +17,9 @@ from selfsight.evals.label_free import LabelFreeEvaluator
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe
-from selfsight.evals.protocols import Asked, Evaluator, protocol
+from selfsight.evals.protocols import Evaluator, protocol
 from selfsight.evals.splits import Split, saved_split, stratified
+from selfsight.options import EVAL_DEFAULTS, EvalOptions
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run, plain
 from selfsight.runs.encoders import UNTRAINED, Candidate, evaluation_view
@@ -50,22 +51,21 @@ def with_labels(
     candidates: Sequence[Candidate],
     train: Images,
     test: Images | None,
+    options: EvalOptions = EVAL_DEFAULTS,
     *,
     names: Sequence[str] = ("knn", "linear"),
-    asked: Asked | None = None,
-    source: str = "backbone",
     said: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Each protocol of labeled images, as `scored` does, and what needs no network at all.
 
     `said` goes into the settings of every result.
     """
-    asked = asked or Asked()
-    about = {**(said or {}), "features": source, "seed": asked.seed}
-    asked = replace(asked, splits=asked.splits or run.path / "splits")
+    source = options.features
+    about = {**(said or {}), "features": source, "seed": options.seed}
+    options = replace(options, split_folder=options.split_folder or run.path / "splits")
     split = None
     if test is None:
-        split = _alike(partial(saved_split, run.path / "splits", train, seed=asked.seed))
+        split = _alike(partial(saved_split, run.path / "splits", train, seed=options.seed))
     sets = {
         c.word: LabeledData(
             train=train,
@@ -83,11 +83,11 @@ def with_labels(
         file = name if source == "backbone" else f"{name}.{source}"
 
         def make(candidate: Candidate, name: str = name) -> Evaluator:
-            return _alike(partial(protocol, name, sets[candidate.word], asked))
+            return _alike(partial(protocol, name, sets[candidate.word], options))
 
         found[file] = scored(run, file, candidates, make, about=about, seen=seen)
     if "knn" in names and len(candidates) > 1 and candidates[1].word == UNTRAINED:
-        one = KNN(data=sets[UNTRAINED], ks=asked.ks, temperature=asked.temperature)
+        one = KNN(data=sets[UNTRAINED], ks=options.neighbor_counts, temperature=options.temperature)
         found["baselines"] = {
             **baselines(one, candidates[1].network),
             "settings": one.settings() | about | {"features": BASELINES},

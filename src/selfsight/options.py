@@ -1,0 +1,139 @@
+"""Options of the commands, each declared once: for the command line, for Python, for the code.
+
+The text under each field is its help. Nothing here imports torch, so that help comes at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Suppress, arg
+
+# Options without a default say themselves what happens if they are not given.
+Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
+Number = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
+Images = Annotated[str | Path | None, arg(metavar="DATA", help_behavior_hint="")]
+Folder = Annotated[str | Path | None, arg(metavar="FOLDER", help_behavior_hint="")]
+File = Annotated[str | Path | None, arg(metavar="FILE", help_behavior_hint="")]
+Device = Annotated[str, arg(metavar="NAME")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOptions:
+    """Options of `selfsight pretrain`, which are also keywords of `selfsight.pretrain`."""
+
+    method: Name = None
+    """A method of `selfsight methods`. If not given, chosen from the data."""
+    recipe: Annotated[Any, arg(metavar="NAME", constructor=str, help_behavior_hint="")] = None
+    """A recipe of `selfsight recipes`, in place of automatic settings. In Python, also a Recipe."""
+    epochs: Number = None
+    """Passes over the images. If not given, as the recipe says."""
+    batch_size: Number = None
+    """Images per step, summed over all processes. If not given, as the recipe says."""
+    seed: Number = None
+    """Seed of weights, order and views: the same seed gives the same run."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+    out: Folder = None
+    """Run folder. If not given, runs/DATA-METHOD."""
+    resume: bool = False
+    """Resume the run if the folder holds one, else start it."""
+    overwrite: bool = False
+    """Empty the run folder first."""
+    classes: File = None
+    """File that lists the classes to use."""
+    labels: bool = False
+    """Read labels from sub-folders, for evaluation during training."""
+    settings: Suppress[Sequence[str]] = ()
+    """Settings of the recipe as flags: ("--optim.lr", "0.3")."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """Options of `selfsight evaluate`, which are also keywords of `selfsight.evaluate`.
+
+    A protocol ignores the options that it has no use for.
+    """
+
+    labeled: Images = None
+    """Labeled images: a folder with a sub-folder per class, Parquet, or a built-in set.
+    Its train/ and val/ or test/ are used if present, else a seeded 80/20 split."""
+    test: Images = None
+    """Labeled test images, if they are in another place."""
+    protocols: Annotated[
+        Sequence[str], arg(name="protocol", metavar="NAME...", help_behavior_hint="")
+    ] = ()
+    """Protocols to run; --protocols lists their names.
+    If not given: knn and linear, or without --labeled what needs no labels."""
+    k: Annotated[int | tuple[int, ...], arg(metavar="INT...")] = (20, 200)
+    """kNN: number of neighbors that vote, one or more."""
+    temperature: float = 0.07
+    """kNN: the vote of a neighbor is exp(similarity / temperature)."""
+    features: Annotated[str, arg(metavar="NAME")] = "backbone"
+    """Features to evaluate: backbone, or projector (runs only)."""
+    backbone: Name = None
+    """Any encoder in place of a run: timm:NAME, torchvision:NAME, FILE or NETWORK=FILE.
+    A file holds weights, such as a published checkpoint."""
+    image_size: Number = None
+    """Side of the input in pixels. If not given, that of training."""
+    part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
+    """Prefix of the weights to load, from a file that holds several encoders."""
+    trust: bool = False
+    """Let files of weights run code when read. Only if you trust their author."""
+    against: Annotated[Sequence[str], arg(metavar="RUN...", help_behavior_hint="")] = ()
+    """Runs or backbones to compare with, such as a supervised one."""
+    untrained: bool = True
+    """Also evaluate the untrained network."""
+    epochs: Number = None
+    """Epochs of protocols that train, in place of the published number.
+    Warm-up and learning rate steps scale with it."""
+    iterations: Number = None
+    """Iterations of protocols that count them (detection), scaled in the same way."""
+    batch_size: Number = None
+    """Images per step over all processes, in place of the published number."""
+    share: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """few_labels: share of the labels to use, 0.01 for 1 %."""
+    per_class: Number = None
+    """few_labels: number of labels of each class."""
+    split_file: File = None
+    """few_labels: text file with the names of the labeled images, one per line."""
+    split_folder: Suppress[Path | None] = None
+    """few_labels: folder that stores the sampled labels. If not given, splits/ of the run."""
+    out: Folder = None
+    """Folder for the results of --backbone. If not given, runs/NAME."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+    seed: int = 0
+    """Seed of splits, of sampled labels and of training."""
+    settings: Suppress[Sequence[str]] = ()
+    """Settings of the protocols as flags: ("--head.lr", "0.3")."""
+
+    @property
+    def neighbor_counts(self) -> tuple[int, ...]:
+        """Every k of kNN, also if there is only one."""
+        return (self.k,) if isinstance(self.k, int) else tuple(self.k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Options of `selfsight bench`, which are also keywords of `selfsight.bench.run`."""
+
+    data: Images = None
+    """Images to measure with. If not given, generated ones."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+    batch_size: Number = None
+    """Images per step."""
+    seconds: float = 2.0
+    """Approximate time to repeat each part for."""
+    against: Name = None
+    """Also run the same training with another library: lightly."""
+    growth: bool = False
+    """Measure how the cost of a step grows with batch, queue, views, images and processes."""
+    settings: Suppress[Sequence[str]] = ()
+    """Settings of the recipe as flags: ("--method.bn", "sync")."""
+
+
+# Function defaults: frozen, so that sharing them is safe.
+PRETRAIN_DEFAULTS, EVAL_DEFAULTS, BENCH_DEFAULTS = PretrainOptions(), EvalOptions(), BenchOptions()
