@@ -58,10 +58,12 @@ def bits(
     key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
 ) -> Int64[Tensor, "n count"]:
     """`count` words in [0, 2**32) for each index; `at` is a step, an epoch or zero."""
-    if _in_one_launch(index):
-        from selfsight.triton_helpers.philox import launch  # needs Triton, which CPU builds lack
+    if _use_triton(index):
+        from selfsight.triton_helpers.philox import (
+            launch_philox,  # needs Triton, which CPU builds lack
+        )
 
-        return launch(key, index, count, at, torch.int64)
+        return launch_philox(key, index, count, at, torch.int64)
     blocks = -(-count // 4)
     column = torch.arange(blocks, device=index.device).expand(len(index), blocks)
     row = index[:, None].expand_as(column)
@@ -74,10 +76,10 @@ def uniform(
     key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
 ) -> Float64[Tensor, "n count"]:
     """`count` numbers in [0, 1) for each index."""
-    if _in_one_launch(index):
-        from selfsight.triton_helpers.philox import launch
+    if _use_triton(index):
+        from selfsight.triton_helpers.philox import launch_philox
 
-        return launch(key, index, count, at, torch.float64)
+        return launch_philox(key, index, count, at, torch.float64)
     return bits(key, index, count, at).double() * 2.0**-32
 
 
@@ -113,7 +115,7 @@ def shuffled(key: Key, n: int, position: Int64[Tensor, " m"], at: int = 0) -> In
     return x
 
 
-def _in_one_launch(index: Tensor) -> bool:
+def _use_triton(index: Tensor) -> bool:
     """Whether Triton's kernel draws; torch's compiler makes one of the operations by itself."""
     return index.device.type == "cuda" and not torch.compiler.is_compiling() and has_triton()
 

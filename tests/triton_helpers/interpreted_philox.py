@@ -14,7 +14,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from selfsight import rng
-from selfsight.triton_helpers.philox import launch
+from selfsight.triton_helpers.philox import launch_philox
 
 ANY = torch.tensor([0, -1, 2**31, 2**32 - 1, 2**32, -(2**63), 2**63 - 1])
 KEYS = {
@@ -54,8 +54,8 @@ def moments(n, blocks):
 
 def same(key, index, count, at):
     """Whether words and numbers are those of torch's operations."""
-    words = launch(key, index, count, at, torch.int64)
-    numbers = launch(key, index, count, at, torch.float64)
+    words = launch_philox(key, index, count, at, torch.int64)
+    numbers = launch_philox(key, index, count, at, torch.float64)
     return torch.equal(words, rng.bits(key, index, count, at)) and torch.equal(
         numbers, rng.uniform(key, index, count, at)
     )
@@ -76,7 +76,7 @@ def interpreted():
 
 
 def compiled():
-    """What each launch was compiled to."""
+    """What each launch_philox was compiled to."""
     from tests.views.compiled import compile_only
 
     found: list[dict] = []
@@ -85,7 +85,7 @@ def compiled():
     draws = [(key, index, 7, 3) for key in KEYS.values() for index in (ANY[:1], ANY[1:])]
     draws += [(KEYS["ones"], ANY, count, at) for count in (1, 16) for at in steps]
     for draw, dtype in product(draws, (torch.int64, torch.float64)):
-        launch(*draw, dtype)
+        launch_philox(*draw, dtype)
     return found
 
 

@@ -30,7 +30,7 @@ def test_the_kernel_compiles_for_sm_90_once_for_each_kind_of_result_and_step(tmp
     found = elsewhere(
         "tests.triton_helpers.interpreted_philox", "compiled", TRITON_CACHE_DIR=str(tmp_path)
     )
-    assert len(list(tmp_path.rglob("draw.cubin"))) == 4
+    assert len(list(tmp_path.rglob("philox_kernel.cubin"))) == 4
     assert [f for f in found if f["spilled"] or not f["along_rows"]] == []
 
 
@@ -38,8 +38,8 @@ def test_the_kernel_compiles_for_sm_90_once_for_each_kind_of_result_and_step(tmp
 @pytest.mark.parametrize("draw", [rng.bits, rng.uniform])
 def test_a_draw_is_one_launch_and_nothing_else(monkeypatch, draw, at):
     kernel = mock.MagicMock()
-    monkeypatch.setattr(rng, "_in_one_launch", lambda index: True)
-    monkeypatch.setattr(philox, "draw", kernel)
+    monkeypatch.setattr(rng, "_use_triton", lambda index: True)
+    monkeypatch.setattr(philox, "philox_kernel", kernel)
     with Operations() as operations:
         draw(KEY, ANY, 5, at)
     kernel.__getitem__.return_value.assert_called_once()

@@ -16,7 +16,7 @@ from selfsight.views import PRESETS, View, for_channels, moco_v2, moco_v3, swav
 from selfsight.views.apply import apply_views_with_keys
 from selfsight.views.sampling import sample_view_params, view_keys
 from selfsight.views.triton import apply, sampling
-from selfsight.views.triton.sampling import BRIGHTNESS, FIELDS, NEVER, PLACE
+from selfsight.views.triton.sampling import BRIGHTNESS, FIELDS, NOT_APPLIED, RANK
 from tests.views.ragged import ragged, worst
 
 PLAIN = View(size=24, flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)
@@ -53,18 +53,18 @@ def case(name, dtype=torch.float32):
             for view, key in zip(views, keys, strict=True)
         ]
     )
-    drawn = expected
+    sampled = expected
     if name in DRAWN:
-        drawn = apply._draw(views, keys, images, index, epoch)
-        used = drawn[..., BRIGHTNESS.value + PLACE.value :] < NEVER.value
-        factors = drawn[..., BRIGHTNESS.value : BRIGHTNESS.value + PLACE.value]
-        factors[~used] = expected[..., BRIGHTNESS.value : BRIGHTNESS.value + PLACE.value][~used]
-    with mock.patch.object(apply, "_draw", return_value=drawn):
+        sampled = apply._sample_params(views, keys, images, index, epoch)
+        used = sampled[..., BRIGHTNESS.value + RANK.value :] < NOT_APPLIED.value
+        factors = sampled[..., BRIGHTNESS.value : BRIGHTNESS.value + RANK.value]
+        factors[~used] = expected[..., BRIGHTNESS.value : BRIGHTNESS.value + RANK.value][~used]
+    with mock.patch.object(apply, "_sample_params", return_value=sampled):
         ours = apply.apply_fused_views(views, keys, images, index, epoch, dtype)
     theirs = apply_views_with_keys(views, keys, images.padded(), images.sizes, index, epoch)
     return {
         "error": worst(ours, theirs),
-        "same_draws": torch.equal(drawn, expected),
+        "same_params": torch.equal(sampled, expected),
         "channels_last": all(x.is_contiguous(memory_format=torch.channels_last) for x in ours),
     }
 
@@ -80,13 +80,13 @@ def fields(params):
         (sampling.SOLARIZE, params.solarize),
     ):
         rows[:, field.value] = values.double()
-    factors, places = rows[:, BRIGHTNESS.value :].split(PLACE.value, dim=1)
+    factors, places = rows[:, BRIGHTNESS.value :].split(RANK.value, dim=1)
     factors.copy_(params.jitter_factors)
-    places.fill_(NEVER.value)
+    places.fill_(NOT_APPLIED.value)
     for slot, step in enumerate(params.jitter_order.unbind(1)):
         places.scatter_(1, step[:, None], float(slot))
     unchanged = (params.jitter_factors == torch.tensor([1.0, 1.0, 1.0, 0.0])).all(dim=1)
-    places[unchanged] = NEVER.value
+    places[unchanged] = NOT_APPLIED.value
     return rows
 
 

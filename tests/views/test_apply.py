@@ -251,7 +251,7 @@ def test_cpu_and_gpu_draw_the_same_and_make_the_same_views():
             other = getattr(gpu, name)
             if value is None:
                 assert other is None
-            elif name == "grain":  # logarithms and cosines may differ in the last place
+            elif name == "noise":  # logarithms and cosines may differ in the last place
                 torch.testing.assert_close(other.cpu(), value, atol=1e-6, rtol=0)
             else:
                 assert torch.equal(other.cpu(), value), name

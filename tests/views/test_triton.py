@@ -58,7 +58,7 @@ def elsewhere(module, *arguments, **environment):
 
 
 def agrees(found):
-    return found["same_draws"] and found["channels_last"] and found["error"] < TOLERANCE
+    return found["same_params"] and found["channels_last"] and found["error"] < TOLERANCE
 
 
 def test_fused_views_are_the_reference_paths_to_2e_5():
@@ -80,7 +80,12 @@ def test_fused_views_are_the_reference_paths_for_every_preset(interpreted, name)
 @pytest.mark.slow
 def test_kernels_compile_for_sm_90_without_spilling_and_read_along_rows(tmp_path):
     found = elsewhere("tests.views.compiled", TRITON_CACHE_DIR=str(tmp_path))
-    assert {f["kernel"] for f in found} == {"draw", "crop", "color", "blur_down"}
+    assert {f["kernel"] for f in found} == {
+        "sample_params_kernel",
+        "crop_kernel",
+        "color_kernel",
+        "blur_columns_kernel",
+    }
     assert [f for f in found if f["spilled"] or not f["along_rows"]] == []
 
 
@@ -113,9 +118,10 @@ class Operations(TorchDispatchMode):
 def recorded(monkeypatch, views, epoch, images=None):
     """The launches of Triton's kernels, and the operations of torch that are not free."""
     launches = []
-    monkeypatch.setattr(apply.sampling, "draw", Recorder("draw", launches))
-    for name in ("crop", "color", "blur_down"):
-        monkeypatch.setattr(apply.fused_pixels, name, Recorder(name, launches))
+    sample = "sample_params_kernel"
+    monkeypatch.setattr(apply.sampling, sample, Recorder("sample", launches))
+    for name in ("crop", "color", "blur_columns"):
+        monkeypatch.setattr(apply.spatial, f"{name}_kernel", Recorder(name, launches))
     images, index, keys = images or ragged(), torch.arange(3), view_keys(0, len(views))
     with Operations() as operations:
         apply.apply_fused_views(views, keys, images, index, epoch, torch.bfloat16)
@@ -126,16 +132,18 @@ def recorded(monkeypatch, views, epoch, images=None):
 @pytest.mark.parametrize(
     ("views", "passes"),
     [
-        (moco_v3(32), ["crop", "color", "blur_down"]),
-        (moco_v2(32, num_views=6), ["crop", "color", "blur_down"]),
+        (moco_v3(32), ["crop", "color", "blur_columns"]),
+        (moco_v2(32, num_views=6), ["crop", "color", "blur_columns"]),
         (moco_v1(32), ["crop", "color"]),
         (without_blur(moco_v2(32)), ["crop", "color"]),
-        (swav(32), ["crop", "color", "blur_down"] * 2),  # two sizes
+        (swav(32), ["crop", "color", "blur_columns"] * 2),  # two sizes
     ],
 )
-def test_all_views_of_one_size_take_one_draw_and_at_most_three_passes(monkeypatch, views, passes):
+def test_all_views_of_one_size_take_one_sampling_launch_and_at_most_three_passes(
+    monkeypatch, views, passes
+):
     launches, others = recorded(monkeypatch, views, epoch=torch.tensor(3))
-    assert launches == ["draw", *passes]
+    assert launches == ["sample", *passes]
     assert others == []
 
 
@@ -166,12 +174,12 @@ def test_every_preset_can_be_fused():
         View(solarize=0.1, order=("jitter", "blur", "solarize", "gray", "flip")),
     ],
 )
-def test_what_the_kernels_do_not_know_is_left_to_the_reference_path(view):
+def test_views_that_the_kernels_do_not_support_are_not_fused(view):
     assert not apply.can_fuse(view)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_a_cpu_views_of_are_make_views(dtype):
+def test_on_a_cpu_apply_views_is_the_reference(dtype):
     images, index = ragged(), torch.arange(3)
     views = (EVERYTHING, *moco_v2(16))
     ours = apply_views(views, images, index, seed=1, epoch=2, dtype=dtype)
@@ -181,7 +189,7 @@ def test_on_a_cpu_views_of_are_make_views(dtype):
         assert torch.equal(one, other.to(dtype))
 
 
-def test_views_of_refuses_colors_that_images_do_not_have():
+def test_apply_views_rejects_color_operations_for_images_without_color():
     view = View(size=8, gray=0.2, mean=(0.5,), std=(0.2,))
     with pytest.raises(UserError, match="4 channels"):
         apply_views((view,), ragged(channels=4), torch.arange(3), seed=0, epoch=0)
@@ -225,7 +233,7 @@ def test_on_a_gpu_bfloat16_is_the_reference_rounded():
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_known_and_other_views_come_in_their_order_and_twice_the_same():
+def test_on_a_gpu_fused_and_other_views_are_returned_in_order_and_reproducibly():
     images, index = many()
     views = (moco_v3(32)[0], EVERYTHING, moco_v3(40)[1], moco_v3(32)[1])
     one, two = (apply_views(views, images, index, seed=1, epoch=2) for _ in range(2))

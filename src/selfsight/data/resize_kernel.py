@@ -5,7 +5,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from selfsight.triton_helpers.resample import resampled
+from selfsight.triton_helpers.resample import resample
 
 COLUMNS = 128  # pixels of a row that a program makes
 
@@ -36,7 +36,7 @@ def shrink(
         at = tl.minimum(along, to_width - 1)
         plane = height.to(tl.int64) * width
         source = flat + tl.load(starts + i)
-        total, first, second, third = resampled(
+        total, first, second, third = resample(
             source,
             width,
             plane,

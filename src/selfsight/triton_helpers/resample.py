@@ -1,9 +1,9 @@
-"""An antialiased resize, for Triton kernels: which pixels a new one sees, and how much of each.
+"""Antialiased resampling for Triton kernels.
 
 The weights are those of PIL and of torchvision with antialias: a triangle, or the cubic with
-a = -1/2, stretched when an image shrinks and cut at its border. They do not sum to one: a kernel
-divides.
-`no_type_check` keeps the type checks of tests from wrapping what Triton reads as source.
+a = -1/2, stretched when an image shrinks and truncated at its border. They do not sum to one: the
+calling kernel divides by their sum. `no_type_check` keeps the type checker of the tests from
+wrapping functions whose source Triton reads.
 """
 
 from typing import no_type_check
@@ -14,12 +14,12 @@ import triton.language as tl
 
 @triton.jit
 @no_type_check
-def resampled(
+def resample(
     source,
     pitch,
     plane,
-    down,
-    along,
+    out_y,
+    out_x,
     top,
     left,
     height,
@@ -30,43 +30,44 @@ def resampled(
     planes: tl.constexpr,
     cubic: tl.constexpr,
 ):
-    """Sum of the weights, and the weighted sum of each plane; of one plane the others are zero.
+    """Return the sum of the weights and the weighted sum of each plane (zero for absent planes).
 
-    For pixels (down, along) of an image of size_y x size_x, made from the box at (top, left).
+    Output pixels (out_y, out_x) belong to an image of size_y x size_x, resized from the box
+    (top, left, height, width).
     """
-    y, off_y, shrink_y, taps_y, end_y = _reach(down, top, height, size_y, cubic)
-    x, off_x, shrink_x, taps_x, end_x = _reach(along, left, width, size_x, cubic)
+    y, off_y, shrink_y, taps_y, end_y = _taps(out_y, top, height, size_y, cubic)
+    x, off_x, shrink_x, taps_x, end_x = _taps(out_x, left, width, size_x, cubic)
     total = tl.zeros([block], tl.float32)
     first = tl.zeros([block], tl.float32)
     second = tl.zeros([block], tl.float32)
     third = tl.zeros([block], tl.float32)
     for ty in range(taps_y):
-        heavy_y = _weight(y + ty, off_y + ty * (2 * size_y), shrink_y, end_y, cubic)
-        line = tl.minimum(y + ty, end_y - 1) * pitch
+        weight_y = _weight(y + ty, off_y + ty * (2 * size_y), shrink_y, end_y, cubic)
+        row_offset = tl.minimum(y + ty, end_y - 1) * pitch
         for tx in range(taps_x):
-            heavy_x = _weight(x + tx, off_x + tx * (2 * size_x), shrink_x, end_x, cubic)
-            heavy = heavy_y * heavy_x
-            total += heavy
-            seen = line + tl.minimum(x + tx, end_x - 1)
-            first += heavy * tl.load(source + seen).to(tl.float32)
+            weight_x = _weight(x + tx, off_x + tx * (2 * size_x), shrink_x, end_x, cubic)
+            weight = weight_y * weight_x
+            total += weight
+            pixel = row_offset + tl.minimum(x + tx, end_x - 1)
+            first += weight * tl.load(source + pixel).to(tl.float32)
             if planes == 3:
-                second += heavy * tl.load(source + plane + seen).to(tl.float32)
-                third += heavy * tl.load(source + 2 * plane + seen).to(tl.float32)
+                second += weight * tl.load(source + plane + pixel).to(tl.float32)
+                third += weight * tl.load(source + 2 * plane + pixel).to(tl.float32)
     return total, first, second, third
 
 
 @triton.jit
 @no_type_check
-def _reach(place, start, length, size, cubic: tl.constexpr):
-    """First pixel seen, its signed distance, what makes distances weigh, how many pixels, end.
+def _taps(out_pixel, start, length, size, cubic: tl.constexpr):
+    """Return first input pixel, its signed distance, distance scale, number of taps, and end.
 
-    Distances are in parts of 2 * size to a pixel: in these everything is whole, and so exact.
+    Distances are integers in units of 1 / (2 * size) pixel, and so exact.
     """
     stretch = tl.maximum(length, size)
     support = 2 * stretch
     if cubic:
         support = 4 * stretch
-    center = (2 * place + 1) * length - size  # from the start
+    center = (2 * out_pixel + 1) * length - size  # from the start
     lowest = center - support
     first = tl.where(lowest < 0, 0, lowest // (2 * size) + 1)
     offset = (first * (2 * size) - center).to(tl.float32)
@@ -78,13 +79,13 @@ def _reach(place, start, length, size, cubic: tl.constexpr):
 @triton.jit
 @no_type_check
 def _weight(pixel, offset, shrink, end, cubic: tl.constexpr):
-    """How much a pixel at this distance adds; nothing from the end on."""
+    """Return the weight of an input pixel at this distance; zero from the end on."""
     d = tl.abs(offset) * shrink
     if cubic:
         d = tl.minimum(d, 2.0)
         near = (1.5 * d - 2.5) * d * d + 1
         far = ((-0.5 * d + 2.5) * d - 4) * d + 2
-        heavy = tl.where(d < 1, near, far)
+        weight = tl.where(d < 1, near, far)
     else:
-        heavy = tl.maximum(1 - d, 0.0)
-    return tl.where(pixel < end, heavy, 0.0)
+        weight = tl.maximum(1 - d, 0.0)
+    return tl.where(pixel < end, weight, 0.0)

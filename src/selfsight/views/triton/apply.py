@@ -22,10 +22,10 @@ from selfsight.views.spatial import blur_radius
 from selfsight.views.spec import View
 from selfsight.views.triton import sampling, spatial
 
-# Images of a program that draws; pixels of one that crops, and of one that colors whole rows.
-DRAWN, CROPPED, COLORED = 32, 512, 1024
-# Rows and numbers across of a tile of the last pass: neighbors below each other meet in the cache.
-DOWN, ACROSS = 16, 64
+# Per program: images in the sampling kernel, pixels in the crop and the color kernels.
+SAMPLING_BLOCK, CROP_BLOCK, COLOR_BLOCK = 32, 512, 1024
+# Tile of the column blur: pixels above each other are shared through the cache.
+BLUR_ROWS, BLUR_COLUMNS = 16, 64
 
 
 class _LaunchGroup(NamedTuple):
@@ -41,9 +41,9 @@ class _LaunchGroup(NamedTuple):
 
 
 def can_fuse(view: View) -> bool:
-    """Whether the kernels know the view's operations and their order.
+    """Return whether the kernels support the view's operations and their order.
 
-    Gray may stand on either side of the blur, since both are sums of pixels, and a flip anywhere.
+    Gray may come before or after the blur, since both are linear, and a flip anywhere.
     """
     steps = _steps(view)
     after_blur = steps[steps.index("blur") :] if "blur" in steps else []
@@ -69,18 +69,24 @@ def apply_fused_views(
     groups: dict[_LaunchGroup, list[int]] = {}
     for i, view in enumerate(views):
         groups.setdefault(_launch_group(view), []).append(i)
-    order = [i for group in groups.values() for i in group]  # those of a group side by side
-    made: dict[int, Tensor] = {}
-    # Kernels read memory, not strides: images of one size may share one row of sizes.
+    order = [i for group in groups.values() for i in group]  # views of one group are adjacent
+    results: dict[int, Tensor] = {}
+    # Kernels ignore strides, and images of equal size may share one expanded row of sizes.
     starts, sizes, index = (x.contiguous() for x in (images.starts, images.sizes, index))
     images = images._replace(starts=starts, sizes=sizes)
     with torch.cuda.device_of(images.flat):
-        drawn = _draw([views[i] for i in order], [keys[i] for i in order], images, index, epoch)
-        parts = drawn.split([len(group) for group in groups.values()])
-        for (alike, group), mine in zip(groups.items(), parts, strict=True):
-            for i, pixels in zip(group, _passes(alike, images, mine, dtype), strict=True):
-                made[i] = pixels.permute(0, 3, 1, 2)
-    return [made[i] for i in range(len(views))]
+        params = _sample_params(
+            [views[i] for i in order], [keys[i] for i in order], images, index, epoch
+        )
+        params_per_group = params.split([len(group) for group in groups.values()])
+        for (launch_group, group), group_params in zip(
+            groups.items(), params_per_group, strict=True
+        ):
+            for i, pixels in zip(
+                group, _passes(launch_group, images, group_params, dtype), strict=True
+            ):
+                results[i] = pixels.permute(0, 3, 1, 2)
+    return [results[i] for i in range(len(views))]
 
 
 def _steps(view: View) -> list[str]:
@@ -101,66 +107,66 @@ def _launch_group(view: View) -> _LaunchGroup:
     )
 
 
-def _draw(
+def _sample_params(
     views: Sequence[View],
     keys: Sequence[Key],
     images: Ragged,
     index: Int64[Tensor, " n"],
     epoch: int | Tensor,
 ) -> Float64[Tensor, "v n f"]:
-    """The parameters of all views in one launch."""
+    """Sample the parameters of all views in one launch."""
     n, device = len(index), index.device
     if isinstance(epoch, int):
         epoch = torch.full((), epoch, dtype=torch.int64, device=device)
     else:
         epoch = epoch.to(device, torch.int64, non_blocking=True)
-    drawn = torch.empty(len(views), n, sampling.FIELDS.value, dtype=torch.float64, device=device)
-    # Triton compiles anew for an integer that is 1, or small, or a multiple of 16: these never are.
-    words = tuple(1 << 40 | word << 1 | 1 for key in keys for word in key)
-    sampling.draw[(triton.cdiv(n, DRAWN), len(views))](
-        drawn,
+    params = torch.empty(len(views), n, sampling.FIELDS.value, dtype=torch.float64, device=device)
+    # Triton recompiles for an integer that is 1, has 32 bits, or is a multiple of 16: avoid these.
+    key_words = tuple(1 << 40 | word << 1 | 1 for key in keys for word in key)
+    sampling.sample_params_kernel[(triton.cdiv(n, SAMPLING_BLOCK), len(views))](
+        params,
         images.sizes,
         index,
         epoch,
-        words,
+        key_words,
         n,
         settings=tuple(number for view in views for number in _settings(view)),
         views=len(views),
-        block=DRAWN,
+        block=SAMPLING_BLOCK,
         num_warps=1,
-        enable_fp_fusion=False,  # torch rounds between a product and a sum; so do the boxes
+        enable_fp_fusion=False,  # torch rounds after each product, and boxes must be equal
     )
-    return drawn
+    return params
 
 
 def _settings(view: View) -> tuple[float, ...]:
-    """A view's numbers in the order of `fused_draw`."""
+    """Return a view's settings in the order of `views.triton.sampling`."""
     low, high = view.ratio
     ranges = [view.scale, (math.log(low), math.log(high)), view.ratio, view.blur_sigma]
     ranges += jitter_ranges(view.jitter)
-    chances = [view.probability(name) for name in sampling.CHANCES]
-    return tuple(float(x) for x in (*(x for pair in ranges for x in pair), *chances))
+    probabilities = [view.probability(name) for name in sampling.PROBABILITIES]
+    return tuple(float(x) for x in (*(x for pair in ranges for x in pair), *probabilities))
 
 
 def _passes(
-    alike: _LaunchGroup, images: Ragged, drawn: Float64[Tensor, "v n f"], dtype: torch.dtype
+    launch_group: _LaunchGroup, images: Ragged, params: Float64[Tensor, "v n f"], dtype: torch.dtype
 ) -> Float[Tensor, "v n s s c"]:
-    """The pixels of views of one kind, in two or three launches."""
-    v, n, _ = drawn.shape
-    size, channels, radius = alike.size, images.channels, alike.radius
+    """Compute the pixels of the views of one group, in two or three launches."""
+    v, n, _ = params.shape
+    size, channels, radius = launch_group.size, images.channels, launch_group.radius
     planes = 3 if channels == 3 else 1
     groups = channels // planes
-    parts = triton.cdiv(size * size, CROPPED)
-    between = torch.float16 if dtype in (torch.float16, torch.bfloat16) else torch.float32
-    state = drawn.new_empty((v, n, size, size, channels), dtype=between)
-    sums = drawn.new_empty((v, n, groups * parts), dtype=torch.float32)
+    crop_tiles = triton.cdiv(size * size, CROP_BLOCK)
+    working_dtype = torch.float16 if dtype in (torch.float16, torch.bfloat16) else torch.float32
+    state = params.new_empty((v, n, size, size, channels), dtype=working_dtype)
+    sums = params.new_empty((v, n, groups * crop_tiles), dtype=torch.float32)
     out = torch.empty_like(state, dtype=dtype)
     programs = v * n * groups
-    spatial.crop[(programs * parts,)](
+    spatial.crop_kernel[(programs * crop_tiles,)](
         images.flat,
         images.starts,
         images.sizes,
-        drawn,
+        params,
         state,
         sums,
         n,
@@ -168,9 +174,9 @@ def _passes(
         channels=channels,
         planes=planes,
         views=v,
-        cubic=alike.cubic,
-        gray_first=alike.gray_first,
-        block=CROPPED,
+        cubic=launch_group.cubic,
+        gray_first=launch_group.gray_first,
+        block=CROP_BLOCK,
         num_warps=4,
     )
     last = {
@@ -178,37 +184,38 @@ def _passes(
         "channels": channels,
         "views": v,
         "radius": radius,
-        "threshold": alike.threshold,
-        "gains": _each(tuple(1 / s for s in alike.std), channels),
-        "shifts": _each(
-            tuple(-m / s for m, s in zip(alike.mean, alike.std, strict=True)), channels
+        "threshold": launch_group.threshold,
+        "gains": _per_channel(tuple(1 / s for s in launch_group.std), channels),
+        "shifts": _per_channel(
+            tuple(-m / s for m, s in zip(launch_group.mean, launch_group.std, strict=True)),
+            channels,
         ),
         "num_warps": 4,
     }
-    rows = max(1, COLORED // size)
+    rows = max(1, COLOR_BLOCK // size)
     blurred = torch.empty_like(state) if radius else state
-    spatial.color[(programs * triton.cdiv(size, rows),)](
-        drawn,
+    spatial.color_kernel[(programs * triton.cdiv(size, rows),)](
+        params,
         state,
         sums,
         blurred,
         out,
         n,
         planes=planes,
-        gray_last=channels == 3 and not alike.gray_first,
+        gray_last=channels == 3 and not launch_group.gray_first,
         rows=rows,
         block=triton.next_power_of_2(rows * size),
-        partials=groups * parts,
-        padded=triton.next_power_of_2(groups * parts),
+        partials=groups * crop_tiles,
+        padded=triton.next_power_of_2(groups * crop_tiles),
         **last,
     )
     if radius:
-        tiles = triton.cdiv(size, DOWN) * triton.cdiv(size * channels, ACROSS)
-        spatial.blur_down[(v * n * tiles,)](
-            drawn, blurred, out, n, rows=DOWN, columns=ACROSS, **last
+        tiles = triton.cdiv(size, BLUR_ROWS) * triton.cdiv(size * channels, BLUR_COLUMNS)
+        spatial.blur_columns_kernel[(v * n * tiles,)](
+            params, blurred, out, n, rows=BLUR_ROWS, columns=BLUR_COLUMNS, **last
         )
     return out
 
 
-def _each(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     return values if len(values) == channels else values * channels
