@@ -62,3 +62,13 @@ def test_commands_start_without_a_compiler():
     text = f"import sys, selfsight.api, selfsight.bench; print({names})"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_only_views_calls_the_reference_implementation_of_views():
+    """Training, evaluation and report make views by `apply_views` and `apply_eval_view`."""
+    callers = [
+        path.relative_to(SOURCE)
+        for path in SOURCE.rglob("*.py")
+        if re.search(r"apply_(eval_)?views?_reference", path.read_text())
+    ]
+    assert {path.parts[0] for path in callers} == {"views"}

@@ -12,7 +12,7 @@ from tests.evals.small_networks import SPEC, Means, bright
 
 def test_features_are_those_of_the_evaluation_view_in_any_batch_size():
     images, backbone = bright(20), Means()
-    expected = backbone.eval()(apply_eval_view(*images.batch(torch.arange(20)), SPEC))
+    expected = backbone.eval()(apply_eval_view(SPEC, images.ragged(torch.arange(20))))
     backbone.train()
     for batch_size in (1, 7, 256):
         found = features(backbone, images, SPEC, batch_size=batch_size)

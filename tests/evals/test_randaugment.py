@@ -46,8 +46,8 @@ def by_timm(name, image, level, sign):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation_is_timms(image, name, level, sign):
     found = apply(name, image, torch.tensor([level]), torch.tensor([sign]), MEAN)
-    image = Image.fromarray((image[0] * 255).byte().permute(1, 2, 0).numpy())
-    expected = np.asarray(by_timm(name, image, level, sign)).astype(float)
+    pil_image = Image.fromarray((image[0] * 255).byte().permute(1, 2, 0).numpy())
+    expected = np.asarray(by_timm(name, pil_image, level, sign)).astype(float)
     off = np.abs(found[0].permute(1, 2, 0).numpy() * 255 - expected)
     assert not torch.equal(found, image)
     if name in MOVES:  # the two fill a seam of one pixel at the border otherwise

@@ -12,10 +12,12 @@ from unittest import mock
 import torch
 from triton.runtime import interpreter
 
-from selfsight.views import PRESETS, View, for_channels, moco_v2, moco_v3, swav
+from selfsight.views import PRESETS, EvalView, View, for_channels, moco_v2, moco_v3, swav
 from selfsight.views.apply import apply_views_with_keys
 from selfsight.views.sampling import sample_view_params, view_keys
+from selfsight.views.spatial import center_crop
 from selfsight.views.triton import apply, sampling
+from selfsight.views.triton import center_crop as fused
 from selfsight.views.triton.sampling import BRIGHTNESS, FIELDS, NOT_APPLIED, RANK
 from tests.views.ragged import ragged, worst
 
@@ -69,6 +71,13 @@ def case(name, dtype=torch.float32):
     }
 
 
+def eval_case(channels, **settings):
+    """The largest error of the fused center crop."""
+    spec, images = EvalView(**settings), ragged(((13, 17), (70, 41), (20, 1)), channels=channels)
+    expected = center_crop(images.padded().float() / 255, images.sizes, spec)
+    return worst([fused.center_crop(images, spec)], [expected])
+
+
 def fields(params):
     """Parameters as the kernels have them; a step that changes nothing has no place."""
     rows = params.crop_box.new_zeros(len(params.crop_box), FIELDS.value, dtype=torch.float64)
@@ -104,4 +113,14 @@ def let_numpy_index():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     let_numpy_index()
-    print(json.dumps({name: case(name) for name in sys.argv[1:]}))
+    if sys.argv[1:] == ["eval_view"]:
+        errors = [
+            eval_case(channels, size=12, resize=resize, interpolation=name, keep_aspect=keep_aspect)
+            for channels in (1, 3)
+            for resize in (12, 15)
+            for name in ("bilinear", "bicubic")
+            for keep_aspect in (True, False)
+        ]
+        print(json.dumps(errors))
+    else:
+        print(json.dumps({name: case(name) for name in sys.argv[1:]}))

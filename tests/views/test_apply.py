@@ -14,7 +14,7 @@ from selfsight.views import (
     PRESETS,
     EvalView,
     View,
-    apply_eval_view,
+    apply_eval_view_reference,
     apply_views_reference,
     for_channels,
     moco_v2,
@@ -110,8 +110,8 @@ def test_the_padding_is_never_seen():
         ):
             torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
         torch.testing.assert_close(
-            apply_eval_view(pixels, sizes, EvalView(size=20, resize=24)),
-            apply_eval_view(changed, sizes, EvalView(size=20, resize=24)),
+            apply_eval_view_reference(pixels, sizes, EvalView(size=20, resize=24)),
+            apply_eval_view_reference(changed, sizes, EvalView(size=20, resize=24)),
             atol=1e-5,
             rtol=0,
         )
@@ -126,7 +126,7 @@ def test_a_view_that_changes_nothing_is_the_normalized_image():
     (ours,) = apply_views_reference((plain,), pixels, sizes, index, seed=0, epoch=0)
     theirs = tv.normalize(pixels.float() / 255, list(plain.mean), list(plain.std))
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-    evaluation = apply_eval_view(pixels, sizes, EvalView(size=24, resize=24))
+    evaluation = apply_eval_view_reference(pixels, sizes, EvalView(size=24, resize=24))
     torch.testing.assert_close(evaluation, theirs, atol=1e-6, rtol=0)
 
 
@@ -169,7 +169,7 @@ def test_other_numbers_of_channels_work_once_the_view_is_made_for_them(channels)
     made = apply_views_reference(views, pixels, sizes, index, seed=0, epoch=0)
     assert [tuple(m.shape) for m in made] == [(12, channels, s, s) for s in (12, 16, 16)]
     evaluation = for_channels(EvalView(size=16, resize=20), channels)
-    assert apply_eval_view(pixels, sizes, evaluation).shape == (12, channels, 16, 16)
+    assert apply_eval_view_reference(pixels, sizes, evaluation).shape == (12, channels, 16, 16)
     # Every channel by the same numbers: a channel alone comes out as it does among others
     plain = replace(views[1], jitter_p=0.0)
     together = apply_views_reference((plain,), pixels, sizes, index, seed=0, epoch=0)[0]
@@ -197,7 +197,7 @@ def test_statistics_for_another_number_of_channels_are_refused():
     with pytest.raises(UserError, match="3 numbers but the images have 1 channels"):
         apply_views_reference(moco_v2(8), pixels, sizes, index, seed=0, epoch=0)
     with pytest.raises(UserError, match="3 numbers but the images have 1 channels"):
-        apply_eval_view(pixels, sizes, EvalView(size=8, resize=8))
+        apply_eval_view_reference(pixels, sizes, EvalView(size=8, resize=8))
 
 
 def test_autocast_does_not_round_the_views():
@@ -215,7 +215,7 @@ def test_no_value_is_read_back():
         made = apply_views_reference(
             (EVERYTHING, *moco_v2(16)), pixels, sizes, index, seed=0, epoch=0
         )
-        apply_eval_view(pixels, sizes, EvalView(size=8, resize=8))
+        apply_eval_view_reference(pixels, sizes, EvalView(size=8, resize=8))
     assert [m.shape[2] for m in made] == [12, 16, 16]
 
 
@@ -269,6 +269,6 @@ def test_the_host_never_waits_for_the_gpu():
     torch.cuda.set_sync_debug_mode("error")
     try:
         apply_views_reference((EVERYTHING, *moco_v2(24)), *there, seed=0, epoch=1)
-        apply_eval_view(*there[:2], EvalView(size=20, resize=24))
+        apply_eval_view_reference(*there[:2], EvalView(size=20, resize=24))
     finally:
         torch.cuda.set_sync_debug_mode("default")

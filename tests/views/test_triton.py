@@ -66,6 +66,10 @@ def test_fused_views_are_the_reference_paths_to_2e_5():
     assert agrees(found["small"]), found
 
 
+def test_the_fused_evaluation_view_is_the_reference_to_1e_6():
+    assert max(elsewhere("tests.views.interpreted", "eval_view", TRITON_INTERPRET="1")) < 1e-6
+
+
 @pytest.fixture(scope="module")
 def interpreted():
     return elsewhere("tests.views.interpreted", *CASES, TRITON_INTERPRET="1")

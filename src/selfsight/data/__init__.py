@@ -2,7 +2,7 @@
 
 from selfsight.data.decode_all import load
 from selfsight.data.image_store import Images
-from selfsight.data.loader import Loader, Raw
+from selfsight.data.loader import Loader, Raw, read_batches
 from selfsight.data.source import Source
 from selfsight.data.sources.open import BUILT_IN, open_source, splits_of
 from selfsight.data.storage_plan import open_images, planned
@@ -17,5 +17,6 @@ __all__ = [
     "open_images",
     "open_source",
     "planned",
+    "read_batches",
     "splits_of",
 ]

@@ -1,9 +1,11 @@
 """Batches in an order that is a function of (seed, step): the cursor is one integer."""
 
 import contextlib
+import itertools
 import queue
 import threading
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -54,7 +56,6 @@ class Loader:
         self.order = Order(
             count=len(images), batch_size=batch_size, seed=seed, shards=images.shards
         )
-        self.labels = None if images.labels is None else images.labels.cpu()
         self.waits = Waits(self.device)
         self.computed: dict[tuple[int, int], Tensor] = {}
 
@@ -88,53 +89,90 @@ class Loader:
         return epoch, rows[row]
 
     def batches(self, start_step: int = 0) -> Iterator[Raw]:
-        """Batches from a step on, without end; the next ones are fetched meanwhile if need be."""
-        if self.resident:
-            yield from self._at_hand(start_step)
-        with contextlib.closing(ahead(self._fetched(start_step), AHEAD)) as made:
-            while True:
-                with self.waits.one():
-                    raw, copied = next(made)
-                    if copied is not None:
-                        _take_over(raw, copied)
-                yield raw
+        """Yield the batches from a step on, without end."""
+        steps = (self.indices(step) for step in itertools.count(start_step))
+        yield from read_batches(self.images, steps, self.device, self.waits)
 
-    def _at_hand(self, step: int) -> Iterator[Raw]:
-        images = self.images
+
+def read_batches(
+    images: Images,
+    batches: Iterable[tuple[int, Int64[Tensor, " _"]]],
+    device: torch.device,
+    waits: Waits | None = None,
+) -> Iterator[Raw]:
+    """Yield the images of each (epoch, index) on the device, in this order.
+
+    Images that are not on the device are read, decoded and copied in the background. Training and
+    evaluation both read through this function.
+    """
+    device = _whole(device)
+    waits = waits or Waits(device)
+    if images.kept and images.device.type == "cuda" and images.device != device:
+        images = images.to(device)
+    labels = None if images.labels is None else images.labels.cpu()
+    if images.kept and images.device == device:
+        yield from _resident_batches(images, labels, batches, waits)
+        return
+    with contextlib.closing(ahead(_fetch(images, labels, batches, device), AHEAD)) as fetched:
         while True:
-            # Choosing images in memory is no waiting; but the host must not run off from a GPU.
-            with self.waits.one() if self.device.type == "cuda" else contextlib.nullcontext():
-                epoch, index = self.indices(step)
-                starts, sizes = images.where(index)
-                # The set's own largest: shapes stay the same from batch to batch.
-                here = Ragged(images.flat, starts, sizes, images.channels, images.largest)
-                raw = _moved(Raw(here, self._labels(index), index, epoch), self.device)
-            yield raw
-            step += 1
+            with waits.one():
+                item = next(fetched, None)
+                if item is not None and item[1] is not None:
+                    _take_over(*item)
+            if item is None:
+                return
+            yield item[0]
 
-    def _fetched(self, step: int) -> Iterator[tuple[Raw, Any]]:
-        """Batches and the moment when each is on the device; runs in a thread of its own."""
-        expected = step
-        side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        while True:
-            while expected < step + EXPECTED:
-                self.images.expect(self.indices(expected)[1])
-                expected += 1
-            epoch, index = self.indices(step)
-            # A thread starts out on the first GPU, whichever the process uses.
-            with torch.cuda.stream(side) if side else contextlib.nullcontext():
-                here, index = self.images.packed(index, self._room)
-                raw = _moved(Raw(here, self._labels(index), index, epoch), self.device)
-                copied = side.record_event() if side else None
-            yield raw, copied
-            step += 1
 
-    def _labels(self, index: Tensor) -> Tensor | None:
-        return None if self.labels is None else self.labels[index]
+def _resident_batches(
+    images: Images,
+    labels: Tensor | None,
+    batches: Iterable[tuple[int, Tensor]],
+    waits: Waits,
+) -> Iterator[Raw]:
+    """Batches of images whose pixels are all on the device: only numbers are copied to it."""
+    for epoch, index in batches:
+        # On a CPU this is no waiting; the host must not run too far ahead of a GPU.
+        with waits.one() if images.device.type == "cuda" else contextlib.nullcontext():
+            starts, sizes = images.where(index)
+            # The largest size of the whole set, so that shapes are the same for every batch.
+            ragged = Ragged(images.flat, starts, sizes, images.channels, images.largest)
+            raw = _moved(Raw(ragged, _rows(labels, index), index, epoch), images.device)
+        yield raw
 
-    def _room(self, count: int) -> Tensor:
-        """Pinned for a GPU; torch gives the same memory again once the copy from it is done."""
-        return torch.empty(count, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+
+def _fetch(
+    images: Images,
+    labels: Tensor | None,
+    batches: Iterable[tuple[int, Tensor]],
+    device: torch.device,
+) -> Iterator[tuple[Raw, Any]]:
+    """Batches, each with the event of its copy to the GPU; runs in a thread of its own."""
+    iterator = iter(batches)
+    expected: deque[tuple[int, Tensor]] = deque()
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def allocate(count: int) -> Tensor:
+        # Torch reuses pinned memory once the copy from it is done.
+        return torch.empty(count, dtype=torch.uint8, pin_memory=side is not None)
+
+    while True:
+        while len(expected) < EXPECTED and (item := next(iterator, None)) is not None:
+            images.expect(item[1])
+            expected.append(item)
+        if not expected:
+            return
+        epoch, index = expected.popleft()
+        # A thread starts out on the first GPU, whichever the process uses.
+        with torch.cuda.stream(side) if side else contextlib.nullcontext():
+            ragged, index = images.packed(index, allocate)
+            raw = _moved(Raw(ragged, _rows(labels, index), index, epoch), device)
+            copied = side.record_event() if side else None
+        yield raw, copied
+
+
+def _rows(labels: Tensor | None, index: Tensor) -> Tensor | None:
+    return None if labels is None else labels[index]
 
 
 def ahead(items: Iterator[Item], count: int) -> Generator[Item]:

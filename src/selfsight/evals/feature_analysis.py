@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import dist, rng
-from selfsight.data import Images
+from selfsight.data import Images, Raw, read_batches
 from selfsight.errors import UserError
 from selfsight.evals import view_statistics
 from selfsight.evals.features import encode, eval_mode, module_device
@@ -25,7 +25,7 @@ from selfsight.evals.spectrum import (
 from selfsight.nn import Encoder
 from selfsight.progress import shown
 from selfsight.run_folder import Run, plain
-from selfsight.views import View, apply_views_reference
+from selfsight.views import View, apply_views
 
 EPOCH = 2**31 - 2  # draws views that no epoch of training showed; each view has its own, downwards
 MOST_EIGENVALUES = 512  # in the figures
@@ -128,10 +128,14 @@ class FeatureAnalysis:
         index = self._index()
         mine = dist.shard(index) if self.shared else index
         title = "views" if self.progress else None
+        indices = mine.split(self.batch_size)
+        batches = read_batches(
+            self.images, ((EPOCH, part) for part in indices), module_device(network)
+        )
         with eval_mode(network):
             parts = [
-                self._encoded(student, teacher, self._drawn(part, module_device(network)))
-                for part in shown(mine.split(self.batch_size), title)
+                self._encoded(student, teacher, self._sample_views(raw))
+                for raw in shown(batches, title, len(indices))
             ]
         joined = [torch.cat(column) for column in zip(*parts, strict=True)]
         if self.shared:
@@ -163,16 +167,12 @@ class FeatureAnalysis:
         """The views of the first one's size."""
         return [view for view in self.views if view.size == self.views[0].size]
 
-    def _drawn(
-        self, index: Int64[Tensor, " b"], device: torch.device
-    ) -> Iterator[Float[Tensor, "b c s s"]]:
+    def _sample_views(self, raw: Raw) -> Iterator[Float[Tensor, "b c s s"]]:
+        """Yield `num_views` views of a batch, each with an epoch of its own."""
         alike = self._alike()
-        pixels, sizes = (x.to(device) for x in self.images.batch(index))
         for number in range(self.num_views):
-            view, epoch = alike[number % len(alike)], EPOCH - number
-            yield apply_views_reference(
-                (view,), pixels, sizes, index.to(device), seed=self.seed, epoch=epoch
-            )[0]
+            view, epoch = alike[number % len(alike)], raw.epoch - number
+            yield apply_views((view,), raw.images, raw.index, seed=self.seed, epoch=epoch)[0]
 
     @torch.no_grad()
     def _project(self, encoder: Encoder, h: Float[Tensor, "b d"]) -> Float[Tensor, "b e"]:

@@ -3,6 +3,7 @@
 Every other file of `evals` gets its pixels and views from here.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple, TypeVar
@@ -12,11 +13,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.data import Images
-from selfsight.data.loader import AHEAD, ahead
+from selfsight.data import Images, read_batches
 from selfsight.errors import UserError
 from selfsight.progress import shown
-from selfsight.views import EvalView, View, apply_eval_view, apply_views_reference
+from selfsight.views import EvalView, View, apply_eval_view, apply_views
 
 Item = TypeVar("Item")
 
@@ -50,15 +50,14 @@ def features(
     index = torch.arange(len(images)) if index is None else index.cpu()
     device = torch.device(device) if device else module_device(backbone)
     parts = index.split(batch_size)
-    world = dist.world_size() if shared else 1
+    world, rank = (dist.world_size(), dist.rank()) if shared else (1, 0)
     turns = -(-len(parts) // world)
-    mine = [parts[min(t * world + dist.rank(), len(parts) - 1)] for t in range(turns)]
+    mine = [parts[min(t * world + rank, len(parts) - 1)] for t in range(turns)]
     rows: list[Tensor] = []
     with eval_mode(backbone):
-        for part in shown(parts if world == 1 else mine, progress):
-            pixels, sizes = images.batch(part)
-            x = apply_eval_view(pixels.to(device), sizes.to(device), spec)
-            rows.append(encode(backbone, x, autocast))
+        batches = read_batches(images, ((0, part) for part in mine), device)
+        for raw in shown(batches, progress, len(mine)):
+            rows.append(encode(backbone, apply_eval_view(spec, raw.images), autocast))
     h = torch.cat(rows) if world == 1 else _in_turn(rows, batch_size, world)[: len(index)]
     y = None if images.labels is None else images.labels[index.to(images.labels.device)]
     return Features(h, None if y is None else y.to(device), index.to(device))
@@ -112,19 +111,21 @@ def augmented_batches(
     seed: int,
     device: torch.device,
 ) -> Iterator[AugmentedBatch]:
-    """A batch for each list of (epoch, images): views are functions of (seed, epoch, image)."""
+    """Yield one batch per list of (epoch, index), as crops that depend on (seed, epoch, image)."""
+    num_parts: deque[int] = deque()  # of the batches that are being read
 
-    def read() -> Iterator[list[tuple[int, Tensor, Tensor, Tensor]]]:
+    def read_parts() -> Iterator[tuple[int, Tensor]]:
         for parts in batches:
-            yield [(epoch, *images.batch(index), index) for epoch, index in parts]
+            num_parts.append(len(parts))
+            yield from parts
 
-    waits = images.device.type == "cpu" and device.type == "cuda"
-    for parts in ahead(read(), AHEAD) if waits else read():
+    loaded = read_batches(images, read_parts(), device)
+    for first in loaded:
+        parts = [first, *(next(loaded) for _ in range(num_parts.popleft() - 1))]
         rows = []
-        for epoch, pixels, sizes, index in parts:
-            moved = [t.to(device, non_blocking=True) for t in (pixels, sizes, index)]
-            x = apply_views_reference((view,), *moved, seed=seed, epoch=epoch)[0]
-            rows.append((x, moved[2], torch.full_like(moved[2], epoch)[:, None]))
+        for raw in parts:
+            x = apply_views((view,), raw.images, raw.index, seed=seed, epoch=raw.epoch)[0]
+            rows.append((x, raw.index, torch.full_like(raw.index, raw.epoch)[:, None]))
         yield AugmentedBatch(*(torch.cat(column) for column in zip(*rows, strict=True)))
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from selfsight import rng
-from selfsight.data import Images
+from selfsight.data import Images, read_batches
 from selfsight.errors import UserError
 from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.spectrum import alignment, effective_rank, retrieval, uniformity
 from selfsight.progress import shown
-from selfsight.views import View, apply_views_reference
+from selfsight.views import View, apply_views
 
 EPOCH = 2**31 - 1  # draws views that no epoch of training showed
 
@@ -50,13 +50,12 @@ class LabelFreeEvaluator:
         pair = (*self.views, *self.views)[:2] if len(self.views) == 1 else self.views[:2]
         rows = []
         with eval_mode(backbone):
-            for part in shown(index.split(self.batch_size), "views" if self.progress else None):
-                pixels, sizes = (x.to(device) for x in self.images.batch(part))
-                made = apply_views_reference(
-                    pair, pixels, sizes, part.to(device), seed=self.seed, epoch=EPOCH
-                )
-                rows.append([encode(backbone, x, self.autocast) for x in made])
-        h1, h2 = (torch.cat(parts) for parts in zip(*rows, strict=True))
+            parts = index.split(self.batch_size)
+            batches = read_batches(self.images, ((EPOCH, part) for part in parts), device)
+            for raw in shown(batches, "views" if self.progress else None, len(parts)):
+                pixels = apply_views(pair, raw.images, raw.index, seed=self.seed, epoch=raw.epoch)
+                rows.append([encode(backbone, x, self.autocast) for x in pixels])
+        h1, h2 = (torch.cat(column) for column in zip(*rows, strict=True))
         return {
             "retrieval": retrieval(h1, h2).item(),
             "effective_rank": effective_rank(h1).item(),

@@ -12,17 +12,14 @@ from jaxtyping import Float, Int8, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from selfsight import dist
 from selfsight.backbones.resnet import ResNet
 from selfsight.data import Images, Source
 from selfsight.data import load as load_images
 from selfsight.errors import UserError, nearest
-from selfsight.evals.features import encode, eval_mode, module_device
+from selfsight.evals.features import features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.nn import Backbone
-from selfsight.progress import shown
-from selfsight.views.color import normalize
-from selfsight.views.spatial import crop
+from selfsight.views import EvalView
 from selfsight.views.spec import MEAN, STD
 
 ABSENT, PRESENT, UNCOUNTED = 0, 1, -1
@@ -108,18 +105,22 @@ class MultilabelData:
     def _encoded(
         self, network: nn.Module, images: Images, index: Tensor | None, title: str
     ) -> Float[Tensor, "n d"]:
-        index = torch.arange(len(images)) if index is None else index.cpu()
-        mine = dist.shard(index) if self.shared else index
-        device, rows = module_device(network), []
-        title = f"{title} features"
-        with eval_mode(network):
-            for part in shown(mine.split(self.batch_size), title if self.progress else None):
-                pixels, sizes = (x.to(device) for x in images.batch(part))
-                box = torch.cat([torch.zeros_like(sizes), sizes], dim=1)
-                x = normalize(crop(pixels.float() / 255, box, self.size), self.mean, self.std)
-                rows.append(encode(network, x, self.autocast))
-        h = torch.cat(rows)
-        return dist.gather_shards(h, len(index)) if self.shared else h
+        return features(
+            network,
+            images,
+            EvalView(
+                size=self.size,
+                resize=self.size,
+                keep_aspect=False,
+                mean=self.mean,
+                std=self.std,
+            ),
+            batch_size=self.batch_size,
+            autocast=self.autocast,
+            index=index,
+            progress=f"{title} features" if self.progress else None,
+            shared=self.shared,
+        ).h
 
 
 def as_multilabel(data: LabeledData, *, maps: bool = True) -> MultilabelData:

@@ -131,7 +131,7 @@ def smoothed(x: Maps) -> Maps:
 def equalized(byte: Maps) -> Maps:
     """Each channel's bytes spread evenly, as PIL does by its histogram."""
     n, c, h, w = byte.shape
-    flat = byte.long().view(n * c, h * w)
+    flat = byte.long().reshape(n * c, h * w)
     counts = torch.zeros(n * c, 256, dtype=torch.long, device=byte.device)
     counts.scatter_add_(1, flat, torch.ones_like(flat))
     highest = 255 - (counts > 0).flip(1).int().argmax(dim=1, keepdim=True)

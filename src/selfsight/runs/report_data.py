@@ -10,12 +10,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.data import Images
+from selfsight.data import Images, read_batches
 from selfsight.evals.features import Features
 from selfsight.evals.knn import neighbors
 from selfsight.evals.spectrum import unit
 from selfsight.run_folder import Run
-from selfsight.views import View, apply_views_reference
+from selfsight.views import View, apply_views
 
 VIEW_TILE, MAP_TILE, NEIGHBOR_TILE = 96, 48, 64  # pixels
 MAP_COLUMNS = 40
@@ -26,10 +26,10 @@ LEAST_FOR_TSNE = 10  # points; fewer have no neighborhoods to keep
 def write_views(run: Run, images: Images, views: Sequence[View], seed: int, rows: int = 8) -> None:
     """Some images, each with the views that the first epoch of training makes of it."""
     index = some(images, rows, seed)
-    pixels, sizes = images.batch(index)
-    made = apply_views_reference(views, pixels, sizes, index.to(pixels.device), seed=seed, epoch=0)
+    raw = next(read_batches(images, [(0, index)], images.device))
+    batches = apply_views(views, raw.images, raw.index, seed=seed, epoch=raw.epoch)
     columns = [uncropped(images, index)]
-    columns += [[shown(x, view) for x in batch] for batch, view in zip(made, views, strict=True)]
+    columns += [[shown(x, view) for x in batch] for batch, view in zip(batches, views, strict=True)]
     tiles = [padded(image, VIEW_TILE) for row in zip(*columns, strict=True) for image in row]
     write_sheet(run, "views.png", tiles, len(columns))
     titles = ["image", *(f"view {i + 1}" for i in range(len(views)))]
@@ -135,8 +135,8 @@ def names_of(images: Images, index: Int64[Tensor, " n"]) -> list[tuple[str, str 
 def uncropped(images: Images, index: Int64[Tensor, " n"]) -> list[Image.Image]:
     """The stored images without their padding."""
     found = []
-    for part in index.split(64):
-        pixels, sizes = (x.cpu() for x in images.batch(part))
+    for raw in read_batches(images, ((0, part) for part in index.split(64)), images.device):
+        pixels, sizes = raw.images.padded().cpu(), raw.images.sizes.cpu()
         for x, (height, width) in zip(pixels, sizes.tolist(), strict=True):
             found.append(image_of(x[:, :height, :width]))
     return found

@@ -1,6 +1,11 @@
 """Views of images: settings as data, parameters from a counter, operations in batches."""
 
-from selfsight.views.apply import apply_eval_view, apply_views, apply_views_reference
+from selfsight.views.apply import (
+    apply_eval_view,
+    apply_eval_view_reference,
+    apply_views,
+    apply_views_reference,
+)
 from selfsight.views.presets import (
     PRESETS,
     barlow_twins,
@@ -21,6 +26,7 @@ __all__ = [
     "EvalView",
     "View",
     "apply_eval_view",
+    "apply_eval_view_reference",
     "apply_views",
     "apply_views_reference",
     "barlow_twins",

@@ -36,10 +36,8 @@ def crop(
 def center_crop(
     x: Float[Tensor, "n c h w"], sizes: Int64[Tensor, "n 2"], spec: EvalView
 ) -> Float[Tensor, "n c s s"]:
-    """Short side resized to `spec.resize`, then the middle, in one step."""
-    short = sizes.min(dim=1, keepdim=True).values
-    resized = (spec.resize * sizes / short).long()  # truncated, as torchvision does
-    offset = ((resized - spec.size) / 2).round()  # to even, as torchvision does
+    """Resize as `spec` says and crop the center, in one step."""
+    resized, offset = center_crop_geometry(sizes, spec)
     scale = sizes.double() / resized
     none = torch.zeros_like(scale[:, 0])
     rows, columns = (
@@ -55,6 +53,19 @@ def center_crop(
         for axis in (0, 1)
     )
     return _in_range(resample(x, rows, columns), spec.interpolation)
+
+
+def center_crop_geometry(
+    sizes: Int64[Tensor, "n 2"], spec: EvalView
+) -> tuple[Int64[Tensor, "n 2"], Int64[Tensor, "n 2"]]:
+    """Height and width of each image after the resize, and top and left of the crop in it."""
+    if spec.keep_aspect:
+        short = sizes.min(dim=1, keepdim=True).values
+        resized = (spec.resize * sizes / short).long()  # truncated, as torchvision does
+    else:
+        resized = torch.full_like(sizes, spec.resize)
+    offset = ((resized - spec.size) / 2).round().long()  # to even, as torchvision does
+    return resized, offset
 
 
 def weights(

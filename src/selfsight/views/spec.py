@@ -111,10 +111,14 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalView:
-    """The view for evaluation: short side resized to `resize`, then the middle `size` pixels."""
+    """The view for evaluation: short side resized to `resize`, then the middle `size` pixels.
+
+    Without `keep_aspect` both sides are resized to `resize`.
+    """
 
     size: int = 224
     resize: int = 256
+    keep_aspect: bool = True
     interpolation: Interpolation = "bilinear"
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
