@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight.ragged import Ragged
-from selfsight.triton_helpers.resample import resampled
+from selfsight.triton_helpers.resample import resample
 from selfsight.views.spatial import center_crop_geometry
 from selfsight.views.spec import EvalView
 
@@ -71,7 +71,7 @@ def _center_crop(
     at = tl.minimum(pixel, size * size - 1)  # beyond the crop: the last pixel again, not stored
     height, width = tl.load(sizes + 2 * i).to(tl.int32), tl.load(sizes + 2 * i + 1).to(tl.int32)
     plane = height.to(tl.int64) * width
-    total, red, green, blue = resampled(
+    total, red, green, blue = resample(
         flat + tl.load(starts + i) + group * plane,
         width,
         plane,
