@@ -24,7 +24,7 @@ from selfsight.views.spec import check_interpolation
         ({"gray": float("nan")}, "gray is nan"),
         ({"jitter": (0.4, -0.4, 0.4, 0.1)}, "brightness, contrast, saturation and hue"),
         ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "hue at most 0.5"),
-        ({"blur_kernel": 0.0}, "share of the view's side"),
+        ({"blur_kernel": 0.0}, "fraction of the view's side"),
         ({"noise_sigma": -1.0}, "noise_sigma is -1"),
         ({"solarize_threshold": 128.0}, "solarize_threshold is 128"),
         ({"mean": (0.5,), "std": (0.2, 0.2)}, "as many of each"),
@@ -34,7 +34,7 @@ from selfsight.views.spec import check_interpolation
         ({"order": ("flip", "jitter", "gray")}, 'Add "blur" to order'),
     ],
 )
-def test_a_view_that_cannot_work_is_refused(settings, sentence):
+def test_an_invalid_view_raises_an_error_that_names_the_setting(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         View(**settings)
 

@@ -1,4 +1,4 @@
-"""Views of images: settings as data, parameters from a counter, operations in batches."""
+"""Views of images: settings (spec), random parameters (sampling), operations on batches (apply)."""
 
 from selfsight.views.apply import (
     apply_eval_view,

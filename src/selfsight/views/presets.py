@@ -1,4 +1,4 @@
-"""The augmentation recipes of the papers, as tuples of views.
+"""Augmentations of the papers, as tuples of views.
 
 Values and their order are those of the official code: facebookresearch/moco (v1, v2; also SimSiam,
 JCL and Fast-MoCo), google-research/simclr, google-deepmind/deepmind-research byol/,
@@ -50,7 +50,7 @@ def simclr(size: int = 224, *, strength: float = 1.0) -> tuple[View, ...]:
 
 
 def byol(size: int = 224, *, min_scale: float = 0.08) -> tuple[View, ...]:
-    """BYOL: the first view is always blurred, the second seldom, but sometimes solarized.
+    """BYOL: the first view is always blurred; the second rarely, and sometimes solarized.
 
     Brightness multiplies, as in torchvision; BYOL's own code adds.
     """
@@ -67,7 +67,7 @@ def byol(size: int = 224, *, min_scale: float = 0.08) -> tuple[View, ...]:
 
 
 def moco_v3(size: int = 224, *, min_scale: float = 0.2) -> tuple[View, ...]:
-    """BYOL's pair as MoCo v3 has it: flipped last; min_scale 0.2 for ResNet, 0.08 for ViT."""
+    """BYOL's views in MoCo v3: flip last; min_scale 0.2 for ResNet, 0.08 for ViT."""
     first, second = (
         replace(v, interpolation="bilinear", blur_kernel=None, order=FLIP_LAST)
         for v in byol(size, min_scale=min_scale)
@@ -76,7 +76,7 @@ def moco_v3(size: int = 224, *, min_scale: float = 0.2) -> tuple[View, ...]:
 
 
 def barlow_twins(size: int = 224) -> tuple[View, ...]:
-    """BYOL's pair as Barlow Twins and VICReg have it: with PIL's wide blur."""
+    """BYOL's views in Barlow Twins and VICReg: with PIL's wide blur."""
     first, second = (replace(v, blur_kernel=None) for v in byol(size))
     return (first, second)
 
@@ -88,7 +88,7 @@ def msbreg(size: int = 224, *, num_views: int = 2) -> tuple[View, ...]:
 
 
 def simo(size: int = 224) -> tuple[View, ...]:
-    """SiMo: MoCo v2's numbers, but blurred before gray."""
+    """SiMo: MoCo v2's settings, with blur before gray."""
     first, second = (replace(v, order=BLUR_BEFORE_GRAY) for v in moco_v2(size))
     return (first, second)
 
@@ -100,9 +100,9 @@ def swav(
     counts: tuple[int, int] = (2, 6),
     scales: tuple[tuple[float, float], tuple[float, float]] = ((0.14, 1.0), (0.05, 0.14)),
 ) -> tuple[View, ...]:
-    """SwAV's multi-crop: SimCLR's colors on a few large crops and several small ones.
+    """SwAV's multi-crop: SimCLR's color augmentation on a few large and several small crops.
 
-    The small crops are 3/7 as wide by default: 96 pixels beside 224.
+    By default the small crops are 3/7 as wide: 96 pixels for 224.
     """
     large = replace(simclr(size)[0], scale=scales[0], interpolation="bilinear", blur_kernel=None)
     small = replace(large, size=small_size or max(1, size * 3 // 7), scale=scales[1])
@@ -112,7 +112,7 @@ def swav(
 
 
 def without_blur(views: tuple[View, ...]) -> tuple[View, ...]:
-    """The same views unblurred, as papers do for images of 32 pixels."""
+    """Remove the blur, as papers do for images of 32 pixels."""
     return tuple(replace(v, blur=0.0) for v in views)
 
 
@@ -131,4 +131,4 @@ PRESETS: dict[str, Callable[..., tuple[View, ...]]] = {
 
 def _check_count(name: str, count: int) -> None:
     if count < 1:
-        raise UserError(f"{name} is {count}. Ask for 1 view or more.")
+        raise UserError(f"{name} is {count}. Use at least 1 view.")

@@ -25,12 +25,12 @@ def crop(
     interpolation: Interpolation = "bilinear",
     flip: Bool[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n c {size} {size}"]:
-    """Each image's box (top, left, height, width) as a square of this size, maybe mirrored."""
+    """Resize each image's box (top, left, height, width) to a square, flipped where asked."""
     top, left, height, width = box.double().unbind(1)
-    none = torch.zeros_like(top)
-    rows = weights(top, height, height / size, none, size, x.shape[2], interpolation)
-    columns = weights(left, width, width / size, none, size, x.shape[3], interpolation, flip)
-    return _in_range(resample(x, rows, columns), interpolation)
+    zero = torch.zeros_like(top)
+    rows = resize_weights(top, height, height / size, zero, size, x.shape[2], interpolation)
+    columns = resize_weights(left, width, width / size, zero, size, x.shape[3], interpolation, flip)
+    return _clamp_overshoot(resample(x, rows, columns), interpolation)
 
 
 def center_crop(
@@ -39,10 +39,10 @@ def center_crop(
     """Resize as `spec` says and crop the center, in one step."""
     resized, offset = center_crop_geometry(sizes, spec)
     scale = sizes.double() / resized
-    none = torch.zeros_like(scale[:, 0])
+    zero = torch.zeros_like(scale[:, 0])
     rows, columns = (
-        weights(
-            none,
+        resize_weights(
+            zero,
             sizes[:, axis].double(),
             scale[:, axis],
             offset[:, axis].double(),
@@ -52,13 +52,13 @@ def center_crop(
         )
         for axis in (0, 1)
     )
-    return _in_range(resample(x, rows, columns), spec.interpolation)
+    return _clamp_overshoot(resample(x, rows, columns), spec.interpolation)
 
 
 def center_crop_geometry(
     sizes: Int64[Tensor, "n 2"], spec: EvalView
 ) -> tuple[Int64[Tensor, "n 2"], Int64[Tensor, "n 2"]]:
-    """Height and width of each image after the resize, and top and left of the crop in it."""
+    """Return each image's (height, width) after the resize, and (top, left) of the crop in it."""
     if spec.keep_aspect:
         short = sizes.min(dim=1, keepdim=True).values
         resized = (spec.resize * sizes / short).long()  # truncated, as torchvision does
@@ -68,7 +68,7 @@ def center_crop_geometry(
     return resized, offset
 
 
-def weights(
+def resize_weights(
     start: Float64[Tensor, " n"],
     length: Float64[Tensor, " n"],
     scale: Float64[Tensor, " n"],
@@ -78,20 +78,20 @@ def weights(
     interpolation: Interpolation,
     flip: Bool[Tensor, " n"] | None = None,
 ) -> Float32[Tensor, "n {size} {extent}"]:
-    """How much each of `extent` input pixels adds to each of `size` output pixels.
+    """Return the weight of each of `extent` input pixels for each of `size` output pixels.
 
-    Output pixel i lies at start + (i + offset + 1/2) * scale, and sees input only within
+    Output pixel i is centered at start + (i + offset + 1/2) * scale, and uses only input within
     [start, start + length).
     """
     i = torch.arange(size, device=start.device, dtype=torch.float64).expand(len(start), size)
     if flip is not None:
         i = torch.where(flip[:, None], size - 1 - i, i)
-    at = start[:, None] + (i + offset[:, None] + 0.5) * scale[:, None] - 0.5
+    center = start[:, None] + (i + offset[:, None] + 0.5) * scale[:, None] - 0.5
     j = torch.arange(extent, device=start.device, dtype=torch.float32)
-    # Whole and part apart: their float32 difference to j keeps what float64 found.
-    whole = at.floor()
-    part = (at - whole).float()
-    distance = (j - whole.float()[:, :, None]).sub_(part[:, :, None]).abs_()
+    # Subtract integer and fraction separately: float32 then keeps the precision of float64.
+    integer = center.floor()
+    fraction = (center - integer).float()
+    distance = (j - integer.float()[:, :, None]).sub_(fraction[:, :, None]).abs_()
     distance.mul_((1 / scale.clamp(min=1)).float()[:, None, None])
     w = _triangle(distance) if interpolation == "bilinear" else _cubic(distance)
     inside = (j >= start[:, None]) & (j < (start + length)[:, None])
@@ -102,7 +102,7 @@ def weights(
 def resample(
     x: Float[Tensor, "n c h w"], rows: Float[Tensor, "n s h"], columns: Float[Tensor, "n t w"]
 ) -> Float[Tensor, "n c s t"]:
-    """rows @ x @ columns^T for every image and channel."""
+    """Return rows @ x @ columns^T for every image and channel."""
     n, c, h, w = x.shape
     x = torch.bmm(x.reshape(n, c * h, w), columns.transpose(1, 2)).view(n, c, h, -1)
     return torch.matmul(rows[:, None], x)
@@ -119,27 +119,29 @@ def _cubic(distance: Tensor) -> Tensor:
     return torch.where(d < 1, near, far)
 
 
-def _in_range(x: Tensor, interpolation: Interpolation) -> Tensor:
-    # Only the cubic overshoots; images of bytes are cut there too.
+def _clamp_overshoot(x: Tensor, interpolation: Interpolation) -> Tensor:
+    # Only the cubic overshoots; for images of bytes, PIL and torchvision clamp too.
     return x.clamp_(0, 1) if interpolation == "bicubic" else x
 
 
-def flip(x: Float[Tensor, "n c h w"], chosen: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
-    """The chosen images mirrored left to right."""
-    return torch.where(chosen[:, None, None, None], x.flip(3), x)
+def flip(x: Float[Tensor, "n c h w"], selected: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
+    """Flip the selected images left to right."""
+    return torch.where(selected[:, None, None, None], x.flip(3), x)
 
 
-def rotate(x: Float[Tensor, "n c s s"], turns: Int64[Tensor, " n"]) -> Float[Tensor, "n c s s"]:
-    """Square images turned against the clock by so many quarters."""
-    turned = x
+def rotate(
+    x: Float[Tensor, "n c s s"], quarter_turns: Int64[Tensor, " n"]
+) -> Float[Tensor, "n c s s"]:
+    """Rotate square images counterclockwise by multiples of 90 degrees."""
+    rotated = x
     for quarters in (1, 2, 3):
-        mine = (turns == quarters)[:, None, None, None]
-        turned = torch.where(mine, x.rot90(quarters, dims=(2, 3)), turned)
-    return turned
+        selected = (quarter_turns == quarters)[:, None, None, None]
+        rotated = torch.where(selected, x.rot90(quarters, dims=(2, 3)), rotated)
+    return rotated
 
 
 def blur_radius(size: int, sigma: float, kernel: float | None) -> int:
-    """Pixels each side: a share of the image's side, or three sigma, the reach of PIL's blur."""
+    """Return the blur's radius: from the kernel width, or three sigma as in PIL for None."""
     radius = math.ceil(3 * sigma) if kernel is None else int(size * kernel / 2)
     return min(radius, size - 1)  # a reflection cannot be longer than the image
 
@@ -147,30 +149,30 @@ def blur_radius(size: int, sigma: float, kernel: float | None) -> int:
 def blur(
     x: Float[Tensor, "n c h w"], sigma: Float[Tensor, " n"], radius: int
 ) -> Float[Tensor, "n c h w"]:
-    """Each image blurred by its own Gaussian, mirrored at the borders; sigma 0 leaves it be."""
+    """Blur each image by its Gaussian, reflected at the borders; sigma 0 does nothing."""
     step = torch.arange(-radius, radius + 1, device=x.device, dtype=torch.float64)
     sigma = sigma.double()[:, None]
     taps = torch.softmax(-0.5 * (step / sigma.clamp(min=1e-3)) ** 2, dim=1)
     taps = torch.where(taps < 1e-12, 0.0, taps).to(x.dtype)  # subnormal numbers are slow
-    rows, columns = (_banded(taps, radius, side) for side in x.shape[2:])
+    rows, columns = (_blur_matrix(taps, radius, side) for side in x.shape[2:])
     return resample(x, rows, columns)
 
 
-def _banded(taps: Float[Tensor, "n k"], radius: int, side: int) -> Float[Tensor, "n s s"]:
-    """The matrices whose product with a column of pixels is its blur."""
+def _blur_matrix(taps: Float[Tensor, "n k"], radius: int, side: int) -> Float[Tensor, "n s s"]:
+    """Return the matrices whose product with a column of pixels is its blur."""
     pixel = torch.arange(side, device=taps.device)
     tap = torch.arange(-radius, radius + 1, device=taps.device)
-    source = (pixel + tap[:, None]).abs()  # mirrored at the start, [K, S]
+    source = (pixel + tap[:, None]).abs()  # reflected at the start, [K, S]
     source = (side - 1) - ((side - 1) - source).abs()  # and at the end
     places = (source[:, :, None] == pixel).to(taps.dtype)  # [K, S, S]
     return (taps @ places.flatten(1)).view(-1, side, side)
 
 
 def cutout(
-    x: Float[Tensor, "n c h w"], hole: Int64[Tensor, "n 4"], fill: tuple[float, ...]
+    x: Float[Tensor, "n c h w"], box: Int64[Tensor, "n 4"], fill: tuple[float, ...]
 ) -> Float[Tensor, "n c h w"]:
-    """A box (top, left, height, width) of each image filled with one color."""
-    top, left, height, width = hole[:, :, None].unbind(1)
+    """Fill a box (top, left, height, width) of each image with one color."""
+    top, left, height, width = box[:, :, None].unbind(1)
     row = torch.arange(x.shape[2], device=x.device)
     column = torch.arange(x.shape[3], device=x.device)
     rows = (row >= top) & (row < top + height)
@@ -179,17 +181,17 @@ def cutout(
     return torch.where(inside, constant(fill, x)[:, None, None], x)
 
 
-def sobel(x: Float[Tensor, "n c h w"], chosen: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
-    """The chosen images as the strength of their edges: 1 for a straight black to white edge."""
+def sobel(x: Float[Tensor, "n c h w"], selected: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
+    """Replace the selected images by edge magnitudes: 1 at a straight black to white edge."""
     padded = F.pad(x, (1, 1, 1, 1), mode="reflect")
     down = padded[:, :, :-2] + 2 * padded[:, :, 1:-1] + padded[:, :, 2:]
     across = padded[..., :-2] + 2 * padded[..., 1:-1] + padded[..., 2:]
     horizontal = down[..., 2:] - down[..., :-2]
     vertical = across[:, :, 2:] - across[:, :, :-2]
     edges = (torch.hypot(horizontal, vertical) / 4).clamp_(max=1)
-    return torch.where(chosen[:, None, None, None], edges, x)
+    return torch.where(selected[:, None, None, None], edges, x)
 
 
-def noise(x: Float[Tensor, "n c h w"], grain: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    """Each pixel moved by its grain, within [0, 1]."""
-    return (x + grain).clamp_(0, 1)
+def noise(x: Float[Tensor, "n c h w"], added: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+    """Add noise to each pixel and clamp to [0, 1]."""
+    return (x + added).clamp_(0, 1)

@@ -1,4 +1,4 @@
-"""What a view is, as data: every number that decides how an image is cropped and changed."""
+"""Settings of a view: how an image is cropped, augmented and normalized."""
 
 import math
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from selfsight.errors import UserError, nearest
 Interpolation = Literal["bilinear", "bicubic"]
 INTERPOLATIONS = ("bilinear", "bicubic")
 
-# Statistics of ImageNet, used by every published recipe here.
+# ImageNet statistics, as in all published code cited here.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
-# The operations between the crop, which is always first, and normalization, which is always last.
+# Operations between the crop, always first, and normalization, always last.
 OPERATIONS = (
     "flip",
     "jitter",
@@ -30,10 +30,10 @@ OPERATIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A random crop, the changes made to it with some probability, and their order."""
+    """A random crop, and operations that are applied to it with some probability, in order."""
 
     size: int = 224
-    scale: tuple[float, float] = (0.2, 1.0)  # share of the image's area
+    scale: tuple[float, float] = (0.2, 1.0)  # fraction of the image's area
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width over height
     interpolation: Interpolation = "bilinear"
     flip: float = 0.5
@@ -44,14 +44,14 @@ class View:
     blur: float = 0.5
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels of the view
     blur_kernel: float | None = None
-    """Kernel width as a share of the side; None: three sigma on each side, the reach of PIL's."""
+    """Kernel width as a fraction of the side; None: three sigma on each side, as in PIL."""
     solarize: float = 0.0
     solarize_threshold: float = 0.5
     rotate: float = 0.0
-    """One, two or three quarter turns."""
+    """Probability of a rotation by 90, 180 or 270 degrees."""
     cutout: float = 0.0
     cutout_side: float = 0.5
-    """Side of the hole as a share of the view's; its center is anywhere, and the mean fills it."""
+    """Side of the box as a fraction of the view's; any center, filled with the mean."""
     sobel: float = 0.0
     noise: float = 0.0
     noise_sigma: float = 0.1
@@ -63,9 +63,9 @@ class View:
     def __post_init__(self) -> None:
         check_size("size", self.size)
         for name in OPERATIONS:
-            _check_share("jitter_p" if name == "jitter" else name, self.probability(name))
+            _check_fraction("jitter_p" if name == "jitter" else name, self.probability(name))
         for name in ("solarize_threshold", "cutout_side"):
-            _check_share(name, getattr(self, name))
+            _check_fraction(name, getattr(self, name))
         _check_range("scale", self.scale, highest=1.0)
         _check_range("ratio", self.ratio)
         _check_range("blur_sigma", self.blur_sigma)
@@ -78,7 +78,7 @@ class View:
             )
         if self.blur_kernel is not None and not 0 < self.blur_kernel <= 1:
             raise UserError(
-                f"blur_kernel is {self.blur_kernel}, but it is a share of the view's side. "
+                f"blur_kernel is {self.blur_kernel}, but it is a fraction of the view's side. "
                 "Give a number above 0 and up to 1, or None for three sigma on each side."
             )
         if not self.noise_sigma >= 0:
@@ -86,7 +86,7 @@ class View:
         self._check_order()
 
     def probability(self, operation: str) -> float:
-        """How often an operation is applied; 0 means that its work is left out wholly."""
+        """Return the probability of an operation; with 0 it is not computed at all."""
         if operation == "jitter":
             return self.jitter_p if any(self.jitter) else 0.0
         return float(getattr(self, operation))
@@ -95,7 +95,7 @@ class View:
         for name in self.order:
             if name not in OPERATIONS:
                 raise UserError(
-                    f'order names "{name}", which is no operation.{nearest(name, OPERATIONS)} '
+                    f'order names "{name}", which is not an operation.{nearest(name, OPERATIONS)} '
                     f"Known: {', '.join(OPERATIONS)}; the crop is always first and normalization "
                     "always last."
                 )
@@ -104,14 +104,14 @@ class View:
         for name in OPERATIONS:
             if self.probability(name) > 0 and name not in self.order:
                 raise UserError(
-                    f"{name} has probability {self.probability(name)} but order does not say when. "
+                    f"{name} has probability {self.probability(name)} but is missing in order. "
                     f'Add "{name}" to order, or set its probability to 0.'
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalView:
-    """The view for evaluation: short side resized to `resize`, then the middle `size` pixels.
+    """Evaluation transform: resize the short side to `resize`, crop the center `size` pixels.
 
     Without `keep_aspect` both sides are resized to `resize`.
     """
@@ -138,10 +138,10 @@ AnyView = TypeVar("AnyView", View, EvalView)
 
 
 def for_channels(view: AnyView, channels: int) -> AnyView:
-    """The same view for images with this many channels.
+    """Adapt a view to images with this many channels.
 
-    Saturation, hue and gray need red, green and blue, and fall to 0 for any other number.
-    Statistics given for another number of channels are averaged into one that serves all.
+    Saturation, hue and gray need red, green and blue; they become 0 for any other number.
+    Statistics for another number of channels are averaged into one for all channels.
     """
     changes: dict[str, Any] = {}
     if len(view.mean) not in (1, channels):
@@ -153,7 +153,7 @@ def for_channels(view: AnyView, channels: int) -> AnyView:
 
 
 def check_channels(view: View | EvalView, channels: int) -> None:
-    """Refuse a view that images with this many channels cannot have."""
+    """Raise a UserError if a view cannot be applied to images with this many channels."""
     if len(view.mean) not in (1, channels):
         raise UserError(
             f"mean and std have {len(view.mean)} numbers but the images have {channels} "
@@ -166,23 +166,23 @@ def check_channels(view: View | EvalView, channels: int) -> None:
         "jitter's hue": view.jitter_p * view.jitter[3],
         "gray": view.gray,
     }
-    wrong = " and ".join(name for name, value in needs.items() if value > 0)
-    if wrong:
+    unsupported = " and ".join(name for name, value in needs.items() if value > 0)
+    if unsupported:
         raise UserError(
             f"The view changes colors that the images do not have: they have {channels} "
-            f"channels, and 3 (red, green, blue) are expected. Set {wrong} to 0, or pass the view "
-            f"through for_channels(view, {channels})."
+            f"channels, and 3 (red, green, blue) are expected. Set {unsupported} to 0, or pass "
+            f"the view through for_channels(view, {channels})."
         )
 
 
 def check_size(name: str, value: int) -> None:
-    """Refuse a side without pixels."""
+    """Raise a UserError unless there is at least one pixel."""
     if value < 1:
         raise UserError(f"{name} is {value}. Give a number of pixels of 1 or more.")
 
 
 def check_interpolation(value: str) -> None:
-    """Refuse an unknown way to resize."""
+    """Raise a UserError for an unknown interpolation."""
     if value not in INTERPOLATIONS:
         raise UserError(
             f'interpolation is "{value}", but bilinear or bicubic is expected.'
@@ -191,7 +191,7 @@ def check_interpolation(value: str) -> None:
 
 
 def check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Refuse statistics that cannot normalize."""
+    """Raise a UserError unless mean and std can normalize."""
     if len(mean) != len(std) or not mean or not min(std) > 0:
         raise UserError(
             f"mean is {tuple(mean)} and std is {tuple(std)}, but one number per channel (or one "
@@ -199,9 +199,9 @@ def check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
         )
 
 
-def _check_share(name: str, value: float) -> None:
+def _check_fraction(name: str, value: float) -> None:
     if not 0 <= value <= 1:
-        raise UserError(f"{name} is {value}, but it is a share. Give a number from 0 to 1.")
+        raise UserError(f"{name} is {value}, but it is a fraction. Give a number from 0 to 1.")
 
 
 def _check_range(name: str, value: Sequence[float], highest: float = math.inf) -> None:
