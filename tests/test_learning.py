@@ -15,7 +15,7 @@ from selfsight.optim import Schedule
 from selfsight.recipe import Recipe
 from selfsight.recipes import recipe
 from selfsight.run_folder import Run
-from selfsight.runs.results import online_knn
+from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import build, pretrain
 
 # What all methods share: the demo's recipe with larger crops, since most of a shape must be seen
@@ -89,7 +89,7 @@ def learned(out, *settings, method=None, recipe=None, epochs, data="shapes"):
     run = api.pretrain(
         data, method=method, recipe=recipe, epochs=epochs, device="cpu", out=out, settings=settings
     )
-    knn = run.result("knn")
+    knn = run.result("online_knn")
     return knn["accuracy"], knn["untrained_accuracy"], run.result("verdict")
 
 
@@ -129,7 +129,7 @@ def test_each_method_learns_shapes_in_about_a_minute(name, shapes, tmp_path):
     """Ten points of kNN above the untrained network; `make learn` runs these."""
     torch.set_num_threads(1)
     made, device = short(name), torch.device("cpu")
-    knn = online_knn(made, shapes)
+    knn = build_online_knn(made, shapes)
     facts = DataFacts(len(shapes), len(shapes.class_names))
     untrained = knn(build(made, device, facts).student.backbone)["accuracy"]
     begun = time.process_time()

@@ -22,7 +22,7 @@ from selfsight.run_folder import Run
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import start_resume
-from selfsight.runs.encoders import saved_recipe, trained_backbone
+from selfsight.runs.encoders import load_backbone, load_recipe
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
 
@@ -60,7 +60,7 @@ def pretrain(
     )
     recipe = replace(recipe, data=data_settings)
     _prepare_folder(run, overwrite=options.overwrite)
-    start_resume.begin(recipe, reasons | adapted, run, device, console, automatic=named is None)
+    start_resume.start_run(recipe, reasons | adapted, run, device, console, automatic=named is None)
     return run
 
 
@@ -105,7 +105,7 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
     found, notes = comparison.compare(folders)
     if not quiet:
         console = Console()
-        console.print(build_table(comparison.shown(found)))
+        console.print(build_table(comparison.format_records(found)))
         console.print("\n".join(notes), highlight=False, markup=False)
     return found
 
@@ -113,7 +113,7 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
 def load(run: Run | str | Path, *, device: str = "cpu") -> Backbone:
     """The backbone of a run, in evaluation mode: normalized images in, features out."""
     run = _existing(run)
-    return trained_backbone(run, saved_recipe(run), auto_recipe.device_for(device)).eval()
+    return load_backbone(run, load_recipe(run), auto_recipe.device_for(device)).eval()
 
 
 def doctor(
@@ -127,14 +127,14 @@ def doctor(
     if not quiet:
         console = Console()
         console.print(doctors.words(found), highlight=False)
-        console.print(start_resume.choices(made, reasons))
+        console.print(start_resume.recipe_table(made, reasons))
     return answer
 
 
 def _resume(run: Run, device: torch.device, console: Console, *, allow: str | None) -> Run:
-    recipe = saved_recipe(run, allow=allow)
+    recipe = load_recipe(run, allow=allow)
     recipe, _ = auto_recipe.fit_device(recipe, device)
-    start_resume.go_on(recipe, run, device, console)
+    start_resume.resume_run(recipe, run, device, console)
     return run
 
 

@@ -17,7 +17,7 @@ from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import check
 from selfsight.nn.chunked_encoder import refuse_chunk
 from selfsight.optim import Optim
-from selfsight.views import View
+from selfsight.views import EvalView, View, for_channels
 
 NAMED = METHODS | BASELINES
 
@@ -105,6 +105,19 @@ def overridden(
         args=[*words, *flags],
         config=(tyro.conf.AvoidSubcommands,),
     )
+
+
+def eval_view(recipe: Recipe, image_size: int | None = None) -> EvalView:
+    """Build the evaluation transform from the first training view, or for another size."""
+    first = recipe.views[0]
+    size = image_size or first.size
+    view = EvalView(size=size, resize=resize_for(size), mean=first.mean, std=first.std)
+    return for_channels(view, recipe.data.channels)
+
+
+def resize_for(size: int) -> int:
+    """Short side to resize to before the center crop: 8/7 of a large crop, as is usual."""
+    return size if size < 96 else size * 8 // 7
 
 
 def method_name(config: MethodConfig) -> str:

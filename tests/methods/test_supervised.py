@@ -11,7 +11,7 @@ from selfsight.errors import UserError
 from selfsight.methods import BASELINES, METHODS
 from selfsight.recipe import Data, from_dict, method_config, to_dict
 from selfsight.recipes import recipe
-from selfsight.runs.start_resume import images_of
+from selfsight.runs.start_resume import open_recipe_images
 from tests.methods.small import NUM_CLASSES, make, moment, views
 
 
@@ -45,4 +45,4 @@ def test_data_without_labels_is_refused_before_it_is_decoded(tmp_path):
     made = recipe("supervised.cifar10_r18_100ep")
     made = replace(made, data=Data(path=str(tmp_path)))
     with pytest.raises(UserError, match=r"supervised learns from labels, and .* has none"):
-        images_of(made, torch.device("cpu"))
+        open_recipe_images(made, torch.device("cpu"))

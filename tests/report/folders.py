@@ -45,7 +45,7 @@ def records(count: int, knn: bool = True) -> list[dict[str, Any]]:
             "effective_rank": 20.0,
             "chance_loss": math.log(513),
             "time": 2.0 * i,
-            **({"knn": 0.3 + 0.4 * i / count} if knn and i % 5 == 4 else {}),
+            **({"online_knn": 0.3 + 0.4 * i / count} if knn and i % 5 == 4 else {}),
         }
         for i in range(count)
     ]
@@ -111,11 +111,13 @@ def make_run(
     _images(run, names, labels)
     if any(label is not None for label in labels):
         run.write_result("knn", {"accuracy": 0.7, "untrained_accuracy": 0.3, "settings": {}})
+        online = {"accuracy": 0.75, "untrained_accuracy": 0.35, "settings": {}}
+        run.write_result("online_knn", online)
         run.write_result("linear", {"accuracy": 0.8, "untrained_accuracy": 0.4})
         run.write_result("baselines", {"pixels": 0.2, "color_histogram": 0.15, "chance": 0.1})
     pair = {"trained": 0.9, "untrained": 0.4}
     run.write_result("label_free", {"retrieval": pair, "alignment": pair})
-    evidence = [{"name": "Loss", "value": 3.0, "expected": "below 6.24", "says": "it fell"}]
+    evidence = [{"name": "Loss", "value": 3.0, "expected": "below 6.24", "meaning": "it fell"}]
     said = {"verdict": "learning", "sentence": "It is learning.", "evidence": evidence}
     run.write_result("verdict", said)
     return run

@@ -84,7 +84,7 @@ def test_every_part_is_filled(make_run, open_page):
     assert text(tab, "h1") == "r1"
     assert "It is learning." in text(tab, "#verdict .sentence")
     assert "from 30.0 % to 70.0 %: 40.0 points above" in text(tab, "#figures").replace("\xa0", " ")
-    assert tab.locator(".bars li").count() == 7
+    assert tab.locator(".bars li").count() == 9
     assert tab.locator(".plot svg.inside path").count() == 7
     assert tab.locator("#views canvas").count() == 6
     assert tab.locator("#neighbors .same").count() == 2  # of five, the images 2 and 4

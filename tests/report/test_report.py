@@ -61,11 +61,13 @@ def test_the_page_shows_what_the_folder_holds(make_run):
     data = page(make_run()).data()
     assert data["title"] == "r1"
     assert data["verdict"]["verdict"] == "learning"
-    assert data["verdict"]["evidence"][0]["says"] == "it fell"
+    assert data["verdict"]["evidence"][0]["meaning"] == "it fell"
     values = {bar["key"]: bar["value"] for bar in data["bars"]}
     assert values == {
         "knn_accuracy": 0.7,
         "knn_untrained_accuracy": 0.3,
+        "online_knn_accuracy": 0.75,
+        "online_knn_untrained_accuracy": 0.35,
         "pixels": 0.2,
         "color_histogram": 0.15,
         "linear_accuracy": 0.8,
@@ -76,8 +78,8 @@ def test_the_page_shows_what_the_folder_holds(make_run):
     curves = {curve["key"]: curve for curve in data["curves"]}
     assert curves["loss"]["points"][0] == [0, 0, 6]
     assert curves["loss"]["levels"] == {"chance": pytest.approx(math.log(513))}
-    assert curves["knn"]["levels"] == {"untrained": 0.3, "chance": 0.1}
-    assert len(curves["knn"]["points"]) == 4
+    assert curves["online_knn"]["levels"] == {"untrained": 0.35, "chance": 0.1}
+    assert len(curves["online_knn"]["points"]) == 4
     assert "momentum" not in curves  # this method has no teacher
     assert data["reasons"]["batch_size"] == "It fits."
     assert data["versions"] == {"torch": "2.11.0"}
@@ -160,10 +162,21 @@ def test_a_single_record_is_a_curve_of_one_point(make_run):
     assert data["curves"][0]["points"] == [[0, 0, 6]]
 
 
-def test_the_log_stands_in_for_a_knn_result_that_is_missing(make_run):
+def test_online_knn_comes_from_the_log_if_there_is_no_result(make_run):
     run = make_run()
-    (run.results / "knn.json").unlink()
-    assert report.summary(run)["figures"]["knn_accuracy"] == pytest.approx(0.3 + 0.4 * 19 / 20)
+    (run.results / "online_knn.json").unlink()
+    assert report.summary(run)["figures"]["online_knn_accuracy"] == pytest.approx(
+        0.3 + 0.4 * 19 / 20
+    )
+
+
+def test_baselines_on_training_images_replace_missing_ones(make_run):
+    run = make_run()
+    run.write_result("online_baselines", {"pixels": 0.5, "chance": 0.25})
+    assert report.summary(run)["figures"]["pixels"] == 0.2
+    (run.results / "baselines.json").unlink()
+    assert report.summary(run)["figures"]["pixels"] == 0.5
+    assert report.summary(run)["figures"]["chance"] == 0.25
 
 
 def test_values_that_are_not_finite_become_gaps_and_are_counted(make_run):

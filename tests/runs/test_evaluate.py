@@ -12,10 +12,12 @@ from selfsight import api
 from selfsight.backbones import BackboneConfig
 from selfsight.cli import main
 from selfsight.evals.detection import DetectionEvaluator
+from selfsight.recipe import eval_view
 from selfsight.run_folder import Run
-from selfsight.runs import evaluate, results
-from selfsight.runs.compare import compare, in_words, shown
-from selfsight.runs.encoders import Candidate, evaluation_view, saved_recipe
+from selfsight.runs import evaluate
+from selfsight.runs.compare import compare, format_number, format_records
+from selfsight.runs.encoders import EncoderUnderTest, load_recipe
+from selfsight.runs.score_protocols import score_labeled
 from selfsight.views import EvalView
 from tests.evals.detection.generated_data import rectangles
 from tests.evals.detection.test_annotations import voc
@@ -82,7 +84,7 @@ def test_protocols_that_train_take_epochs_and_settings(run, photos, capsys):
 def test_the_sweep_takes_its_rates_and_says_which_won(run, photos, capsys):
     words = (run.path, "--labeled", photos, "--protocol", "linear.sgd", "--epochs", 2, *CPU)
     main(["evaluate", *map(str, words), "--set.rates", "0.25", "--set.weight-decays", "0.125"])
-    assert "linear.sgd: rate 0.25 and weight decay 0.125 won" in capsys.readouterr().out
+    assert "linear.sgd: selected rate 0.25 and weight decay 0.125" in capsys.readouterr().out
     assert run.result("linear.sgd")["settings"]["rates"] == [0.25]
 
 
@@ -94,17 +96,22 @@ def test_every_k_is_told_and_why_one_is_not(run, photos, capsys):
     assert "k was to be 200, but only 32" in told
 
 
-def test_numbers_that_belong_together_are_told_together():
-    found = {"train_loss": 1.0, "box_AP": 0.5, "box_AP50": 0.8, "mask_AP_s": 0.1, "settings": {}}
-    assert evaluate._told(found) == ["box_AP", "box_AP50", "mask_AP_s"]
-    assert evaluate._told({"accuracy": 0.5, "ema_accuracy": 0.4, "untrained_accuracy": 0.1}) == [
-        "accuracy",
-        "ema_accuracy",
-    ]
-    assert evaluate._told({"lidar": 3.0, "alpha": 1.0, "untrained_lidar": 2.0}) == [
-        "lidar",
-        "alpha",
-    ]
+@pytest.mark.parametrize(
+    ("result", "printed"),
+    [
+        (
+            {"train_loss": 1.0, "box_AP": 0.5, "box_AP50": 0.8, "mask_AP_s": 0.1, "settings": {}},
+            ["box_AP", "box_AP50", "mask_AP_s"],
+        ),
+        (
+            {"accuracy": 0.5, "ema_accuracy": 0.4, "untrained_accuracy": 0.1},
+            ["accuracy", "ema_accuracy"],
+        ),
+        ({"lidar": 3.0, "alpha": 1.0, "untrained_lidar": 2.0}, ["lidar", "alpha"]),
+    ],
+)
+def test_the_headline_is_printed_with_its_variants(result, printed):
+    assert evaluate._printed_keys(result) == printed
 
 
 def test_a_result_says_whose_it_is_and_of_which_images(run, photos, capsys):
@@ -134,17 +141,17 @@ def test_a_run_can_be_shown_larger_images(run, photos, capsys):
 
 
 def test_the_evaluation_view_has_the_statistics_of_the_training_views(run):
-    recipe = saved_recipe(run)
+    recipe = load_recipe(run)
     other = tuple(replace(view, mean=(0.3,), std=(0.7,)) for view in recipe.views)
-    view = evaluation_view(replace(recipe, views=other))
+    view = eval_view(replace(recipe, views=other))
     assert (view.mean, view.std) == ((0.3,), (0.7,))
 
 
 def test_images_are_kept_as_large_as_the_largest_view(run):
-    recipe = saved_recipe(run)
-    small, large = (Candidate("x", Means(), EvalView(size=s, resize=s)) for s in (8, 300))
-    assert evaluate._data(run, [small]) == recipe.data
-    assert evaluate._data(run, [small, large]).store_size == 300
+    recipe = load_recipe(run)
+    small, large = (EncoderUnderTest("x", Means(), EvalView(size=s, resize=s)) for s in (8, 300))
+    assert evaluate._data_settings(run, [small]) == recipe.data
+    assert evaluate._data_settings(run, [small, large]).store_size == 300
 
 
 def test_few_labels_are_drawn_once_and_kept(run, photos, capsys):
@@ -179,7 +186,7 @@ def test_features_of_the_projector_have_a_file_of_their_own(run, photos, capsys)
 def test_another_run_stands_beside(run, finished, photos, capsys):
     words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--against", finished.path)
     found = evaluated(capsys, run.path, *words)["knn"]
-    assert found["beside"][str(finished.path)]["accuracy"] == found["accuracy"]  # its own copy
+    assert found["against"][str(finished.path)]["accuracy"] == found["accuracy"]  # its own copy
 
 
 def test_analysis_needs_no_labels(run, capsys):
@@ -248,27 +255,28 @@ def test_a_detector_takes_the_statistics_of_its_network():
     detection = DetectionEvaluator(train=rectangles(4), test=rectangles(4))
     for mean, expected in (((0.3,), (0.3,) * 3), ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3))):
         spec = EvalView(size=8, resize=8, mean=mean, std=mean)
-        found = evaluate.seen_as(detection, spec, 3).setting
+        found = evaluate.with_normalization_of(spec, detection, 3).setting
         assert (found.mean, found.std) == (expected, expected)
 
 
 def test_a_voc_devkit_gives_trainval_of_all_years_and_the_test_of_one(tmp_path):
-    """As voc_c4 is published: trainval07+12 to learn from, test07 to be scored on."""
+    """As voc_c4 is published: trained on trainval07+12, tested on test07."""
     for year, splits in (("VOC2007", ("train", "trainval", "test")), ("VOC2012", ("trainval",))):
         for split in splits:
             voc(tmp_path / year, [("cat", 0)], split)
-    train = evaluate.objects(str(tmp_path), ("trainval", "train"))
-    assert train.name.count("trainval") == 2
-    assert evaluate.objects(str(tmp_path), ("test", "val")).name == f"{tmp_path}/VOC2007 test"
-    assert evaluate.objects(str(tmp_path / "VOC2007"), ("trainval", "train")).name.endswith("val")
     year = tmp_path / "VOC2007"
-    assert evaluate.voc_folder(str(tmp_path)) == evaluate.voc_folder(str(year)) == str(year)
-    assert evaluate.voc_folder(str(tmp_path / "VOC2012" / "JPEGImages")) is None
+    train, test = ("trainval", "train"), ("test", "val")
+    load, find = evaluate.load_detection_split, evaluate.find_voc_folder
+    assert load(str(tmp_path), train).name.count("trainval") == 2
+    assert load(str(tmp_path), test).name == f"{year} test"
+    assert load(str(year), train).name.endswith("val")
+    assert find(str(tmp_path)) == find(str(year)) == str(year)
+    assert find(str(tmp_path / "VOC2012" / "JPEGImages")) is None
 
 
 def test_a_detector_is_not_scored_on_what_it_learned_from(run, capsys):
     words = ("--labeled", "pets.parquet", "--protocol", "detection.small_fpn")
-    assert "Give those with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
+    assert "Give the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
 
 
 def test_one_table_over_all_runs_with_empty_cells(run, finished, photos, tmp_path, capsys):
@@ -306,13 +314,13 @@ def test_the_table_has_the_analyzes_and_says_which_is_best_without_labels(tmp_pa
 
 def test_a_table_turns_to_where_it_is_narrower():
     many = [{"run": str(i), "knn": 0.5} for i in range(5)]
-    assert shown(many)[0] == {"run": "0", "knn": "50.0%"}
+    assert format_records(many)[0] == {"run": "0", "knn": "50.0%"}
     two = [{"run": "a", "knn": 0.5, "rank": 12.5}, {"run": "b", "knn": None, "rank": 3.0}]
-    assert shown(two) == [
+    assert format_records(two) == [
         {"measure": "knn", "a": "50.0%", "b": ""},
         {"measure": "rank", "a": "12.5", "b": "3"},
     ]
-    assert in_words(0.031, "alignment") == "0.031"
+    assert format_number(0.031, "alignment") == "0.031"
 
 
 def test_protocols_are_listed_with_source_and_settings(capsys):
@@ -390,10 +398,9 @@ def test_a_class_that_training_lacks_is_named(run, photos, tmp_path, capsys):
 
 def measured(folder):
     """Results of some protocols, each process having its share of the work."""
-    candidates = [Candidate(word, Means(), SPEC) for word in ("this", "untrained")]
+    encoders = [EncoderUnderTest(name, Means(), SPEC) for name in ("this", "untrained")]
     names = ("knn", "linear", "few_labels.linear_10")
-    found = results.with_labels(Run(folder), candidates, bright(120), None, names=names)
-    return found
+    return score_labeled(Run(folder), encoders, bright(120), None, names=names)
 
 
 def test_two_processes_write_what_one_does(two_processes, tmp_path):

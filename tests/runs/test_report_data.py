@@ -6,8 +6,8 @@ from PIL import Image
 from selfsight.evals.features import Features
 from selfsight.run_folder import Run
 from selfsight.runs.report_data import (
-    flattened,
-    image_of,
+    reduce_to_plane,
+    to_image,
     write_map,
     write_neighbors,
     write_views,
@@ -68,7 +68,7 @@ def test_fewer_images_than_rows(run):
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
 def test_any_number_of_channels_can_be_shown(channels):
     x = torch.randint(0, 256, (channels, 5, 7), dtype=torch.uint8)
-    image = np.asarray(image_of(x))
+    image = np.asarray(to_image(x))
     assert image.shape == (5, 7, 3)
     used = range(3) if channels >= 3 else [0, 0, 0]
     for place, channel in enumerate(used):
@@ -110,12 +110,12 @@ def test_map_keeps_groups_together():
     g = torch.Generator().manual_seed(0)
     y = torch.arange(60) % 3
     h = torch.eye(3)[y] @ torch.randn(3, 16, generator=g) + 0.05 * torch.randn(60, 16, generator=g)
-    method, points = flattened(h)
+    method, points = reduce_to_plane(h)
     assert method == "t-SNE"
     points = torch.from_numpy(points).double()
     far = torch.cdist(points, points).fill_diagonal_(torch.inf)
     assert (y[far.argmin(dim=1)] == y).all()
-    again = flattened(h)[1]
+    again = reduce_to_plane(h)[1]
     np.testing.assert_array_equal(points.numpy(), again.astype(np.float64))
 
 
@@ -123,7 +123,7 @@ def test_map_keeps_groups_together():
     "h", [torch.ones(20, 4), torch.full((20, 4), torch.nan), torch.randn(1, 4), torch.randn(12, 1)]
 )
 def test_map_of_features_without_shape_is_still_a_map(h):
-    _, points = flattened(h)
+    _, points = reduce_to_plane(h)
     assert points.shape == (len(h), 2)
     assert np.isfinite(points).all()
 

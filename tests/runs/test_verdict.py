@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from selfsight.runs.evidence import Facts
-from selfsight.runs.verdict import judge, weigh
+from selfsight.runs.verdict import judge, judge_evidence
+from selfsight.runs.verdict_evidence import RunEvidence
 
 HEALTHY = dict(
     records=50,
@@ -116,7 +116,7 @@ CASES = {
     "old queue that does no harm": (
         HEALTHY | dict(queue_steps=128.0, queue_epochs=5.1),
         "learning",
-        ["33.0%", "although the queue", "5.1"],
+        ["33.0%", "although the queue", "5.1 epochs"],
     ),
     "loss at chance without a gain": (
         HEALTHY | dict(loss=5.54, knn=0.20),
@@ -148,7 +148,7 @@ CASES = {
     ),
     "nothing measured": (BYOL | dict(knn=None, retrieval=None), "unclear", ["evaluate"]),
     "too few records": (dict(records=2, loss=4.0, chance_loss=5.5), "unclear", ["2 log records"]),
-    "diverged": (HEALTHY | dict(diverged=True), "unclear", ["no longer a number", "diverged"]),
+    "diverged": (HEALTHY | dict(diverged=True), "unclear", ["no longer finite", "diverged"]),
     "empty": ({}, "unclear", ["0 log records"]),
 }
 
@@ -156,7 +156,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_verdict_names_what_happened(name):
     facts, word, said = CASES[name]
-    answer = weigh(Facts(**facts))
+    answer = judge_evidence(RunEvidence(**facts))
     assert answer.verdict == word, answer.sentence
     assert answer.sentence.lower().startswith(word)
     missing = [words for words in said if words not in answer.sentence]
@@ -165,13 +165,15 @@ def test_verdict_names_what_happened(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_verdict_is_one_sentence(name):
-    sentence = weigh(Facts(**CASES[name][0])).sentence
+    sentence = judge_evidence(RunEvidence(**CASES[name][0])).sentence
     assert sentence.endswith(".")
     assert ". " not in sentence
 
 
 def test_every_known_number_is_evidence():
-    names = {row.name: row for row in weigh(Facts(**WITHOUT_PREDICTOR | STALE)).evidence}
+    names = {
+        row.name: row for row in judge_evidence(RunEvidence(**WITHOUT_PREDICTOR | STALE)).evidence
+    }
     assert set(names) == {
         "loss",
         "feature spread",
@@ -185,13 +187,13 @@ def test_every_known_number_is_evidence():
         "predictor",
     }
     assert names["age of the queue"].value == "25 steps (1.00 epochs)"
-    assert names["age of the queue"].says == "older than the encoder"
-    assert names["embedding rank"].says == "only a few directions are used"
-    assert names["loss"].says == "no better than guessing"
+    assert names["age of the queue"].meaning == "stale"
+    assert names["embedding rank"].meaning == "only a few directions are used"
+    assert names["loss"].meaning == "no better than guessing"
 
 
 def test_nothing_known_gives_no_evidence():
-    assert weigh(Facts()).evidence == ()
+    assert judge_evidence(RunEvidence()).evidence == ()
 
 
 def record(step, **values):
@@ -215,11 +217,24 @@ def test_facts_are_gathered_from_the_run_folder():
     answer = judge(records, results, RECIPE)
     assert answer.verdict == "collapsed"
     assert "2.0 of 64 directions" in answer.sentence
-    assert "25 steps ago, and the teacher remembers about 2" in answer.sentence
+    assert "25 steps ago, and the teacher averages over about 2" in answer.sentence
     rows = {row["name"]: row for row in answer.to_dict()["evidence"]}
     assert rows["age of the queue"]["value"] == "25 steps (1.00 epochs)"
     assert rows["rank against untrained"]["value"] == "12.0"
     assert json.loads(json.dumps(answer.to_dict()))["sentence"] == answer.sentence
+
+
+def test_an_evaluation_counts_more_than_online_knn():
+    online = {"accuracy": 0.6, "untrained_accuracy": 0.2}
+    records = [record(10 * i) for i in range(1, 9)]
+    results = {"online_knn": online, "online_baselines": {"chance": 0.1}}
+    assert judge(records, results, {}).sentence.startswith(
+        "Learning: online kNN accuracy (on training images) is 60.0%, against 20.0% for the "
+        "untrained network and 10.0% by guessing"
+    )
+    results["knn"] = {"accuracy": 0.5, "untrained_accuracy": 0.3}
+    assert "kNN accuracy is 50.0%, against 30.0%" in judge(records, results, {}).sentence
+    assert "online" not in judge(records, results, {}).sentence
 
 
 def test_no_key_is_older_than_the_run():

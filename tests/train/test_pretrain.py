@@ -133,7 +133,7 @@ def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
         "selfsight.train.batch_size_finder._fits", lambda recipe, device: recipe.batch_size <= 4
     )
     run = api.pretrain(photos, epochs=1, device="cpu", out=tmp_path / "auto", batch_size=None)
-    recipe = api.saved_recipe(run)
+    recipe = api.load_recipe(run)
     assert recipe.batch_size == 4
     with pytest.raises(ValueError, match="--batch-size 4"):
         api.pretrain(
@@ -146,14 +146,14 @@ def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
         )
 
 
-def test_a_run_does_not_go_on_with_other_images(tmp_path):
+def test_a_run_is_not_resumed_with_other_images(tmp_path):
     """Epochs would end elsewhere, and rows of a memory be another's."""
     folder = images(tmp_path / "photos", count=36)
     with killed(5):
         pretrain(folder, tmp_path / "run", "instdisc")
     for file in sorted(folder.rglob("*.*"))[:4]:
         file.unlink()
-    with pytest.raises(UserError, match="begun with 36 images, and there are 32 now"):
+    with pytest.raises(UserError, match="started with 36 images, and there are 32 now"):
         api.resume(tmp_path / "run")
 
 
@@ -161,7 +161,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
     photos, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("os.sysconf", lambda name: 10)
-    monkeypatch.setattr(start_resume, "images_of", None)
+    monkeypatch.setattr(start_resume, "open_recipe_images", None)
     with pytest.raises(UserError, match="for each of 36 images takes 1,152 bytes"):
         pretrain(photos, tmp_path / "run", "instdisc")
 
@@ -226,9 +226,9 @@ def test_the_shown_loss_is_that_of_the_first_weights(name, photos, tmp_path):
     from selfsight.train.pretrain import build
 
     run = pretrain(photos, tmp_path / "run", name)
-    recipe = api.saved_recipe(run)
+    recipe = api.load_recipe(run)
     device = torch.device("cpu")
-    found = start_resume.images_of(recipe, device)
+    found = start_resume.open_recipe_images(recipe, device)
     from selfsight.data import Loader
     from selfsight.methods import DataFacts, Moment
 

@@ -24,7 +24,7 @@ from selfsight.methods import DataFacts, Method, Moment
 from selfsight.nn import encoders
 from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
-from selfsight.runs.start_resume import images_of, source_of, with_plan
+from selfsight.runs.start_resume import open_recipe_images, open_recipe_source, resolve_storage
 from selfsight.train.compile import compile_networks
 from selfsight.train.grad_scaler import Guard, take
 from selfsight.train.loop import State, feed
@@ -73,11 +73,11 @@ def bench(
 ) -> Figures:
     """Measure a recipe whose `data.path` names the images."""
     settle(recipe, device)
-    source = source_of(recipe)
-    recipe, _ = with_plan(recipe, source, device)
+    source = open_recipe_source(recipe)
+    recipe, _ = resolve_storage(recipe, source, device)
     n, found = recipe.batch_size, dict[str, float]()
 
-    images = images_of(recipe, device, None, source)
+    images = open_recipe_images(recipe, device, None, source)
     bed = _Bed(recipe, images, device)
     kinds = bed.passes()
     halves = Counter[Pass]()

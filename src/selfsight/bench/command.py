@@ -18,7 +18,7 @@ from selfsight.errors import UserError
 from selfsight.options import BENCH_DEFAULTS, BenchOptions
 from selfsight.recipe import Recipe, overridden
 from selfsight.recipes import recipe as named_recipe
-from selfsight.runs.start_resume import source_of
+from selfsight.runs.start_resume import open_recipe_source
 
 ON_CPU, ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
 MADE = 4096  # photographs, where a recipe's views are large and no images are given
@@ -81,7 +81,9 @@ def _check_options(options: BenchOptions) -> None:
 def _beside(
     recipe: Recipe, device: torch.device, seconds: float, ours: float, console: Console
 ) -> dict[str, float]:
-    found = lightly_peer.lightly(recipe, source_of(recipe), device, seconds=max(seconds, 5.0))
+    found = lightly_peer.lightly(
+        recipe, open_recipe_source(recipe), device, seconds=max(seconds, 5.0)
+    )
     ratio = ours / found["end to end"]
     console.print(
         f"Lightly: augmentation {found['augment']:,.0f} images/s, end to end "

@@ -70,7 +70,10 @@ def curves(records: Records, found: Mapping[str, Number]) -> list[Json]:
     """Every curve with its points and dashed levels; an empty one says why."""
     levels = {
         "loss": {"chance": latest(records, "chance_loss")},
-        "knn": {"untrained": found.get("knn_untrained_accuracy"), "chance": found.get("chance")},
+        "online_knn": {
+            "untrained": found.get("online_knn_untrained_accuracy"),
+            "chance": found.get("chance"),
+        },
     }
     steps, epochs = (finite(r.get(key) for r in records) for key in ("step", "epoch"))
     drawn = []
@@ -140,10 +143,12 @@ def _gradients(rows: Sequence[Mapping[str, Json]]) -> list[Json]:
 
 def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Number]:
     """The finite accuracies by name, from the results or else from the log."""
-    untrained = section(results, "baselines").get("untrained")
-    spare = {"knn_accuracy": latest(records, "knn"), "knn_untrained_accuracy": untrained}
-    fields = {b["key"]: section(results, b["file"]).get(b["field"]) for b in WORDS["bars"]}
-    return present(spare) | present(fields)
+    found: dict[str, Json] = {"online_knn_accuracy": latest(records, "online_knn")}
+    for bar in WORDS["bars"]:
+        for file in (bar.get("fallback"), bar["file"]):
+            if file and (value := number(section(results, file).get(bar["field"]))) is not None:
+                found[bar["key"]] = value
+    return present(found)
 
 
 def bars(found: Mapping[str, Number]) -> list[Json]:

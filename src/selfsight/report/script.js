@@ -36,9 +36,9 @@ function showVerdict(host) {
       : "No single numbers were kept with this verdict.";
     return host.append(missing(later));
   }
-  const heads = ["Evidence", "Value", "Expected", "What it says"];
+  const heads = ["Evidence", "Value", "Expected", "Meaning"];
   const rows = evidence.map((row) => make("tr", {}, make("th", { scope: "row" }, number(row.name)),
-    ...["value", "expected", "says"].map((key, i) => make("td", { "data-head": heads[i + 1] }, number(row[key])))));
+    ...["value", "expected", "meaning"].map((key, i) => make("td", { "data-head": heads[i + 1] }, number(row[key])))));
   host.append(make("table", { class: "evidence" },
     make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
     make("tbody", {}, ...rows)));
@@ -47,7 +47,7 @@ function showVerdict(host) {
 /** What training gave, in a sentence, where there is something to compare with. */
 function gain() {
   const value = (key) => report.bars.find((bar) => bar.key === key)?.value;
-  for (const [key, name] of [["knn", "kNN"], ["linear", "linear-probe"]]) {
+  for (const [key, name] of [["knn", "kNN"], ["linear", "linear-probe"], ["online_knn", "online kNN"]]) {
     const [after, before] = [value(`${key}_accuracy`), value(`${key}_untrained_accuracy`)];
     if (after === undefined || before === undefined) continue;
     const [verb, more] = after >= before ? ["raised", "above"] : ["lowered", "below"];
@@ -70,7 +70,7 @@ function showFigures(host) {
       const fillBar = make("i", {});
       fillBar.style.width = `${clamp(100 * bar.value, 0, 100)}%`;
       list.append(make("li", { class: bar.ours ? "ours" : "" },
-        make("span", { class: "what" }, bar.name, make("small", {}, bar.says)),
+        make("span", { class: "what" }, bar.name, make("small", {}, bar.meaning)),
         make("span", { class: "track", "aria-hidden": "true" }, fillBar),
         make("b", {}, percent(bar.value))));
     }
@@ -82,7 +82,7 @@ function showFigures(host) {
       const better = row.untrained === null || row.compare ? null
         : row.better === "higher" ? row.trained > row.untrained : row.trained < row.untrained;
       const mark = row.compare ?? (better === null ? "" : better ? "✓ better" : "✕ not better");
-      return make("tr", {}, make("th", { scope: "row" }, row.name, make("small", {}, `${row.says}; ${row.better} is better`)),
+      return make("tr", {}, make("th", { scope: "row" }, row.name, make("small", {}, `${row.meaning}; ${row.better} is better`)),
         make("td", { "data-head": "After training" }, show(row.trained, row.unit)),
         make("td", { "data-head": "Untrained network" }, show(row.untrained, row.unit)),
         make("td", { "data-head": "Compared", class: better === null ? "" : better ? "good" : "poor" }, mark));
@@ -148,14 +148,14 @@ function showRecipe(host) {
   host.append(Object.keys(recipe).length ? nested(recipe, reasons) : missing("recipe.json is empty."));
   if (Object.keys(versions).length) host.append(make("h3", {}, "Versions"), nested(versions, {}));
   host.append(make("h3", {}, "What to do next"));
-  for (const { says, code } of commands) {
+  for (const { title, code } of commands) {
     const block = make("code", {}, code);
     const act = button("Copy", async () => {
       act.textContent = (await copy(code, block)) ? "Copied" : "Press Ctrl+C";
       setTimeout(() => (act.textContent = "Copy"), 1500);
     });
-    act.setAttribute("aria-label", `Copy: ${says}`);
-    host.append(make("p", { class: "says" }, says), make("div", { class: "command" }, make("pre", { tabindex: "0" }, block), act));
+    act.setAttribute("aria-label", `Copy: ${title}`);
+    host.append(make("p", { class: "says" }, title), make("div", { class: "command" }, make("pre", { tabindex: "0" }, block), act));
   }
 }
 

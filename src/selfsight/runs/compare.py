@@ -1,4 +1,4 @@
-"""One table over several runs, from what their folders hold; nothing is computed or written."""
+"""Compare runs in one table, from the results in their folders; computes and writes nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,60 +7,59 @@ from selfsight.errors import UserError
 from selfsight.evals.model_selection import select_run
 from selfsight.run_folder import Run
 
-# What stands for a result where it has several numbers, the first that it has.
-HEADLINES = ("accuracy", "map", "mAP", "box_AP", "AP")
-SHARES = ("accuracy", "top5", "ap", "retrieval", "knn", "linear", "few_labels", "fine_tune")
-ANALYZED = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
-# What must agree for numbers to be comparable.
-SIDES = ("data", "test_data", "train", "test", "features", "view", "drawn")
+HEADLINES = ("accuracy", "map", "mAP", "box_AP", "AP")  # the first that a result has
+PERCENT = ("accuracy", "top5", "ap", "retrieval", "knn", "linear", "few_labels", "fine_tune")
+ANALYSIS_COLUMNS = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
+# Settings that must agree for numbers to be comparable.
+COMPARED_SETTINGS = ("data", "test_data", "train", "test", "features", "view", "drawn")
 
 
 def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
-    """A row for each run with a column for each measure, and sentences on what differs."""
+    """Collect a record for each run with a key for each measure, and notes on what differs."""
     results = {run.path.name: run.results_all() for run in runs}
     if len(results) < len(runs):
         results = {str(run.path): run.results_all() for run in runs}
     if not any(results.values()):
         raise UserError(
-            "None of these folders has results. Measure them first: "
+            "None of these folders has results. Evaluate them first: "
             f"selfsight evaluate {runs[0].path} --labeled DATA"
         )
-    numbers = {name: _numbers(found) for name, found in results.items()}
-    columns = list(dict.fromkeys(column for row in numbers.values() for column in row))
-    rows = [
-        {"run": name, **{column: row.get(column) for column in columns}}
-        for name, row in numbers.items()
+    numbers = {name: _numbers(of_run) for name, of_run in results.items()}
+    columns = list(dict.fromkeys(column for of_run in numbers.values() for column in of_run))
+    records = [
+        {"run": name, **{column: of_run.get(column) for column in columns}}
+        for name, of_run in numbers.items()
     ]
-    return rows, _differences(results) + _choice(runs)
+    return records, _differences(results) + _best_without_labels(runs)
 
 
-def _choice(runs: Sequence[Run]) -> list[str]:
-    """Which run the measures without labels prefer, where two or more have them."""
-    looked = [run for run in runs if run.result("analysis")]
-    if len(looked) < 2:
+def _best_without_labels(runs: Sequence[Run]) -> list[str]:
+    """Name the best run by its feature analysis, if two or more runs have one."""
+    analyzed = [run for run in runs if run.result("analysis")]
+    if len(analyzed) < 2:
         return []
     try:
-        return [f"Best without labels: {select_run(looked).sentence}"]
+        return [f"Best without labels: {select_run(analyzed).sentence}"]
     except UserError as error:
         return [str(error)]
 
 
-def shown(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The same for a person: a row for each measure unless there are more runs than measures.
+def format_records(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Format the table: a line for each measure, or for each run if there are more runs.
 
-    Shares in per cent, an empty cell for what is lacking.
+    Accuracies are in per cent; a missing number is an empty cell.
     """
-    measures = [name for name in rows[0] if name != "run"]
-    if len(rows) > len(measures):
-        return [{name: in_words(value, name) for name, value in row.items()} for row in rows]
+    measures = [name for name in records[0] if name != "run"]
+    if len(records) > len(measures):
+        return [{k: format_number(value, k) for k, value in record.items()} for record in records]
     return [
-        {"measure": name, **{str(row["run"]): in_words(row[name], name) for row in rows}}
+        {"measure": name, **{str(r["run"]): format_number(r[name], name) for r in records}}
         for name in measures
     ]
 
 
-def headline(result: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The number that a result is known by, and its name."""
+def find_headline(result: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Find the main number of a result, with its name."""
     for name in HEADLINES:
         if isinstance(value := result.get(name), int | float):
             return name, float(value)
@@ -68,37 +67,39 @@ def headline(result: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def _numbers(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Column and number of every result."""
-    found: dict[str, float] = {}
+    """Collect the column and the number of every result."""
+    numbers: dict[str, float] = {}
     for name, result in results.items():
-        several = [key for key in result if key.startswith("accuracy_k")]
-        for key in several:
-            found[f"{name} {key.removeprefix('accuracy_')}"] = result[key]
-        if not several and (best := headline(result)):
-            found[name if best[0] == "accuracy" else f"{name} {best[0]}"] = best[1]
+        per_k = [key for key in result if key.startswith("accuracy_k")]
+        for key in per_k:
+            numbers[f"{name} {key.removeprefix('accuracy_')}"] = result[key]
+        if not per_k and (headline := find_headline(result)):
+            column = name if headline[0] == "accuracy" else f"{name} {headline[0]}"
+            numbers[column] = headline[1]
         if name == "analysis":
-            found |= {f"{name} {key}": result[key] for key in ANALYZED if key in result}
+            numbers |= {f"{name} {key}": result[key] for key in ANALYSIS_COLUMNS if key in result}
         for key, value in result.items():
             if isinstance(value, Mapping) and isinstance(value.get("trained"), int | float):
-                found[key.replace("_", " ")] = value["trained"]
-    return found
+                numbers[key.replace("_", " ")] = value["trained"]
+    return numbers
 
 
 def _differences(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    said = []
-    for name in dict.fromkeys(name for found in results.values() for name in found):
-        settings = [found[name].get("settings", {}) for found in results.values() if name in found]
-        for side in SIDES:
-            values = list(dict.fromkeys(str(s[side]) for s in settings if side in s))
+    """Name the settings in which the runs' results differ."""
+    notes = []
+    for name in dict.fromkeys(name for of_run in results.values() for name in of_run):
+        settings = [r[name].get("settings", {}) for r in results.values() if name in r]
+        for key in COMPARED_SETTINGS:
+            values = list(dict.fromkeys(str(s[key]) for s in settings if key in s))
             if len(values) > 1:
-                shown = f" ({', '.join(values)})" if side != "drawn" else ""
-                said.append(f"{name}: {side} differs between runs{shown}.")
-    return said
+                listed = f" ({', '.join(values)})" if key != "drawn" else ""
+                notes.append(f"{name}: {key} differs between runs{listed}.")
+    return notes
 
 
-def in_words(value: Any, name: str = "accuracy") -> str:
-    """A number as a table shows it: accuracies and precisions in per cent, nothing for none."""
+def format_number(value: Any, name: str = "accuracy") -> str:
+    """Format a number of a table: accuracies and precisions in per cent, a missing one empty."""
     if value is None or isinstance(value, str):
         return value or ""
-    share = any(word in name.lower() for word in SHARES) and 0 <= value <= 1
-    return f"{value:.1%}" if share else f"{value:.4g}"
+    is_share = any(part in name.lower() for part in PERCENT) and 0 <= value <= 1
+    return f"{value:.1%}" if is_share else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Networks to be measured: a run's encoder, the same untrained, or any other that a word names."""
+"""Load the networks that are evaluated: a run's encoder, an untrained copy, or any other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,51 +14,51 @@ from selfsight import dist
 from selfsight.errors import UserError, nearest
 from selfsight.nn import Backbone, Encoder
 from selfsight.nn.encoder import fresh
-from selfsight.recipe import Recipe, from_dict
+from selfsight.recipe import Recipe, eval_view, from_dict, resize_for
 from selfsight.run_folder import Run, read_json
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build
-from selfsight.views import EvalView, for_channels
+from selfsight.views import EvalView
 
-IMAGE_SIZE = 224  # of encoders that do not say what they were made for
+IMAGE_SIZE = 224  # of encoders that do not state their image size
 UNTRAINED = "untrained"
-Source = Literal["backbone", "projector"]
+FeatureSource = Literal["backbone", "projector"]
 
 
-class Candidate(NamedTuple):
-    """A network to be measured, and the view that its images are shown in."""
+class EncoderUnderTest(NamedTuple):
+    """A network to evaluate, with the transform of its input images."""
 
-    word: str  # what the table calls it
+    name: str  # in tables: a run folder, a backbone, or "untrained"
     network: nn.Module
-    spec: EvalView
-    student: Encoder | None = None  # of a run: backbone and projector
-    weights: Sequence[Mapping[str, str]] = ()  # of a file: what became of each
+    view: EvalView
+    student: Encoder | None = None  # backbone and projector, if it comes from a run
+    weights: Sequence[Mapping[str, str]] = ()  # if it comes from a file: how each was used
 
 
-class Projected(nn.Module):
-    """A student's backbone and projector as one network of features."""
+class ProjectorFeatures(nn.Module):
+    """A student whose features are the outputs of its projector."""
 
     def __init__(self, student: Encoder) -> None:
         super().__init__()
         self.student = student
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
-        """The embedding of each image."""
+        """Embed each image."""
         return self.student(x)[1]
 
 
-def saved_recipe(run: Run, *, allow: str | None = None) -> Recipe:
-    """The recipe of a run folder."""
+def load_recipe(run: Run, *, allow: str | None = None) -> Recipe:
+    """Load the recipe of a run folder."""
     return from_dict(read_json(run.recipe_path) or {}, allow=allow)
 
 
-def trained_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
-    """The student with the weights of the last checkpoint."""
+def load_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
+    """Load the student of the last checkpoint."""
     saved = checkpoint.load(run, device)
     if saved is None:
         raise UserError(
             f"{run.path} has no checkpoint yet: the run has not finished its first epoch. "
-            f"Go on with: selfsight resume {run.path}"
+            f"Resume it with: selfsight resume {run.path}"
         )
     student, prefix = build(recipe, device).student, "student."
     weights = {k: v for k, v in saved["method"].items() if k.startswith(prefix)}
@@ -66,69 +66,58 @@ def trained_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
     return student
 
 
-def trained_backbone(run: Run, recipe: Recipe, device: torch.device) -> Backbone:
-    """The student's backbone with the weights of the last checkpoint."""
-    return trained_student(run, recipe, device).backbone
+def load_backbone(run: Run, recipe: Recipe, device: torch.device) -> Backbone:
+    """Load the student's backbone of the last checkpoint."""
+    return load_student(run, recipe, device).backbone
 
 
-def evaluation_view(recipe: Recipe, image_size: int | None = None) -> EvalView:
-    """The evaluation view of a run's first view, or of another size."""
-    first = recipe.views[0]
-    size = image_size or first.size
-    view = EvalView(size=size, resize=resize_for(size), mean=first.mean, std=first.std)
-    return for_channels(view, recipe.data.channels)
-
-
-def resize_for(size: int) -> int:
-    """The whole image for small views; the middle 7/8 for large ones, as is usual."""
-    return size if size < 96 else size * 8 // 7
-
-
-def candidate(
-    word: str,
+def load_encoder(
+    name: str,
     device: torch.device,
     source: str = "backbone",
     image_size: int | None = None,
     *,
     trust: bool = False,
     part: str | None = None,
-) -> Candidate:
-    """A run's encoder or any other's, with the view that it expects."""
-    if source not in get_args(Source):
+) -> EncoderUnderTest:
+    """Load the encoder of a run folder, of a library or of a file, with its input transform."""
+    if source not in get_args(FeatureSource):
         raise UserError(
             f'features is "{source}"; give backbone or projector.'
-            f"{nearest(source, get_args(Source))}"
+            f"{nearest(source, get_args(FeatureSource))}"
         )
-    run = Run(Path(word))
+    run = Run(Path(name))
     if run.recipe_path.exists():
-        recipe = saved_recipe(run)
-        student = trained_student(run, recipe, device)
-        spec = evaluation_view(recipe, image_size)
-        return Candidate(word, _part(student, source), spec, student)
+        recipe = load_recipe(run)
+        student = load_student(run, recipe, device)
+        view = eval_view(recipe, image_size)
+        return EncoderUnderTest(name, _feature_network(student, source), view, student)
     if source != "backbone":
-        raise UserError(f"{word} has no projector: --features projector needs a run folder.")
+        raise UserError(f"{name} has no projector: --features projector needs a run folder.")
     from selfsight.backbones.foreign_checkpoints.load import open_backbone  # imports timm: a second
 
     backbone, about = open_backbone(
-        word, image_size=image_size, device=device, trust=trust, part=part
+        name, image_size=image_size, device=device, trust=trust, part=part
     )
     console = Console(stderr=True, quiet=dist.rank() != 0)
     console.print(about.sentence(), highlight=False, markup=False)
     size = image_size or about.image_size or IMAGE_SIZE
-    spec = EvalView(size=size, resize=resize_for(size))
+    view = EvalView(size=size, resize=resize_for(size))
     if about.mean and about.std:
-        spec = replace(spec, mean=about.mean, std=about.std)
-    return Candidate(word, backbone, spec, weights=about.table())
+        view = replace(view, mean=about.mean, std=about.std)
+    return EncoderUnderTest(name, backbone, view, weights=about.table())
 
 
-def untrained(first: Candidate, device: torch.device, source: str = "backbone") -> Candidate:
-    """The same network without training: a run's own first weights, or weights drawn anew."""
-    if first.student is None:
+def build_untrained(
+    encoder: EncoderUnderTest, device: torch.device, source: str = "backbone"
+) -> EncoderUnderTest:
+    """Build the same network untrained: a run's initial weights, or newly sampled ones."""
+    if encoder.student is None:
         torch.manual_seed(0)
-        return first._replace(word=UNTRAINED, network=fresh(first.network), weights=())
-    student = build(saved_recipe(Run(Path(first.word))), device).student
-    return Candidate(UNTRAINED, _part(student, source), first.spec, student)
+        return encoder._replace(name=UNTRAINED, network=fresh(encoder.network), weights=())
+    student = build(load_recipe(Run(Path(encoder.name))), device).student
+    return EncoderUnderTest(UNTRAINED, _feature_network(student, source), encoder.view, student)
 
 
-def _part(student: Encoder, source: str) -> nn.Module:
-    return student.backbone if source == "backbone" else Projected(student)
+def _feature_network(student: Encoder, source: str) -> nn.Module:
+    return student.backbone if source == "backbone" else ProjectorFeatures(student)

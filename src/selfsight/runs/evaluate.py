@@ -1,4 +1,4 @@
-"""Measure an encoder by the names of protocols, and tell what was found."""
+"""Evaluate an encoder by named protocols; print the table, write results, verdict and report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,88 +22,124 @@ from selfsight.nn import Backbone
 from selfsight.options import EvalOptions
 from selfsight.recipe import Data
 from selfsight.run_folder import Run, write_json
-from selfsight.runs import results, start_resume
-from selfsight.runs.compare import headline, in_words
-from selfsight.runs.encoders import UNTRAINED, Candidate, candidate, saved_recipe, untrained
+from selfsight.runs.compare import find_headline, format_number
+from selfsight.runs.encoders import (
+    UNTRAINED,
+    EncoderUnderTest,
+    build_untrained,
+    load_encoder,
+    load_recipe,
+)
+from selfsight.runs.report_data import write_map_and_neighbors
+from selfsight.runs.score_protocols import (
+    score_label_free,
+    score_labeled,
+    score_protocol,
+    write_result,
+)
+from selfsight.runs.start_resume import open_recipe_images, write_verdict
 from selfsight.views import EvalView, View, moco_v2
 
-DEFAULT = ("knn", "linear")
-TEST_SPLITS = ("test", "val")
-CHOSEN = ("rate", "weight_decay")
-SIZES = ("", "50", "75", "_s", "_m", "_l", "_spread")
-BESIDE = {"top5", "ema_accuracy", "map_11_point"} | {
-    f"{kind}_AP{size}" for kind in ("box", "mask") for size in SIZES
+DEFAULT_PROTOCOLS = ("knn", "linear")
+TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")
+SELECTED = ("rate", "weight_decay")  # hyperparameters that a protocol selects
+AP_VARIANTS = ("", "50", "75", "_s", "_m", "_l", "_spread")
+# Numbers that are printed together with a result's headline.
+SECONDARY = {"top5", "ema_accuracy", "map_11_point"} | {
+    f"{task}_AP{variant}" for task in ("box", "mask") for variant in AP_VARIANTS
 }
-Found = dict[str, dict[str, Any]]
-Make = Callable[[Candidate], Evaluator]
+Results = dict[str, dict[str, Any]]
+BuildEvaluator = Callable[[EncoderUnderTest], Evaluator]
 
 
 def evaluate(
     run: Run, encoder: str, device: torch.device, options: EvalOptions, *, quiet: bool
-) -> Found:
+) -> Results:
     """Evaluate an encoder, named as a run folder or a backbone; write results to the folder `run`.
 
     Without labels and without protocols, only the measures that need no labels.
     """
+    _check_options(options)
     labeled = None if options.labeled is None else str(options.labeled)
     test = None if options.test is None else str(options.test)
-    protocols, features = options.protocols or DEFAULT, options.features
-    _check_options(options)
     dist.start(device.type)
     try:
-        load = partial(
-            candidate,
-            device=device,
-            source=features,
-            image_size=options.image_size,
-            trust=options.trust,
-        )
-        first = load(encoder, part=options.part)
-        if first.weights and dist.rank() == 0:
-            weights = {"file": encoder, "weights": list(first.weights)}
-            write_json(run.path / "import.json", weights)
+        encoders = _load_encoders(run, encoder, device, options)
         if labeled is None and not options.protocols:
-            return _without_labels(run, first, device, quiet=quiet)
-        candidates = [first]
-        candidates += [untrained(first, device, features)] if options.untrained else []
-        candidates += [load(other) for other in options.against]
-        said = {"encoder": encoder, "data": labeled} | ({} if test is None else {"test_data": test})
-        about = said | {"features": "backbone", "seed": options.seed}
-        found: Found = {}
-        voc = None if labeled is None else voc_folder(labeled)
-        by_kind: dict[str, list[str]] = {"labeled": [], "boxes": [], "images": [], "marks": []}
-        for name in protocols:
-            marked = name.startswith("svm") and voc is not None
-            by_kind["marks" if marked else named(name).opens].append(name)
-        for name in by_kind["marks"]:
-            make = _with_marks(name, str(voc), test, options)
-            found[name] = results.scored(run, name, candidates, make, about=about)
-        for name in by_kind["boxes"]:
-            channels = _data(run, candidates).channels
-            make = _with_boxes(name, str(labeled), test, options, channels)
-            own = {k: v for k, v in about.items() if k != "test_data"}  # its settings name both
-            found[name] = results.scored(run, name, candidates, make, about=own)
-        train = None
-        if by_kind["labeled"]:
-            train, tested = _labeled(_data(run, candidates), str(labeled), test, device)
-            found |= results.with_labels(
-                run, candidates, train, tested, options, names=by_kind["labeled"], said=said
+            return _evaluate_label_free(run, encoders[0], device, quiet=quiet)
+        about = {"encoder": encoder, "data": labeled}
+        about |= {} if test is None else {"test_data": test}
+        about_frozen = about | {"features": "backbone", "seed": options.seed}
+        groups = _group_by_data(options.protocols or DEFAULT_PROTOCOLS, labeled)
+        results: Results = {}
+        for name in groups["multilabel"]:
+            build = _multilabel_evaluator(name, str(find_voc_folder(str(labeled))), test, options)
+            results[name] = score_protocol(run, name, encoders, build, about=about_frozen)
+        for name in groups["boxes"]:
+            channels = _data_settings(run, encoders).channels
+            build = _detection_evaluator(name, str(labeled), test, options, channels)
+            # The settings of detection name both data sets.
+            about_boxes = {k: v for k, v in about_frozen.items() if k != "test_data"}
+            results[name] = score_protocol(run, name, encoders, build, about=about_boxes)
+        train_images = None
+        if groups["labeled"]:
+            data = _data_settings(run, encoders)
+            train_images, test_images = _load_labeled(data, str(labeled), test, device)
+            results |= score_labeled(
+                run,
+                encoders,
+                train_images,
+                test_images,
+                options,
+                names=groups["labeled"],
+                about=about,
             )
-        if by_kind["images"]:
-            found |= _analyzed(run, candidates, labeled, device, options, said)
+        if groups["images"]:
+            results |= _analyze_features(run, encoders, labeled, device, options, about)
         if dist.rank() == 0:
-            _conclude(run, first, train, found, quiet=quiet)
+            _report(run, encoders[0], train_images, results, quiet=quiet)
         dist.barrier()
-        return found
+        return results
     finally:
         dist.stop()
+
+
+def _load_encoders(
+    run: Run, encoder: str, device: torch.device, options: EvalOptions
+) -> list[EncoderUnderTest]:
+    """Load the encoder, its untrained copy and those to compare with, as the options say."""
+    load = partial(
+        load_encoder,
+        device=device,
+        source=options.features,
+        image_size=options.image_size,
+        trust=options.trust,
+    )
+    first = load(encoder, part=options.part)
+    if first.weights and dist.rank() == 0:
+        weights = {"file": encoder, "weights": list(first.weights)}
+        write_json(run.path / "import.json", weights)
+    if options.labeled is None and not options.protocols:
+        return [first]
+    untrained = [build_untrained(first, device, options.features)] if options.untrained else []
+    return [first, *untrained, *(load(other) for other in options.against)]
+
+
+def _group_by_data(protocols: Sequence[str], labeled: str | None) -> dict[str, list[str]]:
+    """Group the protocols by the data they need; SVMs on VOC have several labels per image."""
+    groups: dict[str, list[str]] = {"labeled": [], "boxes": [], "images": [], "multilabel": []}
+    is_voc = labeled is not None and find_voc_folder(labeled) is not None
+    for name in protocols:
+        multilabel = name.startswith("svm") and is_voc
+        groups["multilabel" if multilabel else named(name).opens].append(name)
+    return groups
 
 
 def _check_options(options: EvalOptions) -> None:
     """Report options that do not fit together, before any weights are read."""
     if options.test is not None and options.labeled is None:
         raise UserError("--test needs --labeled: the labeled images to train on.")
-    protocols = {name: named(name) for name in options.protocols or DEFAULT}
+    protocols = {name: named(name) for name in options.protocols or DEFAULT_PROTOCOLS}
     if options.protocols and options.labeled is None:
         for name, spec in protocols.items():
             if spec.opens != "images":
@@ -126,150 +162,168 @@ def _check_options(options: EvalOptions) -> None:
         )
 
 
-def _with_boxes(
+def _detection_evaluator(
     name: str, labeled: str, test: str | None, options: EvalOptions, channels: int
-) -> Make:
-    """Detection: the split called train to learn from, and test or val to be scored on."""
+) -> BuildEvaluator:
+    """Load boxes and return a function that builds the detection evaluator of an encoder."""
     if test is None and labeled.endswith((".parquet", ".json")):
         raise UserError(
-            f"{labeled} has no splits, and a detector is scored on other images than it learns "
-            "from. Give those with --test."
+            f"{labeled} has no splits, and a detector is tested on other images than it is "
+            "trained on. Give the test images with --test."
         )
-    data = (objects(labeled, ("trainval", "train")), objects(test or labeled, TEST_SPLITS))
+    data = (
+        load_detection_split(labeled, TRAIN_SPLITS),
+        load_detection_split(test or labeled, TEST_SPLITS),
+    )
 
-    def make(candidate: Candidate) -> Evaluator:
-        made = protocol(name, data, options)
-        assert isinstance(made, DetectionEvaluator)
+    def build(encoder: EncoderUnderTest) -> Evaluator:
+        evaluator = protocol(name, data, options)
+        assert isinstance(evaluator, DetectionEvaluator)
         if any(flag.startswith(("--set.mean", "--set.std")) for flag in options.settings):
-            return made
-        return seen_as(made, candidate.spec, channels)
+            return evaluator
+        return with_normalization_of(encoder.view, evaluator, channels)
 
-    return make
-
-
-def seen_as(detection: DetectionEvaluator, spec: EvalView, channels: int) -> DetectionEvaluator:
-    """The same detection with images normalized as the network expects them."""
-    mean, std = (v * channels if len(v) == 1 else v for v in (spec.mean, spec.std))
-    return replace(detection, setting=replace(detection.setting, mean=mean, std=std))
+    return build
 
 
-def _with_marks(name: str, labeled: str, test: str | None, options: EvalOptions) -> Make:
-    """An SVM on images with several classes each: a folder of VOC 2007."""
+def with_normalization_of(
+    view: EvalView, evaluator: DetectionEvaluator, channels: int
+) -> DetectionEvaluator:
+    """Return the evaluator with the mean and std that the encoder expects."""
+    mean, std = (v * channels if len(v) == 1 else v for v in (view.mean, view.std))
+    return replace(evaluator, setting=replace(evaluator.setting, mean=mean, std=std))
+
+
+def _multilabel_evaluator(
+    name: str, labeled: str, test: str | None, options: EvalOptions
+) -> BuildEvaluator:
+    """Load VOC 2007, whose images have several classes, and return a builder of the SVM."""
     if test is not None:
         raise UserError(
-            f"{labeled} is a folder of VOC, which brings its own test images. Leave --test out."
+            f"{labeled} is a VOC folder, which has its own test images. Leave --test out."
         )
     data = load_voc07(labeled, progress=True, shared=dist.world_size() > 1)
 
-    def make(candidate: Candidate) -> Evaluator:
-        spec = candidate.spec
-        return protocol(name, replace(data, mean=spec.mean, std=spec.std), options)
+    def build(encoder: EncoderUnderTest) -> Evaluator:
+        view = encoder.view
+        return protocol(name, replace(data, mean=view.mean, std=view.std), options)
 
-    return make
+    return build
 
 
-def _analyzed(
+def _analyze_features(
     run: Run,
-    candidates: Sequence[Candidate],
+    encoders: Sequence[EncoderUnderTest],
     labeled: str | None,
     device: torch.device,
     options: EvalOptions,
-    said: Mapping[str, Any],
-) -> Found:
-    """What the features look like: of a run's own images, or of those that were given."""
-    first = candidates[0]
-    views: Sequence[View] = moco_v2(first.spec.size)
+    about: Mapping[str, Any],
+) -> Results:
+    """Analyze features without labels: of the given images, or of the run's training images."""
+    first = encoders[0]
+    views: Sequence[View] = moco_v2(first.view.size)
     if first.student is not None:
-        recipe = saved_recipe(run)
+        recipe = load_recipe(run)
         views = recipe.views
     if labeled is not None:
-        data = _data(run, candidates)
+        data = _data_settings(run, encoders)
         images = load_images(
             open_source(labeled), store_size=data.store_size, channels=data.channels
         ).to(device)
     elif first.student is not None:
-        images = start_resume.images_of(recipe, device)
+        images = open_recipe_images(recipe, device)
     else:
-        raise UserError("--backbone needs --labeled: the images to look at.")
+        raise UserError("--backbone needs --labeled: the images to analyze.")
     evaluator = protocol("analysis", (images, views), options)
     assert isinstance(evaluator, FeatureAnalysis)
-    found: dict[str, Any] = evaluator.write(run, first.student or first.network)
-    for other in candidates[1:]:
+    result: dict[str, Any] = evaluator.write(run, first.student or first.network)
+    for other in encoders[1:]:
         numbers = evaluator(other.student or other.network)
-        if other.word == UNTRAINED:
-            found |= {f"{UNTRAINED}_{name}": value for name, value in numbers.items()}
+        if other.name == UNTRAINED:
+            result |= {f"{UNTRAINED}_{name}": value for name, value in numbers.items()}
         else:
-            found.setdefault("beside", {})[other.word] = numbers
-    found["settings"] = {**evaluator.settings(), **said}
-    results.write(run, "analysis", found)
-    return {"analysis": found}
+            result.setdefault("against", {})[other.name] = numbers
+    result["settings"] = {**evaluator.settings(), **about}
+    write_result(run, "analysis", result)
+    return {"analysis": result}
 
 
-def _without_labels(run: Run, first: Candidate, device: torch.device, *, quiet: bool) -> Found:
-    if first.student is None:
-        raise UserError("--backbone needs --labeled: labeled images to measure it with.")
-    recipe = saved_recipe(run)
-    images = start_resume.images_of(recipe, device)
-    found: Found = {}
+def _evaluate_label_free(
+    run: Run, encoder: EncoderUnderTest, device: torch.device, *, quiet: bool
+) -> Results:
+    if encoder.student is None:
+        raise UserError("--backbone needs --labeled: labeled images to evaluate it with.")
+    recipe = load_recipe(run)
+    images = open_recipe_images(recipe, device)
+    results: Results = {}
     if dist.rank() == 0:
-        networks = first.student.backbone, untrained(first, device).network
-        found = results.without_labels(run, recipe, *networks, images)
-        table = [{"measure": name.replace("_", " "), **values} for name, values in found.items()]
-        _print(table, run, start_resume.conclude(run, recipe).sentence, quiet=quiet)
+        untrained = build_untrained(encoder, device).network
+        results = score_label_free(run, recipe, encoder.student.backbone, untrained, images)
+        table = [{"measure": name.replace("_", " "), **values} for name, values in results.items()]
+        _print(table, run, write_verdict(run, recipe).sentence, quiet=quiet)
     dist.barrier()
-    return found
+    return results
 
 
-def _conclude(
-    run: Run, first: Candidate, train: Images | None, found: Found, *, quiet: bool
+def _report(
+    run: Run,
+    encoder: EncoderUnderTest,
+    train_images: Images | None,
+    results: Results,
+    *,
+    quiet: bool,
 ) -> None:
-    """The map, the verdict and the report of a run; the table of either."""
-    table: list[dict[str, Any]] = []
-    for name, result in found.items():
-        if name != "baselines":
-            table += [{"measure": f"{name} {key}", **_beside(result, key)} for key in _told(result)]
-    if not any(row[UNTRAINED] for row in table):
-        table = [{word: v for word, v in row.items() if word != UNTRAINED} for row in table]
+    """Print the table; if the encoder is a run's, also write map, verdict and report."""
+    table = [
+        {"measure": f"{name} {key}", **_columns(result, key)}
+        for name, result in results.items()
+        if name != "baselines"
+        for key in _printed_keys(result)
+    ]
+    if not any(line[UNTRAINED] for line in table):
+        table = [{k: v for k, v in line.items() if k != UNTRAINED} for line in table]
     sentence = None
     if run.recipe_path.exists():
-        recipe = saved_recipe(run)
-        if train is not None and isinstance(first.network, Backbone):
-            results.draw_map(run, recipe, first.network, train)
-        sentence = start_resume.conclude(run, recipe).sentence
-    _print(table, run, sentence, quiet=quiet, notes=_notes(found))
+        recipe = load_recipe(run)
+        if train_images is not None and isinstance(encoder.network, Backbone):
+            write_map_and_neighbors(run, recipe, encoder.network, train_images)
+        sentence = write_verdict(run, recipe).sentence
+    _print(table, run, sentence, quiet=quiet, notes=_notes(results))
 
 
-def _told(result: Mapping[str, Any]) -> list[str]:
-    """Names of the numbers that a person reads; all, where no one of them stands for the rest."""
-    own = [name for name in result if not name.startswith((UNTRAINED, "settings", "beside"))]
-    if several := [name for name in own if name.startswith("accuracy_k")]:
-        return several
-    best = headline(result)
-    return own if best is None else [name for name in own if name == best[0] or name in BESIDE]
+def _printed_keys(result: Mapping[str, Any]) -> list[str]:
+    """Choose the numbers to print: every k of kNN, else the headline, else all of them."""
+    keys = [key for key in result if not key.startswith((UNTRAINED, "settings", "against"))]
+    if per_k := [key for key in keys if key.startswith("accuracy_k")]:
+        return per_k
+    headline = find_headline(result)
+    if headline is None:
+        return keys
+    return [key for key in keys if key == headline[0] or key in SECONDARY]
 
 
-def _notes(found: Found) -> list[str]:
-    """What was chosen on the way, and what a reader should know; each once."""
-    said: list[str] = []
-    for name, result in found.items():
+def _notes(results: Results) -> list[str]:
+    """Collect the selected hyperparameters and the notes of the protocols, each once."""
+    notes: list[str] = []
+    for name, result in results.items():
         if name == "baselines":
             continue
-        chosen = [f"{w.replace('_', ' ')} {result[w]:g}" for w in CHOSEN if w in result]
-        if chosen:
-            held = result.get("held_out_accuracy")
-            how = "without a choice" if held is None else f"{held:.1%} of a held-out tenth"
-            said.append(f"{name}: {' and '.join(chosen)} won ({how}).")
+        selected = [f"{key.replace('_', ' ')} {result[key]:g}" for key in SELECTED if key in result]
+        if selected:
+            held_out = result.get("held_out_accuracy")
+            how = "the only choice" if held_out is None else f"{held_out:.1%} of a held-out tenth"
+            notes.append(f"{name}: selected {' and '.join(selected)} ({how}).")
         settings = result.get("settings", {})
-        said += [f"{name}: {settings['note']}"] if "note" in settings else []
-        said += settings.get("notes", ())
-    return list(dict.fromkeys(said))
+        notes += [f"{name}: {settings['note']}"] if "note" in settings else []
+        notes += settings.get("notes", ())
+    return list(dict.fromkeys(notes))
 
 
-def _beside(result: Mapping[str, Any], name: str) -> dict[str, str]:
-    """One number of a result for each network that has it."""
-    values = {"trained": result[name], UNTRAINED: result.get(f"{UNTRAINED}_{name}")}
-    values |= {word: numbers.get(name) for word, numbers in result.get("beside", {}).items()}
-    return {word: in_words(value, name) for word, value in values.items()}
+def _columns(result: Mapping[str, Any], key: str) -> dict[str, str]:
+    """Format one number of a result for each network that has it."""
+    values = {"trained": result[key], UNTRAINED: result.get(f"{UNTRAINED}_{key}")}
+    values |= {name: numbers.get(key) for name, numbers in result.get("against", {}).items()}
+    return {name: format_number(value, key) for name, value in values.items()}
 
 
 def _print(
@@ -288,45 +342,42 @@ def _print(
     console.print("\n".join(lines), highlight=False, markup=False)
 
 
-def _data(run: Run, candidates: Sequence[Candidate]) -> Data:
-    """How images are kept: large enough for every network's view."""
-    largest = max(c.spec.resize for c in candidates)
+def _data_settings(run: Run, encoders: Sequence[EncoderUnderTest]) -> Data:
+    """Settings for loading images: large enough for every network's input."""
+    largest = max(encoder.view.resize for encoder in encoders)
     if not run.recipe_path.exists():
         return Data(store_size=largest)
-    data = saved_recipe(run).data
+    data = load_recipe(run).data
     return replace(data, store_size=max(data.store_size, largest))
 
 
-def _labeled(
+def _load_labeled(
     data: Data, labeled: str, test: str | None, device: torch.device
 ) -> tuple[Images, Images | None]:
-    """Labeled images to learn from, and those to be tested on if they lie apart."""
-    splits = splits_of(labeled)
-    held = test if test is not None else labeled
-    train = open_source(labeled, labels=True, split="train" if "train" in splits else None)
+    """Load the labeled training images, and the test images if they are separate."""
 
-    def loaded(source: Any) -> Images:
+    def load(path: str, split: str) -> Images:
+        source = open_source(path, labels=True, split=split if split in splits_of(path) else None)
         return load_images(source, store_size=data.store_size, channels=data.channels).to(device)
 
-    if test is None and "test" not in splits:
-        return loaded(train), None
-    there = "test" if "test" in splits_of(held) else None
-    return loaded(train), loaded(open_source(held, labels=True, split=there))
+    if test is None and "test" not in splits_of(labeled):
+        return load(labeled, "train"), None
+    return load(labeled, "train"), load(test or labeled, "test")
 
 
-def objects(word: str, splits: Sequence[str]) -> DetectionDataset:
-    """The first of these splits that the data have; of a VOCdevkit, from every year with it."""
+def load_detection_split(path: str, splits: Sequence[str]) -> DetectionDataset:
+    """Load the first of these splits that exists; of a VOCdevkit, from every year that has it."""
     for split in splits:
-        years = sorted(Path(word).glob(f"VOC*/ImageSets/Main/{split}.txt"))
+        years = sorted(Path(path).glob(f"VOC*/ImageSets/Main/{split}.txt"))
         try:
-            return load_detection_dataset([path.parents[2] for path in years] or word, split)
+            return load_detection_dataset([file.parents[2] for file in years] or path, split)
         except UserError as error:
             if "no split" not in str(error) or split == splits[-1]:
                 raise
-    raise AssertionError("there is no split to look for")
+    raise AssertionError("no split was given")
 
 
-def voc_folder(word: str) -> str | None:
-    """The folder of one year of VOC that a word means, if it means one: 2007 of a VOCdevkit."""
-    years = (Path(word), Path(word) / "VOC2007")
+def find_voc_folder(path: str) -> str | None:
+    """Find the folder of one year of VOC: the path itself, or VOC2007 of a VOCdevkit."""
+    years = (Path(path), Path(path) / "VOC2007")
     return next((str(p) for p in years if (p / "ImageSets" / "Main").is_dir()), None)

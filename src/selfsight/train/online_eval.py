@@ -7,7 +7,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from selfsight import rng
+from selfsight.data import Images
+from selfsight.evals.knn import KNN
+from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.splits import Split, stratified
+from selfsight.recipe import Recipe, eval_view
 from selfsight.train.grad_scaler import take
+
+ONLINE_IMAGES = 5000  # evaluated during training: more would cost more than the steps between
 
 
 class Probe:
@@ -39,3 +47,27 @@ class Probe:
         """Go back to where `state_dict` was taken."""
         self.layer.load_state_dict(saved["layer"])
         self.optimizer.load_state_dict(saved["optimizer"])
+
+
+def build_online_knn(recipe: Recipe, images: Images) -> KNN | None:
+    """Build the kNN that is measured during training: on training images, if they have labels.
+
+    Both the neighbors and the test images are training images, so its accuracy is called
+    `online_knn` and is not comparable with the protocol `knn`.
+    """
+    if images.labels is None:
+        return None
+    subset = sample_images(images, ONLINE_IMAGES, recipe.seed)
+    split = stratified(images.labels.cpu()[subset], seed=recipe.seed)
+    data = LabeledData(
+        train=images,
+        spec=eval_view(recipe),
+        split=Split(subset[split.train], subset[split.test]),
+    )
+    return KNN(data=data, ks=(20,))
+
+
+def sample_images(images: Images, count: int, seed: int) -> Int64[Tensor, " n"]:
+    """Sample the indices of at most this many images, in rising order."""
+    position = torch.arange(min(count, len(images)))
+    return rng.shuffled(rng.key(seed, "measure"), len(images), position).sort().values

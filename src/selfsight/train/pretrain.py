@@ -95,7 +95,7 @@ def pretrain(
             if measure or last or state.step % recipe.log_every == 0:
                 record = watch.record(state, step)
                 if measure and knn and record:
-                    record["knn"] = knn(state.method.student.backbone)["accuracy"]
+                    record["online_knn"] = knn(state.method.student.backbone)["accuracy"]
                 if first and record:
                     run.log(record)
                     bar.say(record)

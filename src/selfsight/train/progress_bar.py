@@ -66,7 +66,7 @@ class Bar:
         self.progress.update(self.task, words=words)
         now = time.monotonic()
         last = record["step"] == self.total
-        if self.prints and (last or "knn" in record or now - self.said > PLAIN_EVERY):
+        if self.prints and (last or "online_knn" in record or now - self.said > PLAIN_EVERY):
             done = record["step"] - self.skipped
             left = (now - self.begun) / max(1, done) * (self.total - record["step"])
             self.console.print(
@@ -85,8 +85,8 @@ def in_words(record: Mapping[str, Any]) -> str:
         f"rank {record['effective_rank']:.0f}",
         f"{record['images_per_second']:,.0f} images/s",
     ]
-    if "knn" in record:
-        parts.append(f"kNN {record['knn']:.1%}")
+    if "online_knn" in record:
+        parts.append(f"online kNN {record['online_knn']:.1%}")
     if record.get("lost_steps"):
         parts.append(f"{record['lost_steps']} steps lost")
     if record["data_wait"] > WAITING:

@@ -1,4 +1,4 @@
-"""The numbers of a run that its verdict rests on, gathered from its folder."""
+"""Gather the numbers of a run folder that its verdict is based on."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,41 +7,42 @@ from statistics import median
 from typing import Any
 
 Json = Mapping[str, Any]
-RECENT = 5  # records whose median is "now"
+RECENT = 5  # records whose median is the current value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """The numbers that decide; None where a run has none."""
+class RunEvidence:
+    """The numbers that a verdict is based on; None if a run does not have them."""
 
     records: int = 0
     diverged: bool = False  # the last loss is not a number
     steps: int = 0
-    lost_steps: int = 0  # without a finite gradient, and therefore not taken
+    lost_steps: int = 0  # skipped because their gradient was not finite
     loss: float | None = None
-    chance_loss: float | None = None  # of guessing among the candidates
+    chance_loss: float | None = None  # of guessing
     feature_std: float | None = None
     effective_rank: float | None = None
     embedding_std: float | None = None
     highest_embedding_std: float | None = None
     embedding_rank: float | None = None
     embedding_dim: int | None = None
-    batch_size: int | None = None  # rows behind each rank
-    trained_rank: float | None = None  # of the same many images, before and after
+    batch_size: int | None = None  # samples that each rank is computed from
+    trained_rank: float | None = None  # of the same images as untrained_rank
     untrained_rank: float | None = None
+    knn_name: str = "kNN accuracy"  # or that of online_knn, measured on training images
     knn: float | None = None
     untrained_knn: float | None = None
-    chance: float | None = None  # accuracy of always guessing the most common class
+    chance: float | None = None  # accuracy of always predicting the most common class
     retrieval: float | None = None
     untrained_retrieval: float | None = None
     predictor: bool | None = None
     queue_steps: float | None = None  # age of the oldest key
     queue_epochs: float | None = None
-    teacher_steps: float | None = None  # 1 / (1 - momentum): how far back the teacher remembers
+    teacher_steps: float | None = None  # 1 / (1 - momentum), the time constant of its average
 
 
-def facts_of(records: Sequence[Json], results: Json, recipe: Json) -> Facts:
-    """Gather the numbers from where a run folder keeps them."""
+def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> RunEvidence:
+    """Gather the numbers from log records, results by name, and the recipe."""
     method, batch = recipe.get("method") or {}, _number(recipe.get("batch_size"))
     last = records[-1] if records else {}
     step, epoch = _number(last.get("step")), _number(last.get("epoch"))
@@ -50,31 +51,36 @@ def facts_of(records: Sequence[Json], results: Json, recipe: Json) -> Facts:
     if queue_steps is not None and step is not None:
         queue_steps = min(queue_steps, step)  # no key is older than the run
     per_epoch = step / epoch if step and epoch else None
-    knn, free = results.get("knn") or {}, results.get("label_free") or {}
-    baselines = results.get("baselines") or {}
-    rank, found = free.get("effective_rank") or {}, free.get("retrieval") or {}
+    # An evaluation on labeled images counts more than what training measured on its own images.
+    prefix = "" if results.get("knn") else "online_"
+    knn = results.get(f"{prefix}knn") or {}
+    baselines = results.get("baselines") or results.get("online_baselines") or {}
+    label_free = results.get("label_free") or {}
+    rank = label_free.get("effective_rank") or {}
+    retrieval = label_free.get("retrieval") or {}
     spreads = _values(records, "embedding_std")
-    return Facts(
+    return RunEvidence(
         records=len(_values(records, "loss")),
         diverged=bool(records) and _number(last.get("loss")) is None,
         steps=int(step or 0),
         lost_steps=int(_number(last.get("lost_steps")) or 0),
-        loss=_now(records, "loss"),
-        chance_loss=_now(records, "chance_loss"),
-        feature_std=_now(records, "feature_std"),
-        effective_rank=_now(records, "effective_rank"),
-        embedding_std=_now(records, "embedding_std"),
+        loss=_current(records, "loss"),
+        chance_loss=_current(records, "chance_loss"),
+        feature_std=_current(records, "feature_std"),
+        effective_rank=_current(records, "effective_rank"),
+        embedding_std=_current(records, "embedding_std"),
         highest_embedding_std=max(spreads, default=None),
-        embedding_rank=_now(records, "embedding_rank"),
+        embedding_rank=_current(records, "embedding_rank"),
         embedding_dim=method.get("dim"),
         batch_size=None if batch is None else int(batch),
         trained_rank=_number(rank.get("trained")),
         untrained_rank=_number(rank.get("untrained")),
+        knn_name="kNN accuracy" if not prefix else "online kNN accuracy (on training images)",
         knn=_number(knn.get("accuracy")),
         untrained_knn=_number(knn.get("untrained_accuracy")),
         chance=_number(baselines.get("chance")),
-        retrieval=_number(found.get("trained")),
-        untrained_retrieval=_number(found.get("untrained")),
+        retrieval=_number(retrieval.get("trained")),
+        untrained_retrieval=_number(retrieval.get("untrained")),
         predictor=method.get("predictor"),
         queue_steps=queue_steps,
         queue_epochs=queue_steps / per_epoch if queue_steps and per_epoch else None,
@@ -83,18 +89,18 @@ def facts_of(records: Sequence[Json], results: Json, recipe: Json) -> Facts:
 
 
 def _values(records: Sequence[Json], key: str) -> list[float]:
-    """The finite values of one key, oldest first."""
+    """Finite values of one key, oldest first."""
     return [v for record in records if (v := _number(record.get(key))) is not None]
 
 
-def _now(records: Sequence[Json], key: str) -> float | None:
-    """The median of the last few values: one odd batch must not decide."""
+def _current(records: Sequence[Json], key: str) -> float | None:
+    """Median of the last few values, so that one unusual batch does not decide."""
     recent = _values(records, key)[-RECENT:]
     return median(recent) if recent else None
 
 
 def _number(value: Any) -> float | None:
-    """The value as a finite float, or None for anything else."""
+    """Convert to a finite float, or None for anything else."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None

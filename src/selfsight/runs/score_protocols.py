@@ -1,0 +1,161 @@
+"""Score encoders by protocols and write results/*.json."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from torch import nn
+
+from selfsight import dist
+from selfsight.data import Images
+from selfsight.evals.baselines import baselines
+from selfsight.evals.features import Features
+from selfsight.evals.knn import KNN
+from selfsight.evals.label_free import LabelFreeEvaluator
+from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.linear import LinearProbe
+from selfsight.evals.linear_sgd import LinearSGDProbe
+from selfsight.evals.protocols import Evaluator, protocol
+from selfsight.evals.splits import saved_split
+from selfsight.options import EVAL_DEFAULTS, EvalOptions
+from selfsight.recipe import Recipe
+from selfsight.run_folder import Run, plain
+from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
+
+Built = TypeVar("Built")
+FeatureCache = dict[str, tuple[Features, Features | None]]  # by the name of the encoder
+BASELINE_FEATURES = "pixels, colors and the untrained backbone"
+
+
+def score_labeled(
+    run: Run,
+    encoders: Sequence[EncoderUnderTest],
+    train: Images,
+    test: Images | None,
+    options: EvalOptions = EVAL_DEFAULTS,
+    *,
+    names: Sequence[str] = ("knn", "linear"),
+    about: Mapping[str, Any] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Score the named protocols on labeled images, and with kNN also the baselines.
+
+    `about` is added to the settings of every result.
+    """
+    source = options.features
+    about = {**(about or {}), "features": source, "seed": options.seed}
+    options = replace(options, split_folder=options.split_folder or run.path / "splits")
+    split = None
+    if test is None:
+        split = _first_process_first(
+            partial(saved_split, run.path / "splits", train, seed=options.seed)
+        )
+    data = {
+        encoder.name: LabeledData(
+            train=train,
+            test=test,
+            split=split,
+            spec=encoder.view,
+            progress=True,
+            shared=dist.world_size() > 1,
+        )
+        for encoder in encoders
+    }
+    cache: FeatureCache = {}
+    results: dict[str, dict[str, Any]] = {}
+    for name in names:
+        file = name if source == "backbone" else f"{name}.{source}"
+
+        def build(encoder: EncoderUnderTest, name: str = name) -> Evaluator:
+            return _first_process_first(partial(protocol, name, data[encoder.name], options))
+
+        results[file] = score_protocol(run, file, encoders, build, about=about, cache=cache)
+    if "knn" in names and len(encoders) > 1 and encoders[1].name == UNTRAINED:
+        knn = KNN(data=data[UNTRAINED], ks=options.neighbor_counts, temperature=options.temperature)
+        results["baselines"] = {
+            **baselines(knn, encoders[1].network),
+            "settings": knn.settings() | about | {"features": BASELINE_FEATURES},
+        }
+        write_result(run, "baselines", results["baselines"])
+    return results
+
+
+def score_protocol(
+    run: Run,
+    name: str,
+    encoders: Sequence[EncoderUnderTest],
+    build: Callable[[EncoderUnderTest], Evaluator],
+    *,
+    about: Mapping[str, Any],
+    cache: FeatureCache | None = None,
+) -> dict[str, Any]:
+    """Score one protocol for the first encoder and for those to compare it with.
+
+    The file is written after each encoder, so that a stop loses no finished number.
+    """
+    result: dict[str, Any] = {}
+    for encoder in encoders:
+        evaluator = build(encoder)
+        numbers = _score(evaluator, encoder, {} if cache is None else cache)
+        if encoder is encoders[0]:
+            result = {**numbers, "settings": {**_settings(evaluator), **about}}
+        elif encoder.name == UNTRAINED:
+            result |= {f"untrained_{key}": value for key, value in numbers.items()}
+        else:
+            result.setdefault("against", {})[encoder.name] = numbers
+        write_result(run, name, result)
+    return result
+
+
+def score_label_free(
+    run: Run, recipe: Recipe, trained: nn.Module, untrained: nn.Module, images: Images
+) -> dict[str, Any]:
+    """Score the measures that need no labels, trained and untrained."""
+    evaluator = LabelFreeEvaluator(
+        images=images, views=recipe.views, seed=recipe.seed, progress=True
+    )
+    after, before = evaluator(trained), evaluator(untrained)
+    scores = {name: {"trained": after[name], "untrained": before[name]} for name in after}
+    run.write_result("label_free", {**scores, "settings": evaluator.settings()})
+    return scores
+
+
+def write_result(run: Run, name: str, result: dict[str, Any]) -> None:
+    """Write a result by the first process, with null for numbers that are not finite."""
+    if dist.rank() == 0:
+        run.write_result(name, plain(result))
+
+
+def _first_process_first(build: Callable[[], Built]) -> Built:
+    """Call `build` in the first process, which may write files, and then in the others."""
+    built = build() if dist.rank() == 0 else None
+    dist.barrier()
+    return build() if built is None else built
+
+
+def _score(
+    evaluator: Evaluator, encoder: EncoderUnderTest, cache: FeatureCache
+) -> dict[str, float]:
+    """Run an evaluator; those of the same images share their features."""
+    if isinstance(evaluator, KNN | LinearProbe | LinearSGDProbe) and evaluator.data.few is None:
+        if encoder.name not in cache:
+            cache[encoder.name] = evaluator.data.features(encoder.network)
+        return evaluator.score(*cache[encoder.name])
+    return evaluator(encoder.network)
+
+
+def _settings(evaluator: Evaluator) -> dict[str, Any]:
+    """Collect the settings of the protocol, the sizes of its data and its notes."""
+    settings = evaluator.settings()
+    data = getattr(evaluator, "data", None)
+    if not isinstance(data, LabeledData):
+        return settings
+    train, test = data.labels()
+    return settings | {
+        **({"labels": data.few_words} if data.few_words else {}),
+        "train": len(train),
+        "test": len(test),
+        "split": "80/20, stratified, in splits/" if data.split else "as given",
+        "view": f"{data.spec.size} px of {data.spec.resize}",
+        "notes": [*settings.get("notes", ()), *data.notes],
+    }
