@@ -28,7 +28,7 @@ def small(monkeypatch):
     monkeypatch.setattr(scaling, "step", step)
     monkeypatch.setattr(scaling, "IMAGES", (50, 70))
     monkeypatch.setattr(scaling, "FEW", 32)
-    monkeypatch.setattr(multi_process, "num_workers", lambda: 1)
+    monkeypatch.setattr(multi_process, "available_cpus", lambda: 1)
     return ran
 
 
@@ -42,7 +42,7 @@ def shared(small, monkeypatch):
         return Spent(10.0, None)
 
     monkeypatch.setattr(multi_process, "together", together)
-    monkeypatch.setattr(multi_process, "num_workers", lambda: 13)
+    monkeypatch.setattr(multi_process, "available_cpus", lambda: 13)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
     monkeypatch.setattr(scaling, "settle", lambda recipe, device: None)
     return told
