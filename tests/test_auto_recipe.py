@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from selfsight import auto_recipe
 from selfsight.auto_recipe import Facts, automatic, device_for, fit_device
+from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.recipe import from_dict, to_dict
-from selfsight.recipes import recipe
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ def test_views_follow_the_images_and_the_cpu_caps_them(side, size):
 
 
 def test_a_recipe_for_a_gpu_runs_on_the_cpu_and_says_what_changed():
-    made, reasons = fit_device(recipe("mocov3.imagenet_r50_100ep"), CPU)
+    made, reasons = fit_device(build_recipe("mocov3.imagenet_r50_100ep"), CPU)
     assert (made.precision, made.compile) == ("float32", False)
     assert set(reasons) == {"precision", "compile"}
 
@@ -65,19 +65,19 @@ def test_a_gpu_that_torch_cannot_use_is_a_sentence(monkeypatch):
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch):
     monkeypatch.setattr(auto_recipe.random, "has_triton", lambda: False)
-    made, reasons = fit_device(recipe("mocov3.imagenet_r50_100ep"), CPU)
+    made, reasons = fit_device(build_recipe("mocov3.imagenet_r50_100ep"), CPU)
     assert not made.compile and "compile" in reasons["compile"]
 
 
 def test_a_setting_that_does_not_exist_is_refused_with_the_nearest():
-    saved = to_dict(recipe("simclr.shapes"))
+    saved = to_dict(build_recipe("simclr.shapes"))
     saved["optim"]["momentun"] = saved["optim"].pop("momentum")
     with jaxtyping_off(), pytest.raises(UserError, match='Did you mean "momentum"'):
         from_dict(saved)
 
 
 def test_a_method_from_outside_is_imported_only_if_its_name_is_repeated():
-    saved = to_dict(recipe("simclr.shapes"))
+    saved = to_dict(build_recipe("simclr.shapes"))
     saved["method"] = {"name": "tests.methods.small:Tiny"}
     with pytest.raises(UserError, match=r"--method tests\.methods\.small:Tiny"):
         from_dict(saved)

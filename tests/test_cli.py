@@ -99,16 +99,6 @@ def test_doctor_tells_what_is_there_and_what_would_be_done(photos, capsys):
     assert "24 images" in capsys.readouterr().out
 
 
-def test_methods_and_recipes_list_what_exists(capsys):
-    main(["methods", "--json"])
-    assert {row["name"] for row in json.loads(capsys.readouterr().out)} >= set(METHODS)
-    main(["recipes", "--json"])
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert "68.9" in rows["mocov3.imagenet_r50_100ep"]["reference"]
-    main(["recipes", "mocov3.cifar10_r18_100ep"])
-    assert "--method.temperature" in capsys.readouterr().out
-
-
 def test_a_finished_run_is_left_as_it_is_by_resume(finished):
     before = (finished.checkpoints / "last.pt").read_bytes()
     main(["resume", str(finished.path), "--device", "cpu"])

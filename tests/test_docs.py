@@ -13,6 +13,7 @@ from docs.build import ROOT, build
 from selfsight.errors import UserError
 from selfsight.methods import BASELINES, METHODS
 from selfsight.recipes import RECIPES
+from selfsight.studies import ARMS
 
 PAGES = sorted([*METHODS, *BASELINES, "eqco"])
 SECTIONS = ("The idea", "The equation", "Our forward", "Recipe", "Where", "Published numbers")
@@ -65,7 +66,7 @@ def test_a_page_has_every_section(name):
     headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
     found = [next((h for h in headings if h.startswith(s)), None) for s in SECTIONS]
     assert None not in found
-    assert f"--recipe {'moco' if name == 'eqco' else name}." in page
+    assert f"--recipe {'eqco_negatives' if name == 'eqco' else name}." in page
 
 
 def test_every_recipe_that_a_page_names_exists():
@@ -73,7 +74,7 @@ def test_every_recipe_that_a_page_names_exists():
     text = "".join(path.read_text() for path in pages)
     named = set(re.findall(r"--recipe (\w+\.\w+)", text))
     assert len(named) > 20
-    assert named <= set(RECIPES)
+    assert named <= {*RECIPES, *ARMS}
 
 
 class Links(HTMLParser):

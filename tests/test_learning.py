@@ -8,12 +8,12 @@ import torch
 from rich.console import Console
 
 from selfsight import api
-from selfsight.data import load_images, open_source
+from selfsight.catalog import build_recipe
+from selfsight.data import load, open_source
 from selfsight.methods import BASELINES, METHODS, DataFacts
 from selfsight.nn.patch_student import Patches
 from selfsight.optim import Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes import recipe
 from selfsight.run_folder import Run
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import build, pretrain
@@ -65,7 +65,7 @@ CHANGES: dict[str, dict] = {
 
 def short(name: str) -> Recipe:
     """A recipe that takes a method about a minute on one core."""
-    kind, demo = (METHODS | BASELINES)[name], recipe("simclr.shapes")
+    kind, demo = (METHODS | BASELINES)[name], build_recipe("simclr.shapes")
     known = {field.name for field in fields(kind)}
     heads = {key: value for key, value in HEADS.items() if key in known}
     method = kind(**heads | OWN.get(name, {}))
@@ -120,7 +120,7 @@ def test_a_queue_far_older_than_the_encoder_is_named(tmp_path):
 
 @pytest.fixture(scope="module")
 def shapes():
-    return load_images(open_source("shapes"), store_size=32)
+    return load(open_source("shapes"), store_size=32)
 
 
 @pytest.mark.learning

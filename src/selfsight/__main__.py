@@ -1,4 +1,4 @@
-"""Run the `selfsight` command as `python -m selfsight`, the form that torchrun needs."""
+"""`python -m selfsight` is the `selfsight` command, as torchrun needs it."""
 
 from selfsight.cli import main
 

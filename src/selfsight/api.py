@@ -11,13 +11,13 @@ from rich.console import Console
 
 from selfsight import auto_recipe, dist
 from selfsight import doctor as doctors
+from selfsight.catalog import build_recipe
 from selfsight.console import build_table
 from selfsight.data import open_source
 from selfsight.errors import UserError
 from selfsight.nn import Backbone
 from selfsight.options import EVAL_DEFAULTS, PRETRAIN_DEFAULTS, EvalOptions, PretrainOptions
 from selfsight.recipe import overridden, to_dict
-from selfsight.recipes import recipe as named_recipe
 from selfsight.run_folder import Run
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
@@ -49,7 +49,7 @@ def pretrain(
         facts = _facts(doctors.examine(source, sample=SAMPLE))
         recipe, reasons = auto_recipe.automatic(facts, device, method=options.method, **given)
     else:
-        recipe = named_recipe(named) if isinstance(named, str) else named
+        recipe = build_recipe(named) if isinstance(named, str) else named
     recipe = overridden(recipe, given | {"seed": options.seed}, options.settings)
     recipe, adapted = auto_recipe.fit_device(recipe, device)
     data_settings = replace(

@@ -1,89 +1,290 @@
-"""What exists: methods and recipes, for people and for programs."""
+"""List methods, recipes and studies, for people and for programs; build a recipe by its name."""
 
 import inspect
 import re
+import textwrap
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
 
 from selfsight.console import build_table
-from selfsight.methods import MethodConfig
-from selfsight.recipe import NAMED, method_config, method_name
-from selfsight.recipes import RECIPES, recipe
+from selfsight.errors import UserError, nearest
+from selfsight.recipe import NAMED, Recipe, method_name
+from selfsight.recipes import RECIPES
+from selfsight.studies import ARMS, STUDIES, Arm
 
 Row = dict[str, Any]
 
-IN_JSON_ONLY = ("summary", "backbone", "batch_size")  # a screen is not wide enough for all
+WIDTH = 80  # columns of a terminal
+DATA_SETS = ("imagenet", "imagenet100", "stl10", "imagenette", "cifar10", "shapes")
 
 
-def methods() -> list[Row]:
-    """A row for each method, and for the baselines after them: paper and recipes."""
-    found = []
-    for name, config in NAMED.items():
-        module = inspect.getmodule(config)
-        title = (module.__doc__ or "").strip().split("\n")[0].rstrip(".,")
-        named = [r for r in RECIPES if r.startswith(f"{name}.")]
-        found.append(
-            {"name": name, "paper": title, "labels": config.needs_labels, "recipes": named}
-        )
-    return found
+def build_recipe(name: str) -> Recipe:
+    """Build the recipe called `METHOD.NAME`, or the arm of a study called `STUDY.ARM`."""
+    if name in RECIPES:
+        return RECIPES[name]()
+    if name in ARMS:
+        return ARMS[name].build()
+    raise UserError(
+        f'There is no recipe "{name}".{nearest(name, [*RECIPES, *ARMS])} '
+        "`selfsight recipes` lists the recipes, `selfsight studies NAME` the arms of a study."
+    )
 
 
-def recipes(method: str | None = None) -> list[Row]:
-    """A row for each recipe, or each of one method: what it runs, the published number and ours."""
-    wanted = method_config(method) if method else MethodConfig
-    found = []
+def list_methods() -> list[Row]:
+    """List each method and baseline with its paper and recipes."""
+    return [
+        {
+            "name": name,
+            "paper": _paper(name),
+            "labels": config.needs_labels,
+            "recipes": [recipe for recipe in RECIPES if recipe.startswith(f"{name}.")],
+        }
+        for name, config in NAMED.items()
+    ]
+
+
+def list_recipes(word: str = "") -> list[Row]:
+    """List the recipes that have a word in their name, by method, data set and epochs."""
+    listed = []
     for name, function in RECIPES.items():
-        made, text = function(), inspect.getdoc(function) or ""
-        if not isinstance(made.method, wanted):
+        if word.lower() not in name:
             continue
-        found.append(
+        recipe, text = function(), inspect.getdoc(function) or ""
+        listed.append(
             {
                 "name": name,
-                "method": method_name(made.method),
+                "method": method_name(recipe.method),
                 "data": name.split(".")[1].split("_")[0],
-                "backbone": made.backbone.name,
-                "epochs": made.epochs,
-                "batch_size": made.batch_size,
+                "backbone": recipe.backbone.name,
+                "epochs": recipe.epochs,
+                "batch_size": recipe.batch_size,
                 "summary": text.split("\n")[0],
-                "reference": _part(text, "Reference"),
-                "ours": _part(text, "Ours"),
+                "reference": _paragraph(text, "Reference"),
+                "ours": _paragraph(text, "Ours"),
             }
         )
-    return found
+    if not listed:
+        raise UserError(
+            f'No recipe has "{word}" in its name.{nearest(word, NAMED)} '
+            "`selfsight recipes` lists them all."
+        )
+    methods = list(NAMED)
+    return sorted(
+        listed,
+        key=lambda row: (
+            methods.index(row["method"]),
+            DATA_SETS.index(row["data"]),
+            row["epochs"],
+        ),
+    )
 
 
-def flags(name: str) -> list[Row]:
-    """A row for each setting of a recipe, with the flag that changes it."""
-    return list(_settings(recipe(name), ""))
+def list_flags(name: str) -> list[Row]:
+    """List each setting of a recipe with the flag that changes it."""
+    return [{"flag": flag, "value": value} for flag, value in _flags(build_recipe(name))]
 
 
-def show(found: list[Row]) -> None:
+def list_studies(word: str = "") -> list[Row]:
+    """List the studies that have a word in their name, paper or claim."""
+    listed = [
+        {
+            "name": name,
+            "paper": study.paper,
+            "arms": len(study.arms),
+            "published": sum(arm.published is not None for arm in study.arms),
+            "claim": study.claim,
+            "judged_by": study.judged_by,
+        }
+        for name, study in STUDIES.items()
+        if word.lower() in f"{name} {study.paper} {study.claim}".lower()
+    ]
+    if not listed:
+        raise UserError(
+            f'There is no study "{word}".{nearest(word, STUDIES)} '
+            "`selfsight studies` lists them all."
+        )
+    return listed
+
+
+def is_study(name: str) -> bool:
+    """Whether a study has this name."""
+    return name in STUDIES
+
+
+def list_arms(name: str) -> list[Row]:
+    """List the arms of a study: what differs from the recipe, and the published number."""
+    return [
+        {
+            "name": f"{name}.{arm.name}",
+            "recipe": arm.recipe,
+            "settings": _changed_flags(arm),
+            "scale": arm.scale,
+            "published": arm.published,
+            "metric": arm.metric,
+            "source": arm.source,
+        }
+        for arm in STUDIES[name].arms
+    ]
+
+
+def print_table(rows: list[Row]) -> None:
     """Print rows as a table."""
-    shown = [{k: _brief(v) for k, v in row.items() if k not in IN_JSON_ONLY} for row in found]
-    Console().print(build_table(shown))
+    lines = [
+        {k: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for k, v in row.items()}
+        for row in rows
+    ]
+    Console().print(build_table(lines))
 
 
-def _settings(value: Any, path: str) -> Any:
-    for field in fields(value):
-        item, flag = getattr(value, field.name), f"{path}{field.name}".replace("_", "-")
-        if is_dataclass(item):
-            yield from _settings(item, f"{flag}.")
-        elif isinstance(item, tuple) and item and is_dataclass(item[0]):
-            for number, part in enumerate(item):
-                yield from _settings(part, f"{flag}.{number}.")
+def print_methods(rows: list[Row]) -> None:
+    """Print one line per method."""
+    for row in rows:
+        print(_shorten(f"{row['name']:13} {len(row['recipes']):2} recipes  {row['paper']}"))
+
+
+def print_recipes(rows: list[Row]) -> None:
+    """Print one line per recipe, under its method and beside its data set."""
+    print(f"{'data':11} {'recipe':38} epochs batch published")
+    for method, group in groupby(rows, key=lambda row: row["method"]):
+        print(_shorten(f"\n{method}: {_paper(method)}"))
+        previous = None
+        for row in group:
+            data = row["data"] if row["data"] != previous else ""
+            previous = row["data"]
+            sizes = f"{row['epochs']:6} {row['batch_size']:5}"
+            print(f"{data:11} {row['name']:38} {sizes} {_number(row['reference'])}")
+    print("\n* at another length, batch size or loss: `selfsight recipes NAME` says which,")
+    print("and lists every flag. `selfsight studies` lists the papers' tables.")
+
+
+def print_flags(name: str) -> None:
+    """Print a recipe's summary and published number, then one line per flag."""
+    rows = list_flags(name)
+    if name in ARMS:
+        print(textwrap.fill(f"{ARMS[name].recipe}: {ARMS[name].reference}", WIDTH))
+    else:
+        print(inspect.getdoc(RECIPES[name]))
+    width = max(len(row["flag"]) for row in rows)
+    print()
+    for row in rows:
+        print(f"{row['flag']:{width}} {_plain(row['value'])}")
+
+
+def print_studies(rows: list[Row]) -> None:
+    """Print each study with its number of arms, how many have a published number, and the paper."""
+    print(f"{'study':24} arms published paper")
+    for row in rows:
+        line = f"{row['name']:24} {row['arms']:4} {row['published']:9} {row['paper']}"
+        print(textwrap.fill(line, WIDTH, subsequent_indent=" " * 40))
+    print("\n`selfsight studies NAME` lists the arms of one study.")
+
+
+def print_study(name: str) -> None:
+    """Print a study's claim, and its arms with the published numbers."""
+    study = STUDIES[name]
+    for title, text in (("", study.paper), ("Claim: ", study.claim), ("Judge: ", study.judged_by)):
+        print(textwrap.fill(f"{title}{text}", WIDTH, subsequent_indent="       "))
+    print(f"Train: selfsight pretrain DATA --recipe {name}.{study.arms[-1].name}\n")
+    width = max(len(arm.name) for arm in study.arms)
+    print(f"  {'arm':{width}} published changed settings")
+    notes: list[str] = []
+    for recipe, group in groupby(study.arms, key=lambda arm: arm.recipe):
+        arms = [(arm, _changed_settings(arm)) for arm in group]
+        shared = [text for text in arms[0][1] if all(text in changed for _, changed in arms)]
+        shared = shared if len(arms) > 1 else []
+        _print_wrapped("", [recipe, *shared], indent=4)
+        for arm, changed in arms:
+            note = arm.source if arm.published is None else f"{arm.metric}: {arm.source}"
+            if note not in notes:
+                notes.append(note)
+            number = "-" if arm.published is None else str(arm.published)
+            start = f"  {arm.name:{width}} {number:>4} [{notes.index(note) + 1}] "
+            _print_wrapped(start, [t for t in changed if t not in shared], indent=width + 13)
+    print()
+    for index, note in enumerate(notes, 1):
+        print(textwrap.fill(f"[{index}] {note}", WIDTH, subsequent_indent="    "))
+
+
+def _changed_settings(arm: Arm) -> list[str]:
+    """The changed flags in short: `queue_size=16 optim.lr=0.8`."""
+    return [
+        flag.removeprefix("--").removeprefix("method.").replace("-", "_").replace(" ", "=", 1)
+        if flag.startswith("--")
+        else flag
+        for flag in _changed_flags(arm)
+    ]
+
+
+def _print_wrapped(start: str, words: list[str], *, indent: int) -> None:
+    """Print words after `start`, breaking lines between words only."""
+    line = start
+    for word in words:
+        if len(line) + 1 + len(word) > WIDTH:
+            print(line)
+            line = " " * (indent - 1)
+        line = f"{line} {word}" if line else word
+    print(line)
+
+
+def _number(reference: str | None) -> str:
+    """The published number and its metric, with a star if it holds for another setting."""
+    pattern = r"([\d.]+) % (linear|kNN|top-1)(?: top-1)?(?: \(k = \d+\))?( \(|;|)"
+    match = re.match(pattern, reference or "")
+    return f"{match[1]} {match[2]}{'' if match[3] else '*'}" if match else "-"
+
+
+def _paper(method: str) -> str:
+    """The paper in the first line of a method file, up to its arXiv number."""
+    module = inspect.getmodule(NAMED[method])
+    title = ((module and module.__doc__) or "").strip().split("\n")[0]
+    return title[: title.find(")") + 1] or title
+
+
+def _paragraph(text: str, title: str) -> str | None:
+    """The text after `title:` in a docstring, up to the next title or blank line."""
+    match = re.search(rf"^{title}: (.*?)(?=\n\n|\n\w+: |\Z)", text, re.DOTALL | re.MULTILINE)
+    return " ".join(match[1].split()).rstrip(".") if match else None
+
+
+def _flags(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Walk the settings of nested dataclasses as (flag, value)."""
+    for field in fields(config):
+        value, name = getattr(config, field.name), f"{path}{field.name}".replace("_", "-")
+        if is_dataclass(value):
+            yield from _flags(value, f"{name}.")
+        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
+            for index, item in enumerate(value):
+                yield from _flags(item, f"{name}.{index}.")
         else:
-            yield {"flag": f"--{flag}", "value": item}
+            yield f"--{name}", value
 
 
-def _part(text: str, word: str) -> str | None:
-    found = re.search(rf"^{word}: (.*?)(?=\n\n|\n\w+: |\Z)", text, re.DOTALL | re.MULTILINE)
-    return " ".join(found[1].split()).rstrip(".") if found else None
+def _changed_flags(arm: Arm) -> list[str]:
+    """The flags that turn the arm's recipe into the arm; views are only counted."""
+    recipe, changed = RECIPES[arm.recipe](), arm.build()
+    before = dict(_flags(recipe))
+    flags = [
+        f"{flag} {_plain(value)}"
+        for flag, value in _flags(changed)
+        if before.get(flag, _flags) != value and not flag.startswith("--views.")
+    ]
+    if recipe.views != changed.views:
+        flags.append(f"({len(changed.views)} views)")
+    return flags
 
 
-def _brief(value: Any) -> Any:
+def _plain(value: Any) -> str:
+    """A value as it is typed: 65536 and 0.0001, never 6.554e+04."""
     if isinstance(value, list | tuple):
-        more = f" and {len(value) - 5} more" if len(value) > 6 else ""
-        return ", ".join(str(v) for v in (value[:5] if more else value)) + more
-    return value
+        return " ".join(_plain(item) for item in value)
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{value:.6g}"
+    return str(value)
+
+
+def _shorten(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3].rstrip(' ,')}..."

@@ -34,6 +34,7 @@ and prove how good they are.
   selfsight bench                      how fast training is here, and what limits it
   selfsight methods                    the methods that exist
   selfsight recipes                    the named settings that exist
+  selfsight studies                    the papers' tables, as settings to train
 
   selfsight COMMAND --help             what a command takes
 """
@@ -99,7 +100,7 @@ def evaluate(
         from selfsight import catalog
         from selfsight.evals.protocols import listing
 
-        _print_json(listing()) if json else catalog.show(listing())
+        _print_json(listing()) if json else catalog.print_table(listing())
         return
     from selfsight import api
 
@@ -160,7 +161,7 @@ def bench(
 ) -> None:
     """Measure how fast a recipe trains on this machine, part by part, and its network alone.
 
-    Settings of the recipe have flags as in pretrain: --method.bn sync, --data.storage stream.
+    Settings of the recipe have flags as in pretrain: --method.bn sync, --data.keep stream.
 
     Args:
         recipe: A recipe of `selfsight recipes`. If not given, a small one.
@@ -181,22 +182,46 @@ def methods(*, json: bool = False) -> None:
     """
     from selfsight import catalog
 
-    rows = catalog.methods()
-    _print_json(rows) if json else catalog.show(rows)
+    rows = catalog.list_methods()
+    _print_json(rows) if json else catalog.print_methods(rows)
 
 
-def recipes(name: str | None = None, /, *, method: str | None = None, json: bool = False) -> None:
-    """List the named settings, or every flag of one of them.
+def recipes(
+    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD")] = "", /, *, json: bool = False
+) -> None:
+    """List the recipes, those with a word in their name, or every flag of one recipe.
 
     Args:
-        name: Show this recipe's settings as flags.
-        method: Only those of this method.
-        json: Print JSON instead of a table.
+        name: A recipe, or a word such as a method or a data set.
+        json: Print JSON instead of text.
     """
     from selfsight import catalog
 
-    rows = catalog.recipes(method) if name is None else catalog.flags(name)
-    _print_json(rows) if json else catalog.show(rows)
+    if "." in name:
+        _print_json(catalog.list_flags(name)) if json else catalog.print_flags(name)
+    else:
+        rows = catalog.list_recipes(name)
+        _print_json(rows) if json else catalog.print_recipes(rows)
+
+
+def studies(
+    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD")] = "", /, *, json: bool = False
+) -> None:
+    """List the papers' tables and claims, those with a word, or the arms of one.
+
+    An arm is trained with `selfsight pretrain DATA --recipe STUDY.ARM`.
+
+    Args:
+        name: A study, or a word such as a method.
+        json: Print JSON instead of text.
+    """
+    from selfsight import catalog
+
+    if catalog.is_study(name):
+        _print_json(catalog.list_arms(name)) if json else catalog.print_study(name)
+    else:
+        rows = catalog.list_studies(name)
+        _print_json(rows) if json else catalog.print_studies(rows)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -208,6 +233,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench,
     "methods": methods,
     "recipes": recipes,
+    "studies": studies,
 }
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from selfsight.backbones import BackboneConfig
 from selfsight.backbones.flops import multiply_adds, parameters
 from selfsight.backbones.vit import TokenBatchNorm, ViT, positions
+from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.nn import Encoder, Teacher
-from selfsight.recipes import recipe
 
 REFERENCE = Path(__file__).parents[1] / "reference" / "mocov3_sincos.npz"
 
@@ -137,6 +137,6 @@ def test_a_size_that_does_not_divide_into_patches_is_refused():
 def test_a_recipe_whose_views_do_not_divide_into_patches_is_refused():
     from dataclasses import replace
 
-    made = recipe("mocov3.imagenet_vit_s16_300ep")
+    made = build_recipe("mocov3.imagenet_vit_s16_300ep")
     with pytest.raises(UserError, match="100 pixels do not divide into patches of 16"):
         replace(made, views=tuple(replace(v, size=100) for v in made.views))

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from selfsight.bench import costs, multi_process, run, scaling
 from selfsight.bench.step_cost import Spent
+from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.recipe import overridden
-from selfsight.recipes import recipe
 from tests.bench.witness import WitnessConfig
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ def small(monkeypatch):
     monkeypatch.setattr(scaling, "step", step)
     monkeypatch.setattr(scaling, "IMAGES", (50, 70))
     monkeypatch.setattr(scaling, "FEW", 32)
-    monkeypatch.setattr(multi_process, "available_cpus", lambda: 1)
+    monkeypatch.setattr(multi_process, "num_workers", lambda: 1)
     return ran
 
 
@@ -42,14 +42,14 @@ def shared(small, monkeypatch):
         return Spent(10.0, None)
 
     monkeypatch.setattr(multi_process, "together", together)
-    monkeypatch.setattr(multi_process, "available_cpus", lambda: 13)
+    monkeypatch.setattr(multi_process, "num_workers", lambda: 13)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
     monkeypatch.setattr(scaling, "settle", lambda recipe, device: None)
     return told
 
 
 def measured(name, console):
-    made = replace(recipe(name), batch_size=64)
+    made = replace(build_recipe(name), batch_size=64)
     return made, costs(made, CPU, seconds=0.01, console=console)
 
 
@@ -98,7 +98,7 @@ def test_a_machine_of_one_core_says_why_no_processes_are_measured(small, capsys)
 def test_processes_grow_to_the_machine_each_with_its_batch_and_threads(
     shared, device, numbers, threads
 ):
-    base = replace(recipe("moco.cifar10_r18_200ep"), batch_size=64)
+    base = replace(build_recipe("moco.cifar10_r18_200ep"), batch_size=64)
     found = costs(base, torch.device(device), seconds=0.5, console=Console(quiet=True))
     rows = [cost for cost in found if cost.what == "processes"]
     assert [cost.value for cost in rows] == numbers
@@ -110,7 +110,7 @@ def test_processes_grow_to_the_machine_each_with_its_batch_and_threads(
 
 
 def test_processes_stop_where_the_recipe_refuses_their_batch(shared, capsys):
-    made = replace(recipe("nnclr.cifar10_r18_200ep"), batch_size=64)
+    made = replace(build_recipe("nnclr.cifar10_r18_200ep"), batch_size=64)
     made = replace(made, method=replace(made.method, queue_size=8 * 64))
     found = costs(made, CPU, seconds=0.5, console=Console(width=200))
     assert [cost.value for cost in found if cost.what == "processes"] == [1, 2, 4, 8]
@@ -119,7 +119,9 @@ def test_processes_stop_where_the_recipe_refuses_their_batch(shared, capsys):
 
 def witnessed(**settings):
     """The smallest network with a method that tells when it is not run as told."""
-    made = overridden(recipe("moco.cifar10_r18_200ep"), {}, ["--backbone.name", "resnet8_narrow"])
+    made = overridden(
+        build_recipe("moco.cifar10_r18_200ep"), {}, ["--backbone.name", "resnet8_narrow"]
+    )
     return replace(made, method=WitnessConfig(**settings), batch_size=16)
 
 

@@ -5,9 +5,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from selfsight.data import decode as module
-from selfsight.data.decode import UnreadableError, decode, read_header
-from selfsight.data.resize import MAX_ASPECT
-from tests.data.image_files import encoded, pixels, png
+from selfsight.data.decode import LONGEST, UnreadableError, decode, header
+from tests.data.made import encoded, pixels, png
 
 
 def test_a_small_png_comes_out_as_it_went_in():
@@ -24,8 +23,8 @@ def test_exif_orientation_equals_pillows_own(orientation):
     with Image.open(io.BytesIO(data)) as opened:
         expected = np.asarray(ImageOps.exif_transpose(opened))
     np.testing.assert_array_equal(decode(data, store_size=64), expected)
-    info = read_header(data)
-    assert (info.height, info.width) == expected.shape[:2]
+    told = header(data)
+    assert (told.height, told.width) == expected.shape[:2]
 
 
 def test_sixteen_bits_are_scaled_by_their_depth():
@@ -69,7 +68,7 @@ def test_the_short_side_is_reduced_and_never_enlarged():
 
 
 def test_a_panorama_is_held_to_its_longest_side():
-    assert decode(png(pixels(20, 400)), store_size=20).shape[1] == MAX_ASPECT * 20
+    assert decode(png(pixels(20, 400)), store_size=20).shape[1] == LONGEST * 20
 
 
 def test_shrinking_is_antialiased():

@@ -4,8 +4,8 @@ import threading
 import pytest
 import torch
 
-from selfsight.data import CachedImages, Loader
-from selfsight.data.loader import prefetch
+from selfsight.data import Images, Loader
+from selfsight.data.loader import ahead
 from selfsight.errors import UserError
 
 COUNT, BATCH = 53, 12
@@ -15,7 +15,7 @@ COUNT, BATCH = 53, 12
 def images():
     """Image i has the value i everywhere and the label i."""
     values = torch.arange(COUNT, dtype=torch.uint8)
-    return CachedImages(
+    return Images(
         values.repeat_interleave(4),
         torch.full((COUNT,), 2),
         torch.full((COUNT,), 2),
@@ -72,15 +72,15 @@ def test_batches_resume_at_any_step(images):
 
 
 def test_fetching_ahead_changes_nothing_and_ends_its_thread():
-    items = prefetch(iter(range(100)), 3)
+    items = ahead(iter(range(100)), 3)
     assert list(itertools.islice(items, 5)) == [0, 1, 2, 3, 4]
     items.close()
     assert "batches" not in {thread.name for thread in threading.enumerate()}
-    assert list(prefetch(iter(range(7)), 3)) == list(range(7))
+    assert list(ahead(iter(range(7)), 3)) == list(range(7))
 
 
 def test_an_error_while_fetching_ahead_is_raised():
-    items = prefetch((1 // (2 - i) for i in range(5)), 2)
+    items = ahead((1 // (2 - i) for i in range(5)), 2)
     assert [next(items), next(items)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         next(items)
@@ -95,7 +95,7 @@ def test_fewer_than_two_batches_are_refused_with_the_batch_that_works(images):
 
 
 def test_skipped_images_are_counted_in_the_refusal(images):
-    few = CachedImages(
+    few = Images(
         torch.zeros(3, dtype=torch.uint8),
         torch.ones(3, dtype=torch.int64),
         torch.ones(3, dtype=torch.int64),

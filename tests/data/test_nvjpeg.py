@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.data.decode import decode, read_jpeg_header
+from selfsight.data.decode import decode
+from selfsight.data.jpeg_header import jpeg
 from selfsight.data.nvjpeg import decode_batch
-from tests.data.image_files import encoded, pixels, png
+from tests.data.made import encoded, pixels, png
 
 
 def smooth(height=60, width=80, seed=0):
@@ -33,8 +34,8 @@ def both(files, **settings):
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_is_found_without_decoding_and_respected(orientation):
     data = file(smooth(), orientation)
-    info = read_jpeg_header(data)
-    assert (info.width, info.height, info.components, info.orientation) == (80, 60, 3, orientation)
+    told = jpeg(data)
+    assert (told.width, told.height, told.components, told.orientation) == (80, 60, 3, orientation)
     (ours,), (expected,) = both([data])
     assert ours.shape == expected.shape
     assert np.abs(ours.numpy().astype(int) - expected).mean() < 1
@@ -52,7 +53,7 @@ def test_big_endian_exif_is_read_as_pillow_reads_it():
     data = encoded(smooth(), "JPEG")
     data = data[:2] + b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body + data[2:]
     with Image.open(io.BytesIO(data)) as image:
-        assert image.getexif()[0x0112] == read_jpeg_header(data).orientation == 6
+        assert image.getexif()[0x0112] == jpeg(data).orientation == 6
 
 
 def test_a_batch_of_all_kinds_keeps_its_order():
@@ -89,4 +90,4 @@ def test_gray_is_decoded_to_one_channel_and_transparency_left_to_the_cpu():
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", png(pixels()), b"\xff\xd8\xff\xda\xff\xd9"])
 def test_what_is_no_jpeg_is_told_so(data):
-    assert read_jpeg_header(data) is None
+    assert jpeg(data) is None

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from selfsight.data import Loader
-from selfsight.data.order import MAX_LANES, MAX_WINDOW, WINDOW_CHUNKS, Order, Shards
-from selfsight.data.sources.source import LazyNames, Source
-from selfsight.data.stream import StreamedImages
+from selfsight.data.order import LANES, PIECES, WINDOW, Order, Shards
+from selfsight.data.source import Computed, Source
+from selfsight.data.stream import Streamed
 
 SETS = {  # count, batch, piece, where shards begin
     "one shard": (1000, 20, 8, [0, 1000]),
@@ -54,8 +54,8 @@ def test_whole_pieces_of_all_shards_come_before_what_is_left_of_them(name):
     numbered = shards.images(torch.arange(count)).tolist()
     whole = sum(n // piece for n in np.diff(starts)) * piece
     for first in range(0, whole, piece):
-        assert shards.chunk_of(numbered[first]) == (numbered[first], numbered[first] + piece)
-        assert numbered[first : first + piece] == list(range(*shards.chunk_of(numbered[first])))
+        assert shards.run(numbered[first]) == (numbered[first], numbered[first] + piece)
+        assert numbered[first : first + piece] == list(range(*shards.run(numbered[first])))
     assert numbered[whole:] == sorted(numbered[whole:])
 
 
@@ -100,7 +100,7 @@ def test_a_group_of_any_size_is_used_up_in_a_window():
     number = len(made.shards.starts)
     first = torch.full((number,), len(steps)).scatter_reduce(0, piece.flatten(), step, "amin")
     last = torch.full((number,), -1).scatter_reduce(0, piece.flatten(), step, "amax")
-    longest = -(-pieces * made.shards.chunk_size // (made.batch_size // lanes))
+    longest = -(-pieces * made.shards.piece // (made.batch_size // lanes))
     cut_in_two = (last - first > longest).sum()
     assert cut_in_two < lanes and (last >= first).sum() == number - 1
     assert np.mean([len(row.unique()) for row in piece]) > 0.75 * made.batch_size
@@ -112,15 +112,15 @@ def test_processes_together_take_what_one_takes(name):
     gray = np.zeros((1, 1, 3), np.uint8)
     source = Source(
         "x",
-        LazyNames(count, str),
+        Computed(count, str),
         None,
         (),
         lambda i: gray,
-        shard_starts=np.array(starts),
-        chunk_size=piece,
-        read_range=lambda first, behind: [gray] * (behind - first),
+        shards=np.array(starts),
+        group=piece,
+        read_run=lambda first, behind: [gray] * (behind - first),
     )
-    images = StreamedImages(source, store_size=1, channels=3, workers=1)
+    images = Streamed(source, store_size=1, channels=3, workers=1)
     one = Loader(images, batch_size=batch, seed=5)
     for world_size in (n for n in (5, 7, 10) if batch % n == 0):
         parts = [
@@ -138,12 +138,12 @@ def test_processes_together_take_what_one_takes(name):
 )
 def test_lanes_are_the_largest_share_of_a_batch(batch, lanes):
     made = Order(count=10**6, batch_size=batch, seed=0, shards=Shards(np.array([0, 10**6]), 40))
-    assert made.lanes == (lanes, WINDOW_CHUNKS)
+    assert made.lanes == (lanes, PIECES)
 
 
 def test_fewer_lanes_for_large_pieces_divide_the_batch_too():
     for batch in (100, 250, 256):
-        for piece in (200, 1000, 5000, MAX_WINDOW):
+        for piece in (200, 1000, 5000, WINDOW):
             shards = Shards(np.array([0, 10**6]), piece)
             lanes, _ = Order(count=10**6, batch_size=batch, seed=0, shards=shards).lanes
             assert batch % lanes == 0
@@ -164,9 +164,7 @@ def test_steps_read_few_new_pieces_and_each_is_used_up_in_a_window():
         for one in row:
             first.setdefault(one, step)
             last[one] = step
-    assert (
-        max(last[one] - first[one] for one in first) <= WINDOW_CHUNKS * piece * MAX_LANES // batch
-    )
+    assert max(last[one] - first[one] for one in first) <= PIECES * piece * LANES // batch
 
 
 def test_a_batch_is_made_of_many_pieces():
@@ -184,10 +182,10 @@ def test_processes_read_disjoint_pieces(world_size):
 
 
 def test_windows_stay_within_their_bound():
-    for piece in (2, 100, 1000, MAX_WINDOW):
+    for piece in (2, 100, 1000, WINDOW):
         made = Order(count=10, batch_size=256, seed=0, shards=Shards(np.array([0, 10]), piece))
         lanes, pieces = made.lanes
-        assert lanes * pieces * piece <= MAX_WINDOW
+        assert lanes * pieces * piece <= WINDOW
 
 
 def test_a_billion_images_cost_no_memory():
@@ -195,22 +193,22 @@ def test_a_billion_images_cost_no_memory():
     gray = np.full((2, 2, 3), 7, np.uint8)
     source = Source(
         name="huge",
-        names=LazyNames(count, str),
+        names=Computed(count, str),
         labels=None,
         class_names=(),
         read=lambda i: gray + i % 100,
-        shard_starts=np.arange(0, count + 1, 10**6),
-        chunk_size=50,
-        read_range=lambda first, behind: [gray + i % 100 for i in range(first, behind)],
+        shards=np.arange(0, count + 1, 10**6),
+        group=50,
+        read_run=lambda first, behind: [gray + i % 100 for i in range(first, behind)],
     )
     tracemalloc.start()
-    images = StreamedImages(source, store_size=2, channels=3, workers=1)
+    images = Streamed(source, store_size=2, channels=3, workers=1)
     made = Order(count=count, batch_size=64, seed=0, shards=images.shards)
     last = count // 64 - 1
     for step in (0, 1, last // 2, last):
         index = made.images(0, torch.arange(64) + step * 64)
         if step:  # as the loader does; else as a sample
-            images.prefetch(index)
+            images.expect(index)
         batch = images.batch(index)[0]
         assert torch.equal(batch[:, 0, 0, 0].long(), 7 + index % 100)
     assert images.names[count - 1] == str(count - 1)

@@ -7,19 +7,11 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.data import (
-    CachedImages,
-    Loader,
-    StreamedImages,
-    load_images,
-    open_images,
-    open_source,
-    plan_storage,
-)
-from selfsight.data.sources.source import LazyNames, Source
-from selfsight.data.stream import MIN_FAILURES
+from selfsight.data import Loader, load, open_images, open_source, planned
+from selfsight.data.source import Computed, Source
+from selfsight.data.stream import TRIES, Streamed
 from selfsight.errors import UserError
-from tests.data.image_files import encoded, parquet, pixels, png, write
+from tests.data.made import encoded, parquet, pixels, png, write
 
 CPU = torch.device("cpu")
 
@@ -49,11 +41,11 @@ def high(i):
 
 
 def of_pieces(source, piece=4):
-    return Source(**{**vars(source), "chunk_size": piece})
+    return Source(**{**vars(source), "group": piece})
 
 
 def streamed(source, **settings):
-    return StreamedImages(source, **{"store_size": 64, "channels": 3, "workers": 2} | settings)
+    return Streamed(source, **{"store_size": 64, "channels": 3, "workers": 2} | settings)
 
 
 def same(a, b):
@@ -67,7 +59,7 @@ def same(a, b):
 @pytest.mark.parametrize("piece", [1, 4])
 def test_a_stream_gives_the_pixels_that_are_kept(shards, piece):
     source = of_pieces(open_source(shards), piece)
-    kept = load_images(source, store_size=16)
+    kept = load(source, store_size=16)
     index = torch.tensor([3, 39, 0, 12, 12])
     for a, b in zip(streamed(source, store_size=16).batch(index), kept.batch(index), strict=True):
         assert torch.equal(a, b)
@@ -103,13 +95,11 @@ def test_neighbors_are_read_once_an_epoch(shards):
     source = open_source(shards)
     runs = []
 
-    def read_range(first, behind):
+    def read_run(first, behind):
         runs.append((first, behind))
-        return source.read_range(first, behind)
+        return source.read_run(first, behind)
 
-    watched = Source(
-        **{**vars(source), "chunk_size": 4, "read_range": read_range, "read": lambda i: 1 / 0}
-    )
+    watched = Source(**{**vars(source), "group": 4, "read_run": read_run, "read": lambda i: 1 / 0})
     loader = Loader(streamed(watched), batch_size=8, seed=0)
     list(itertools.islice(loader.batches(0), loader.steps_per_epoch))
     assert len(runs) == len(set(runs)) == 3 + 5 + 3
@@ -119,7 +109,7 @@ def test_neighbors_are_read_once_an_epoch(shards):
 def test_parquet_is_streamed_by_row_group(tmp_path):
     parquet(tmp_path / "x.parquet", [high(i) for i in range(20)], list(range(20)), row_group_size=5)
     source = open_source(tmp_path / "x.parquet")
-    assert source.chunk_size == 5
+    assert source.group == 5
     for raw in itertools.islice(Loader(streamed(source), batch_size=10, seed=0).batches(0), 3):
         assert torch.equal(raw.images.sizes[:, 0], raw.index + 1)
         assert torch.equal(raw.labels, raw.index)
@@ -141,7 +131,7 @@ def broken(tmp_path, bad, count=128):
 @pytest.mark.parametrize("decoder", ["cpu", "nvjpeg"])
 def test_an_unreadable_image_is_replaced_by_one_that_the_batch_lacks_and_named(tmp_path, decoder):
     images = streamed(broken(tmp_path, [2, 5, 7], 12), decoder=decoder)
-    batch, index = images.pack(torch.arange(8), room)
+    batch, index = images.packed(torch.arange(8), room)
     assert [i for i in index.tolist() if i < 8] == [0, 1, 3, 4, 6]
     assert len(index.unique()) == 8
     assert (batch.sizes[:, 0] - 1).tolist() == index.tolist()
@@ -150,7 +140,7 @@ def test_an_unreadable_image_is_replaced_by_one_that_the_batch_lacks_and_named(t
 
 def test_a_set_that_the_batch_holds_wholly_repeats_what_it_has(tmp_path):
     images = streamed(broken(tmp_path, [2, 5], 6))
-    batch, index = images.pack(torch.arange(6), room)
+    batch, index = images.packed(torch.arange(6), room)
     assert set(index.tolist()) == {0, 1, 3, 4}
     assert (batch.sizes[:, 0] - 1).tolist() == index.tolist()
 
@@ -182,10 +172,8 @@ def test_nothing_readable_ends_the_run():
     def read(i):
         raise OSError("the disk is gone")
 
-    source = Source("x", LazyNames(100, str), None, (), read)
-    with pytest.raises(
-        UserError, match=f"{MIN_FAILURES} of {MIN_FAILURES} images of x .* the disk is gone"
-    ):
+    source = Source("x", Computed(100, str), None, (), read)
+    with pytest.raises(UserError, match=f"{TRIES} of {TRIES} images of x .* the disk is gone"):
         streamed(source).batch(torch.arange(2))
 
 
@@ -195,57 +183,57 @@ def test_a_few_readable_ones_do_not_make_a_run():
             raise OSError("the disk is gone")
         return np.zeros((2, 2, 3), np.uint8)
 
-    source = Source("x", LazyNames(1000, str), None, (), read)
+    source = Source("x", Computed(1000, str), None, (), read)
     with pytest.raises(UserError, match=r"\d\d of 80 images of x tried in a row"):
         streamed(source).batch(torch.arange(200))
 
 
 def test_an_error_of_a_reader_reaches_the_loop():
-    source = Source("x", LazyNames(100, str), None, (), lambda i: b"")
+    source = Source("x", Computed(100, str), None, (), lambda i: b"")
     with pytest.raises(UserError, match="in a row"):
         next(Loader(streamed(source), batch_size=4, seed=0).batches(0))
 
 
 def test_resident_data_never_wait_and_streams_count_what_they_wait(shards):
-    kept = Loader(load_images(open_source(shards), store_size=8), batch_size=8, seed=0)
+    kept = Loader(load(open_source(shards), store_size=8), batch_size=8, seed=0)
     first, second = itertools.islice(kept.batches(0), 2)
-    assert kept.resident and kept.wait_seconds == 0
+    assert kept.resident and kept.waited == 0
     assert first.images.flat is second.images.flat
     assert first.images.largest == second.images.largest
     loader = Loader(streamed(open_source(shards)), batch_size=8, seed=0)
     next(loader.batches(0))
-    assert not loader.resident and loader.wait_seconds > 0
+    assert not loader.resident and loader.waited > 0
 
 
 def settled(source, **settings):
-    return plan_storage(source, store_size=16, **settings)
+    return planned(source, store_size=16, **settings)
 
 
 def test_small_sets_are_kept_and_told_why(shards):
     made = settled(open_source(shards))
-    assert (made.storage, made.decoder) == ("cache", "cpu")
-    assert "fits in memory" in made.reasons["data.storage"]
+    assert (made.keep, made.decoder) == ("pixels", "cpu")
+    assert "fits in memory" in made.reasons["data.keep"]
 
 
 def test_sets_that_fit_nowhere_are_streamed(shards, monkeypatch):
-    monkeypatch.setattr("selfsight.data.storage.free_memory", lambda: 0)
-    assert settled(open_source(shards)).storage == "cache"  # the disk has room
+    monkeypatch.setattr("selfsight.data.storage_plan.free_memory", lambda: 0)
+    assert settled(open_source(shards)).keep == "pixels"  # the disk has room
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", "0")
-    assert settled(open_source(shards)).storage == "stream"
-    assert settled(open_source(shards), storage="cache").storage == "cache"
+    assert settled(open_source(shards)).keep == "stream"
+    assert settled(open_source(shards), keep="pixels").keep == "pixels"
 
 
 def test_what_an_earlier_run_decoded_is_used(shards):
-    load_images(open_source(shards), store_size=16, channels=3, budget_bytes=0)
+    load(open_source(shards), store_size=16, channels=3, budget_bytes=0)
     made = settled(open_source(shards), channels=3)
-    assert made.reasons["data.storage"] == "Decoded by an earlier run."
+    assert made.reasons["data.keep"] == "Decoded by an earlier run."
 
 
 def test_a_plan_says_how_images_are_opened(shards):
     source = open_source(shards)
     settings = dict(decoder="cpu", store_size=16, channels=None, device=CPU)
-    assert isinstance(open_images(source, storage="stream", **settings), StreamedImages)
-    assert isinstance(open_images(source, storage="cache", **settings), CachedImages)
+    assert isinstance(open_images(source, keep="stream", **settings), Streamed)
+    assert open_images(source, keep="pixels", **settings).kept
 
 
 def test_nvjpeg_without_a_gpu_is_refused(shards):
@@ -256,7 +244,7 @@ def test_nvjpeg_without_a_gpu_is_refused(shards):
 def test_a_cap_that_is_no_number_is_refused(shards, monkeypatch):
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", "much")
     with pytest.raises(UserError, match="SELFSIGHT_CACHE_GIB is 'much'"):
-        load_images(open_source(shards), store_size=8, budget_bytes=0)
+        load(open_source(shards), store_size=8, budget_bytes=0)
 
 
 def test_the_cache_keeps_to_its_cap_and_gives_up_what_was_not_used_for_longest(
@@ -271,29 +259,29 @@ def test_the_cache_keeps_to_its_cap_and_gives_up_what_was_not_used_for_longest(
     one = 4 * noise.size
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", str(2.5 * one / 2**30))
     settings = dict(store_size=64, budget_bytes=0)
-    a, _ = load_images(sources[0], **settings), load_images(sources[1], **settings)
-    load_images(sources[0], **settings)  # used again: b is now the oldest
-    load_images(sources[2], **settings)
+    a, _ = load(sources[0], **settings), load(sources[1], **settings)
+    load(sources[0], **settings)  # used again: b is now the oldest
+    load(sources[2], **settings)
     assert len(list(own_cache.glob("*.pixels"))) == len(list(own_cache.glob("*.npz"))) == 2
     broken = [Source(**{**vars(source), "read": lambda i: 1 / 0}) for source in sources]
-    load_images(broken[0], **settings)
-    load_images(broken[2], **settings)
+    load(broken[0], **settings)
+    load(broken[2], **settings)
     with pytest.raises(ZeroDivisionError):
-        load_images(broken[1], **settings)
+        load(broken[1], **settings)
     assert a.batch(torch.tensor([0]))[0].any()
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", str(0.5 * one / 2**30))
     with pytest.raises(UserError, match="Raise SELFSIGHT_CACHE_GIB"):
-        load_images(sources[1], **settings)
+        load(sources[1], **settings)
 
 
 def test_of_several_processes_one_decodes_and_all_map(shards, own_cache, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     source = open_source(shards)
-    first = load_images(source, store_size=16)
+    first = load(source, store_size=16)
     assert len(list(own_cache.glob("*.pixels"))) == 1
     monkeypatch.setenv("LOCAL_RANK", "1")
     idle = Source(**{**vars(source), "read": lambda i: 1 / 0})
-    second = load_images(idle, store_size=16)
+    second = load(idle, store_size=16)
     assert torch.equal(first.flat, second.flat)
 
 
@@ -320,8 +308,6 @@ def test_nvjpeg_fills_the_cache_within_few_gray_levels_of_the_cpu(tmp_path):
         smooth = Image.fromarray(pixels(6, 8, seed=i)).resize((160, 120), 3)
         (tmp_path / f"{i}.jpg").write_bytes(encoded(smooth, "JPEG", quality=95))
     settings = dict(store_size=60, channels=3)
-    cpu, gpu = (
-        load_images(open_source(tmp_path), decoder=d, **settings) for d in ("cpu", "nvjpeg")
-    )
+    cpu, gpu = (load(open_source(tmp_path), decoder=d, **settings) for d in ("cpu", "nvjpeg"))
     assert torch.equal(cpu.heights, gpu.heights)
     assert (cpu.flat.int() - gpu.flat.int()).abs().float().mean() < 2

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from selfsight.catalog import build_recipe
 from selfsight.methods.barlow_twins import BarlowTwinsConfig
 from selfsight.nn import Backbone
 from selfsight.optim import build_optimizer
-from selfsight.recipes import recipe
 from tests.methods.small import make, moment, views
 
 
@@ -56,7 +56,7 @@ def test_its_projector_has_no_biases():
 
 
 def test_biases_and_norms_have_a_rate_of_their_own():
-    made = recipe("barlow_twins.imagenet_r50_1000ep")
+    made = build_recipe("barlow_twins.imagenet_r50_1000ep")
     weights = {"weight": nn.Parameter(torch.ones(2, 2)), "bias": nn.Parameter(torch.ones(2))}
     optimizer = build_optimizer(made.optim, weights.items(), batch_size=made.batch_size)
     rates = {g["label"]: (g["lr"], g["weight_decay"], g["adapt"]) for g in optimizer.param_groups}

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.nn import Backbone
 from selfsight.nn.patch_student import OFF, Patches, see
-from selfsight.recipes import recipe
 from tests.dist.test_methods import trained
 from tests.methods.small import SMALL, make, moment, views
 
@@ -163,9 +163,9 @@ def test_alternatives_trace_without_a_graph_break_on_two_processes(two_processes
 
 
 def test_views_that_do_not_divide_are_refused_at_the_recipe():
-    made = recipe("fast_moco.imagenet_r50_100ep")
+    made = build_recipe("fast_moco.imagenet_r50_100ep")
     odd = tuple(replace(view, size=225) for view in made.views)
-    others = [recipe(f"{name}.imagenet_r50_patches_100ep") for name in OTHERS]
+    others = [build_recipe(f"{name}.imagenet_r50_patches_100ep") for name in OTHERS]
     for method in (r.method for r in (made, *others)):
         with pytest.raises(UserError, match="225 pixels does not divide"):
             replace(made, method=method, views=odd)
@@ -173,8 +173,8 @@ def test_views_that_do_not_divide_are_refused_at_the_recipe():
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_methods_keep_fast_mocos_views_and_optimizer(name):
-    mine = recipe(f"{name}.imagenet_r50_patches_100ep")
-    theirs = recipe("fast_moco.imagenet_r50_100ep")
+    mine = build_recipe(f"{name}.imagenet_r50_patches_100ep")
+    theirs = build_recipe("fast_moco.imagenet_r50_100ep")
     assert replace(mine, method=theirs.method) == theirs
     with torch.device("meta"):
         found, expected = (r.method.build(r.backbone.build()) for r in (mine, theirs))
@@ -184,7 +184,7 @@ def test_other_methods_keep_fast_mocos_views_and_optimizer(name):
 
 def multiply_adds(name, patches):
     """Of one view in one step: forward and backward of the student, forward of the teacher."""
-    made = recipe(name)
+    made = build_recipe(name)
     with torch.device("meta"):
         method = made.method.build(made.backbone.build())
         x = torch.empty(2, 3, made.views[0].size, made.views[0].size)

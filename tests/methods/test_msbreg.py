@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from selfsight.backbones import BackboneConfig
-from selfsight.data import load_images, open_source
+from selfsight.catalog import build_recipe
+from selfsight.data import load, open_source
 from selfsight.data.loader import Loader
 from selfsight.errors import UserError
 from selfsight.evals.spectrum import effective_rank
 from selfsight.methods.msbreg import MSBRegConfig
 from selfsight.optim import Optim, Schedule, build_optimizer, cosine
 from selfsight.recipe import Recipe
-from selfsight.recipes import recipe
 from selfsight.train.grad_scaler import Guard
 from selfsight.train.loop import State, feed, train
 from selfsight.train.pretrain import build
@@ -106,14 +106,14 @@ def test_the_teacher_uses_the_momentum_of_this_step():
     ],
 )
 def test_wrong_settings_are_refused_at_the_recipe(settings, sentence):
-    made = recipe("msbreg.cifar10_r18_100ep")
+    made = build_recipe("msbreg.cifar10_r18_100ep")
     config = MSBRegConfig(**settings)
     with pytest.raises(UserError, match=sentence):
         replace(made, method=config, views=made.views[:1] * config.num_views)
 
 
 def test_the_rate_is_multiplied_by_the_number_of_views():
-    rates = {k: recipe(f"msbreg.imagenet100_k{k}_s004_b050").optim.lr for k in (2, 4, 8)}
+    rates = {k: build_recipe(f"msbreg_lambdas.k{k}_s004_b050").optim.lr for k in (2, 4, 8)}
     assert rates == pytest.approx({2: 0.8, 4: 1.6, 8: 3.2})
 
 
@@ -123,7 +123,7 @@ def test_with_layer_norm_brownian_motion_keeps_a_higher_rank():
 
     In 120 steps it takes a lambda_b far above the paper's, which has 320 epochs.
     """
-    images = load_images(open_source("shapes"), store_size=32)
+    images = load(open_source("shapes"), store_size=32)
     plain, moved = (
         sum(rank_after_training(images, brownian_weight=w, seed=s) for s in (0, 1)) / 2
         for w in (0.0, 50.0)

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods.nnclr import NNCLRConfig
 from selfsight.nn import Queue
-from selfsight.recipes import recipe
 from tests.methods.small import make, moment, views
 
 
@@ -81,6 +81,6 @@ def test_a_queue_shorter_than_the_batch_is_refused():
 
 
 def test_the_published_setting():
-    made = recipe("nnclr.imagenet_r50_1000ep")
+    made = build_recipe("nnclr.imagenet_r50_1000ep")
     assert (made.method.queue_size, made.method.temperature) == (98304, 0.1)
     assert (made.batch_size, made.optim.lr, made.optim.weight_decay) == (4096, 0.3, 1e-6)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods.base import check
 from selfsight.methods.simo import SiMoConfig
-from selfsight.recipes import recipe
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import make, moment, views
 
@@ -86,7 +86,7 @@ def test_each_linear_layer_has_small_weights_and_a_learned_norm_after_it():
 
 
 def test_the_rate_is_warm_up_times_a_cosine_that_starts_with_the_run():
-    schedule = recipe("simo.imagenet_r50_200ep").optim.schedule
+    schedule = build_recipe("simo.imagenet_r50_200ep").optim.schedule
     for epoch in (0, 5, 10, 100, 199):
         rise = 0.001 + 0.999 * min(epoch / 10, 1)
         expected = 0.03 * rise * (1 + math.cos(math.pi * epoch / 200)) / 2

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import BASELINES, METHODS
 from selfsight.recipe import Data, from_dict, method_config, to_dict
-from selfsight.recipes import recipe
 from selfsight.runs.start_resume import open_recipe_images
 from tests.methods.small import NUM_CLASSES, make, moment, views
 
@@ -36,13 +36,13 @@ def test_label_smoothing_reaches_the_loss():
 def test_it_is_known_by_name_and_listed_apart():
     assert "supervised" not in METHODS
     assert method_config("supervised") is BASELINES["supervised"]
-    made = recipe("supervised.cifar10_r18_100ep")
+    made = build_recipe("supervised.cifar10_r18_100ep")
     assert from_dict(to_dict(made)) == made
 
 
 def test_data_without_labels_is_refused_before_it_is_decoded(tmp_path):
     (tmp_path / "a.png").write_bytes(b"not an image, and never opened")
-    made = recipe("supervised.cifar10_r18_100ep")
+    made = build_recipe("supervised.cifar10_r18_100ep")
     made = replace(made, data=Data(path=str(tmp_path)))
     with pytest.raises(UserError, match=r"supervised learns from labels, and .* has none"):
         open_recipe_images(made, torch.device("cpu"))

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.losses.clustering import sinkhorn
 from selfsight.methods.swav import SwAVConfig
 from selfsight.optim import LARS, build_optimizer, set_lr
-from selfsight.recipes import recipe
 from tests.methods.small import make, moment, views
 
 
@@ -110,12 +110,12 @@ def test_a_batch_too_small_for_the_prototypes_is_refused():
 @pytest.mark.parametrize(
     ("name", "first", "peak", "last"),
     [
-        ("swav.imagenet_r50_400ep", 0.3, 4.8, 0.0048),
+        ("swav.imagenet_r50_800ep", 0.3, 4.8, 0.0048),
         ("swav.imagenet_r50_batch256_400ep", 0.6, 0.6, 0.0006),
     ],
 )
 def test_rates_are_those_of_the_official_scripts(name, first, peak, last):
-    made = recipe(name)
+    made = build_recipe(name)
     weights = {"a": torch.nn.Parameter(torch.ones(2, 2)), "b": torch.nn.Parameter(torch.ones(2))}
     optimizer = build_optimizer(made.optim, weights.items(), batch_size=made.batch_size)
     (group,) = optimizer.param_groups

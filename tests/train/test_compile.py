@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch._functorch.config as tracing
 
+from selfsight.catalog import build_recipe
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.evals.features import eval_mode
 from selfsight.methods import BASELINES, METHODS
-from selfsight.recipes import recipe
 from selfsight.train import step
 from selfsight.train.compile import compile_networks, keep_code
 from tests.methods.small import make, moment, views
@@ -60,7 +60,9 @@ def test_compiled_code_is_kept_where_it_is_found_again(chunk, monkeypatch, tmp_p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(step, "compiles", lambda *_: True)
     with tracing.patch(autograd_cache_allow_custom_autograd_functions=False):
-        step.settle(replace(recipe("moco.cifar10_r18_200ep"), chunk=chunk), torch.device("cpu"))
+        step.settle(
+            replace(build_recipe("moco.cifar10_r18_200ep"), chunk=chunk), torch.device("cpu")
+        )
         assert tracing.autograd_cache_allow_custom_autograd_functions
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "selfsight" / "compiled")
 

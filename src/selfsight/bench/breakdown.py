@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.bench.network_limit import Pass, alone, passes
 from selfsight.bench.timer import timed
-from selfsight.data import ImageStore, Source
-from selfsight.data.cgroup_limits import available_cpus
-from selfsight.data.workers import MIN_IMAGES, decode_images, start_processes
+from selfsight.data import Source
+from selfsight.data.decode_in_order import decoded_in_order
+from selfsight.data.decode_threads import num_workers
+from selfsight.data.image_store import Images
+from selfsight.data.workers import MANY, decoders_for
 from selfsight.losses import compiled_losses
 from selfsight.methods import DataFacts, Method, Moment
 from selfsight.nn import encoders
@@ -57,7 +59,7 @@ class Figures:
     first_step: float  # seconds until the first step was done, compiling included
     way: str  # how the steps were taken: plain or graph
     memory: int | None  # bytes, the most that were in use at once
-    storage: str  # how the images lay: pixels or stream
+    keep: str  # how the images lay: pixels or stream
     decoder: str
     rest: tuple[tuple[str, float], ...]  # where the time between the limit and the whole goes, ms
 
@@ -122,7 +124,7 @@ def bench(
         first_step=whole["first"],
         way=whole["way"],
         memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-        storage=recipe.data.storage,
+        keep=recipe.data.keep,
         decoder=recipe.data.decoder,
         rest=tuple(rest.items()),
     )
@@ -143,7 +145,7 @@ def words(figures: Figures) -> str:
 
 def _kept(figures: Figures) -> str:
     """How the images came to the network."""
-    if figures.storage == "cache":
+    if figures.keep == "pixels":
         return "images kept as pixels"
     return f"images streamed and decoded by {figures.decoder}"
 
@@ -151,7 +153,7 @@ def _kept(figures: Figures) -> str:
 class _Bed:
     """A method with one batch, on which parts can be timed alone."""
 
-    def __init__(self, recipe: Recipe, images: ImageStore, device: torch.device) -> None:
+    def __init__(self, recipe: Recipe, images: Images, device: torch.device) -> None:
         self.recipe, self.device = recipe, device
         self.data = DataFacts(len(images), len(images.class_names))
         self.method = build(recipe, device, self.data)
@@ -239,28 +241,18 @@ class _Cheap(nn.Module):
 
 def _decode(source: Source, recipe: Recipe) -> float:
     """Milliseconds to decode one batch with the decoder of the plan."""
-    data, count = recipe.data, min(max(MIN_IMAGES, DECODED * available_cpus()), len(source))
-    processes = None
-    if data.decoder == "cpu" and (processes := start_processes(source, count, available_cpus())):
+    data, count = recipe.data, min(max(MANY, DECODED * num_workers()), len(source))
+    if data.decoder == "cpu" and (processes := decoders_for(source, count, num_workers())):
         processes.wait()
+    settings = dict(store_size=data.store_size, channels=data.channels, decoder=data.decoder)
     began = time.perf_counter()
-    for _ in decode_images(
-        source,
-        range(count),
-        store_size=data.store_size,
-        channels=data.channels,
-        decoder=data.decoder,
-        processes=processes,
-    ):
+    for _ in decoded_in_order(source, range(count), **settings):  # type: ignore[arg-type]
         pass
-    seconds = time.perf_counter() - began
-    if processes is not None:
-        processes.close()
-    return 1000 * seconds * recipe.batch_size / count
+    return 1000 * (time.perf_counter() - began) * recipe.batch_size / count
 
 
 def end_to_end(
-    recipe: Recipe, images: ImageStore, device: torch.device, seconds: float
+    recipe: Recipe, images: Images, device: torch.device, seconds: float
 ) -> dict[str, Any]:
     """Real batches through the training loop, once its way of stepping is chosen."""
     recipe = replace(recipe, epochs=10**6)
@@ -280,14 +272,14 @@ def end_to_end(
         take_step(next(batches))
     _wait(device)
     dist.barrier()
-    began, waited, count = time.perf_counter(), loader.wait_seconds, 0
+    began, waited, count = time.perf_counter(), loader.waited, 0
     while count < 3 or not _enough(count, time.perf_counter() - began, 3 * seconds, device):
         take_step(next(batches))
         count += 1
     _wait(device)
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
-    waited = 1000 * (loader.wait_seconds - waited) / count
+    waited = 1000 * (loader.waited - waited) / count
     return {"ms": ms, "waited": waited, "first": first, "way": take_step.way}
 
 

@@ -14,10 +14,10 @@ from selfsight.bench import lightly_peer
 from selfsight.bench.breakdown import bench, words
 from selfsight.bench.generated_images import photographs
 from selfsight.bench.scaling import costs
+from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.options import BENCH_DEFAULTS, BenchOptions
 from selfsight.recipe import Recipe, overridden
-from selfsight.recipes import recipe as named_recipe
 from selfsight.runs.start_resume import open_recipe_source
 
 ON_CPU, ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
@@ -39,7 +39,7 @@ def run(
     seconds, against = options.seconds, options.against
     console, device = Console(quiet=quiet), auto_recipe.device_for(options.device)
     name = recipe or (ON_GPU if device.type == "cuda" else ON_CPU)
-    made = named_recipe(name)
+    made = build_recipe(name)
     if device.type == "cuda":
         made = replace(made, compile=True)
     given = {"batch_size": options.batch_size}

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from selfsight.data import Source
-from selfsight.data.cgroup_limits import available_cpus
+from selfsight.data.decode_threads import num_workers
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, method_name
 from selfsight.train.step import DTYPES
@@ -87,7 +87,7 @@ def _batches(seen: _Seen, recipe: Recipe, device: torch.device) -> Iterator[list
         seen,
         batch_size=recipe.batch_size,
         sampler=drawn,
-        num_workers=available_cpus(),
+        num_workers=num_workers(),
         pin_memory=device.type == "cuda",
     )
     return iter(loader)

@@ -13,7 +13,7 @@ import torch
 
 from selfsight import dist
 from selfsight.bench.step_cost import Spent, step
-from selfsight.data.cgroup_limits import available_cpus
+from selfsight.data.decode_threads import num_workers
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, from_dict, to_dict
 
@@ -24,7 +24,7 @@ CHILD = "from selfsight.bench.multi_process import child; child()"
 
 def most(device: torch.device) -> int:
     """How many processes this machine holds without sharing a GPU or a core."""
-    return torch.cuda.device_count() if device.type == "cuda" else available_cpus()
+    return torch.cuda.device_count() if device.type == "cuda" else num_workers()
 
 
 def counts(largest: int) -> list[int]:
@@ -34,7 +34,7 @@ def counts(largest: int) -> list[int]:
 
 def threads(largest: int) -> int:
     """Of each process, however many run: the largest number of them must find room."""
-    return max(1, available_cpus() // largest)
+    return max(1, num_workers() // largest)
 
 
 def together(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from selfsight.bench.breakdown import end_to_end
-from selfsight.data import CachedImages
+from selfsight.data.image_store import Images
 from selfsight.recipe import Recipe
 
 SIDE = 32  # pixels of a kept image: a million of them take 3 GiB
@@ -27,11 +27,11 @@ def step(recipe: Recipe, count: int, device: torch.device, *, seconds: float) ->
     return Spent(ms, torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None)
 
 
-def _random(count: int, channels: int) -> CachedImages:
+def _random(count: int, channels: int) -> Images:
     made = torch.Generator().manual_seed(0)
     flat = torch.randint(0, 256, (count * channels * SIDE**2,), generator=made, dtype=torch.uint8)
     side = torch.full((count,), SIDE)
-    return CachedImages(flat, side, side, channels=channels, names=[""] * count)
+    return Images(flat, side, side, channels=channels, names=[""] * count)
 
 
 def _forget(device: torch.device) -> None:

@@ -1,9 +1,8 @@
-"""Images by number as uint8 pixels: cached ones here, streamed ones in `stream`."""
+"""Images by number, as uint8 pixels: here those of a whole source, decoded once and kept."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,55 +12,12 @@ from torch import Tensor
 from selfsight.data.order import Shards
 from selfsight.ragged import Ragged
 
-COPY_THREADS = 4  # more do not copy faster: memory bandwidth is the limit
-Allocate = Callable[[int], Tensor]  # returns a uint8 tensor of so many bytes
+COPIERS = 4  # threads that gather a batch: more do not make memory faster
+Room = Callable[[int], Tensor]  # at least so many bytes, for pixels to be written to
 
 
-@runtime_checkable  # tests check argument types at run time
-class ImageStore(Protocol):
-    """Images by number. The loader, the evaluations and the report read images through this."""
-
-    channels: int
-    names: Sequence[str]
-    labels: Tensor | None
-    class_names: tuple[str, ...]
-    skipped: list[tuple[str, str]]
-    """Name of each image that could not be read, and the reason."""
-    notes: tuple[str, ...]
-    """Sentences to show to the user."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the pixels."""
-
-    @property
-    def shards(self) -> Shards | None:
-        """Shards whose neighboring images are best read at once; None if any order is as fast."""
-
-    def ragged(self, index: Int64[Tensor, " b"]) -> Ragged:
-        """The images on `device`, without padding; `index` is best on the CPU."""
-
-    def batch(
-        self, index: Int64[Tensor, " b"]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int64[Tensor, "b 2"]]:
-        """Pixels, padded with zeros to the largest image, and each image's height and width."""
-
-    def prefetch(self, index: Int64[Tensor, " b"]) -> None:
-        """Start to prepare images that will be needed soon."""
-
-    def pack(
-        self, index: Int64[Tensor, " b"], allocate: Allocate
-    ) -> tuple[Ragged, Int64[Tensor, " b"]]:
-        """Copy the images into one new buffer; also return their numbers.
-
-        A number differs from `index` where an unreadable image was replaced by another one.
-        """
-
-
-class CachedImages:
-    """Decoded pixels of all images, one after the other, each as [C, H, W]."""
+class Images:
+    """Pixels of images of any sizes, one after the other, each as [C, H, W]."""
 
     def __init__(
         self,
@@ -88,27 +44,32 @@ class CachedImages:
 
     @property
     def device(self) -> torch.device:
-        """Device of the pixels."""
+        """Where the pixels are."""
         return self.flat.device
 
     @property
-    def num_bytes(self) -> int:
-        """Size of all pixels."""
+    def bytes(self) -> int:
+        """What the pixels take."""
         return self.flat.numel()
+
+    @cached_property
+    def pool(self) -> ThreadPoolExecutor:
+        """Threads that gather batches."""
+        return ThreadPoolExecutor(COPIERS, thread_name_prefix="copy")
+
+    @property
+    def kept(self) -> bool:
+        """Whether a batch is only numbers: its pixels lie on `device` already."""
+        return True
 
     @property
     def shards(self) -> Shards | None:
-        """None: cached images are read in any order."""
+        """Which neighbors are best read together; kept ones can be taken from anywhere."""
         return None
 
-    @cached_property
-    def copy_threads(self) -> ThreadPoolExecutor:
-        """Threads that copy the images of a batch."""
-        return ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="copy")
-
-    def to(self, device: torch.device | str) -> "CachedImages":
-        """Copy the images to another device."""
-        return CachedImages(
+    def to(self, device: torch.device | str) -> "Images":
+        """The same images on another device."""
+        return Images(
             self.flat.to(device),
             self.heights,
             self.widths,
@@ -121,56 +82,52 @@ class CachedImages:
         )
 
     def ragged(self, index: Int64[Tensor, " b"]) -> Ragged:
-        """The images on `device`, without copying pixels; `index` is best on the CPU."""
-        starts, sizes = self.locate(index.cpu())
+        """The images as they lie, on `device`; `index` is best on the host."""
+        starts, sizes = self.where(index.cpu())
         largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max())) if len(sizes) else (0, 0)
-        return Ragged(self.flat, starts, sizes, self.channels, largest).to(self.device)
+        there = Ragged(self.flat, starts, sizes, self.channels, largest)
+        return there.to(self.device)
 
-    def locate(
-        self, index: Int64[Tensor, " b"]
-    ) -> tuple[Int64[Tensor, " b"], Int64[Tensor, "b 2"]]:
-        """First byte of each image, and its height and width; on the CPU."""
+    def where(self, index: Int64[Tensor, " b"]) -> tuple[Int64[Tensor, " b"], Int64[Tensor, "b 2"]]:
+        """First byte, and height and width, on the host."""
         return self.starts[index], torch.stack([self.heights[index], self.widths[index]], dim=1)
 
     def batch(
         self, index: Int64[Tensor, " b"]
     ) -> tuple[UInt8[Tensor, "b c h w"], Int64[Tensor, "b 2"]]:
-        """Pixels, padded with zeros to the largest image, and each image's height and width."""
+        """Pixels, padded with zeros to the largest, and each image's own height and width."""
         images = self.ragged(index)
         return images.padded(), images.sizes
 
-    def prefetch(self, index: Int64[Tensor, " b"]) -> None:
-        """Do nothing: cached images need no preparation."""
+    def expect(self, index: Int64[Tensor, " b"]) -> None:
+        """These images will be asked for soon; kept ones need no preparation."""
 
-    def pack(
-        self, index: Int64[Tensor, " b"], allocate: Allocate
-    ) -> tuple[Ragged, Int64[Tensor, " b"]]:
-        """Copy the images into one new buffer; also return their numbers, which are `index`."""
-        starts, sizes = self.locate(index)
+    def packed(self, index: Int64[Tensor, " b"], room: Room) -> tuple[Ragged, Int64[Tensor, " b"]]:
+        """A copy of the images in the room given, and which images they are."""
+        starts, sizes = self.where(index)
         flat = self.flat.numpy()
-        lengths = (self.channels * sizes[:, 0] * sizes[:, 1]).tolist()
-        pixels = [flat[a : a + n] for a, n in zip(starts.tolist(), lengths, strict=True)]
-        return copy_to_ragged(pixels, sizes, self.channels, allocate, self.copy_threads), index
+        area = (self.channels * sizes[:, 0] * sizes[:, 1]).tolist()
+        parts = [flat[a : a + n] for a, n in zip(starts.tolist(), area, strict=True)]
+        return pack(parts, sizes, self.channels, room, self.pool), index
 
 
-def copy_to_ragged(
-    pixels: Sequence[np.ndarray],
+def pack(
+    parts: Sequence[np.ndarray],
     sizes: Int64[Tensor, "b 2"],
     channels: int,
-    allocate: Allocate,
-    threads: ThreadPoolExecutor,
+    room: Room,
+    pool: ThreadPoolExecutor,
 ) -> Ragged:
-    """Copy images [C, H, W] into one new buffer, one after the other, with a few threads."""
-    ends = np.cumsum([image.size for image in pixels])
-    flat = allocate(int(ends[-1]))
+    """Images [C, H, W] from anywhere, copied one behind the other by a few threads."""
+    ends = np.cumsum([part.size for part in parts])
+    flat = room(int(ends[-1]))
     out = flat.numpy()
 
     def copy(first: int) -> None:
-        images = zip(pixels[first::COPY_THREADS], ends[first::COPY_THREADS], strict=True)
-        for image, end in images:
-            out[end - image.size : end] = image.reshape(-1)  # without the interpreter's lock
+        for part, end in zip(parts[first::COPIERS], ends[first::COPIERS], strict=True):
+            out[end - part.size : end] = part.reshape(-1)  # NumPy lets go of the interpreter
 
-    list(threads.map(copy, range(COPY_THREADS)))
+    list(pool.map(copy, range(COPIERS)))
     starts = torch.from_numpy(ends) - sizes.prod(1) * channels
     largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max()))
     return Ragged(flat, starts, sizes, channels, largest)

@@ -1,14 +1,14 @@
-"""Named recipes: a function for each published setting, called `file.function`.
+"""Recipes that a person picks by name, `METHOD.FUNCTION`: one file per method.
 
-A docstring's first sentence says what the recipe is; a line `Reference:` gives the published
-number with its source, and `Ours:` the number that we measured, with its command.
+The first sentence of a recipe's docstring names its setting. The line `Reference:` gives the
+published number with its source; `Ours:` gives the number that we measured, with its commit.
+Cells of a paper's table are arms of a study instead (selfsight.studies).
 """
 
 import inspect
 from collections.abc import Callable
 from types import ModuleType
 
-from selfsight.errors import UserError, nearest
 from selfsight.recipe import Recipe
 from selfsight.recipes import (
     barlow_twins,
@@ -47,27 +47,16 @@ FILES: dict[str, ModuleType] = {
 }
 
 
-def named(module: ModuleType) -> dict[str, Callable[[], Recipe]]:
-    """The recipes of a file: its public functions, and the tables it makes in a loop (GRID)."""
-    written = {
+def _public_functions(module: ModuleType) -> dict[str, Callable[[], Recipe]]:
+    return {
         name: function
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__ and not name.startswith("_")
     }
-    return written | getattr(module, "GRID", {})
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     f"{file}.{name}": function
     for file, module in FILES.items()
-    for name, function in named(module).items()
+    for name, function in _public_functions(module).items()
 }
-
-
-def recipe(name: str) -> Recipe:
-    """The recipe called `file.function`."""
-    if name not in RECIPES:
-        raise UserError(
-            f'There is no recipe "{name}".{nearest(name, RECIPES)} `selfsight recipes` lists them.'
-        )
-    return RECIPES[name]()

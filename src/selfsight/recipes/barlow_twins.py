@@ -1,13 +1,11 @@
 """Barlow Twins recipes."""
 
 from dataclasses import replace
-from functools import partial
 
 from selfsight.methods.barlow_twins import BarlowTwinsConfig
 from selfsight.optim import OPTIMS, Schedule
 from selfsight.recipe import Recipe
 from selfsight.recipes.base import RESNET50_ZERO, cifar10, imagenet
-from selfsight.recipes.grid import cell
 from selfsight.views import barlow_twins, byol, without_blur
 
 LARS = replace(OPTIMS["lars"], lr=0.2, lr_1d=0.0048, schedule=Schedule(warmup_epochs=10, end=0.001))
@@ -34,17 +32,3 @@ def cifar10_r18_200ep() -> Recipe:
         without_blur(byol(32)),
         epochs=200,
     )
-
-
-def _batch(batch_size: int) -> Recipe:
-    return replace(imagenet_r50_1000ep(), epochs=300, batch_size=batch_size)
-
-
-GRID = {
-    f"imagenet_r50_batch{batch}_300ep": cell(
-        partial(_batch, batch),
-        f"ResNet-50 on ImageNet, 300 epochs, batch {batch}.",
-        f"{top1} % linear top-1 (Barlow Twins, as quoted by Fast-MoCo, table 4).",
-    )
-    for batch, top1 in ((256, 70.7), (512, 71.4), (1024, 71.7))
-}

@@ -1,14 +1,11 @@
 """Fast-MoCo recipes."""
 
 from dataclasses import replace
-from functools import partial
 
 from selfsight.methods.fast_moco import FastMoCoConfig
-from selfsight.nn.patch_student import Patches, Stage
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
 from selfsight.recipes.base import RESNET50_ZERO, cifar10, imagenet, imagenette
-from selfsight.recipes.grid import cell
 from selfsight.views import moco_v2, without_blur
 
 # 0.1 at batch 512; the predictor keeps the peak rate, as in the released code.
@@ -103,53 +100,3 @@ def imagenette_r18_200ep() -> Recipe:
     return imagenette(
         cifar10_r18_200ep(), moco_v2(128, interpolation="bicubic"), optim=SGD, log_every=20
     )
-
-
-def _batch(batch_size: int) -> Recipe:
-    return replace(imagenet_r50_100ep(), batch_size=batch_size)
-
-
-def _stage(stage: Stage) -> Recipe:
-    patches = Patches(stage=stage, pairs="adjacent")
-    return replace(imagenet_r50_20ep(), method=FastMoCoConfig(patches=patches))
-
-
-def _patches(**settings: object) -> Recipe:
-    patches = Patches(**settings)  # type: ignore[arg-type]
-    return replace(imagenet_r50_20ep(), method=FastMoCoConfig(patches=patches))
-
-
-STAGES: tuple[Stage, ...] = ("input", "stage1", "stage2", "stage3", "final", "proj", "pred")
-
-GRID = {
-    f"imagenet_r50_batch{batch}_100ep": cell(
-        partial(_batch, batch),
-        f"ResNet-50 on ImageNet, 100 epochs, batch {batch}.",
-        f"{top1} % linear top-1 (arXiv:2207.08220, appendix, table 4).",
-    )
-    for batch, top1 in ((256, 72.5), (512, 73.5), (1024, 73.6))
-}
-GRID |= {
-    f"imagenet_r50_combine_{stage}_20ep": cell(
-        partial(_stage, stage),
-        f"ResNet-50 on ImageNet, 20 epochs, two halves of a view combined at {stage}.",
-        "a curve without numbers; it falls after the projector (arXiv:2207.08220, appendix C.5).",
-    )
-    for stage in STAGES
-}
-GRID |= {
-    f"imagenet_r50_{how}_20ep": cell(
-        partial(_patches, how=how),
-        f"ResNet-50 on ImageNet, 20 epochs, patches encoded as {how}.",
-        "none in what we could read (arXiv:2207.08220, section 5.2).",
-    )
-    for how in ("sample", "encode_divide", "montage")
-}
-GRID |= {
-    f"imagenet_r50_combine{n}_20ep": cell(
-        partial(_patches, combine=n),
-        f"ResNet-50 on ImageNet, 20 epochs, every {n} of four patches.",
-        "none in what we could read (arXiv:2207.08220, section 5.2).",
-    )
-    for n in (1, 2, 3, 4)
-}

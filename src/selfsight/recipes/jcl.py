@@ -4,14 +4,12 @@ ImageNet-100 is ImageNet with `--classes` and the list that CLASSES names; it co
 and is that of JCL's supplement, section 4 (the list of CMC).
 """
 
-from functools import partial
 from pathlib import Path
 
 from selfsight.methods.jcl import JCLConfig
 from selfsight.optim import Optim
 from selfsight.recipe import Recipe
 from selfsight.recipes.base import cifar10, imagenet, imagenet100, imagenette
-from selfsight.recipes.grid import cell
 from selfsight.views import moco_v2, without_blur
 
 CLASSES = Path(__file__).with_name("imagenet100.txt")
@@ -42,14 +40,6 @@ def imagenet_r50_200ep_script() -> Recipe:
     Reference: 68.7 % linear top-1 (JCL, arXiv:2009.14776; which of the two gave it is not said).
     """
     return _imagenet(JCLConfig(num_keys=4, strength=2.0))
-
-
-def imagenet_r50_200ep_multi_key() -> Recipe:
-    """The plain loss over 5 keys that JCL is compared with.
-
-    Reference: none printed; below JCL at equal memory (JCL, supplement, section 2).
-    """
-    return _imagenet(JCLConfig(loss="multi_key"))
 
 
 def imagenet100_r18_100ep() -> Recipe:
@@ -84,31 +74,3 @@ def imagenette_r18_200ep() -> Recipe:
         moco_v2(128, num_views=5),
         method=JCLConfig(num_keys=4, strength=2.0, queue_size=4096, temperature=0.1, momentum=0.99),
     )
-
-
-# The supplement's table 1 fixes two of three settings at (5 keys, lambda 4, temperature 0.2) and
-# varies the third; figure 2 only draws the results. The values are ours.
-ABLATIONS: dict[str, dict[str, JCLConfig]] = {
-    "drawn, not printed (JCL, figure 2(a)).": {
-        f"m{m}": JCLConfig(num_keys=m) for m in (2, 3, 7, 9)
-    },
-    "drawn, not printed (JCL, figure 2(b)).": {
-        f"lambda{s}": JCLConfig(strength=float(s)) for s in (0, 1, 2, 8)
-    },
-    "drawn, not printed (JCL, figure 2(c)).": {
-        f"t{100 * t:03.0f}": JCLConfig(temperature=t) for t in (0.05, 0.1, 0.5, 1.0)
-    },
-    "none printed; below JCL at equal memory (JCL, supplement, section 2).": {
-        f"m{m}_multi_key": JCLConfig(num_keys=m, loss="multi_key") for m in (2, 5, 9)
-    },
-}
-GRID = {
-    f"imagenet100_r18_{name}": cell(
-        partial(_imagenet100, config),
-        f"ImageNet-100: {config.num_keys} keys, loss {config.loss}, lambda {config.strength:g}, "
-        f"temperature {config.temperature:g}.",
-        reference,
-    )
-    for reference, cells in ABLATIONS.items()
-    for name, config in cells.items()
-}

@@ -1,13 +1,11 @@
-"""MoCo v1 and v2 recipes, and EqCo's margin on them (arXiv:2010.01929)."""
+"""MoCo v1 and v2 recipes."""
 
 from dataclasses import replace
-from functools import partial
 
 from selfsight.methods.moco import MoCoConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
 from selfsight.recipes.base import cifar10, imagenet, imagenet100, imagenette
-from selfsight.recipes.grid import cell
 from selfsight.views import moco_v1, moco_v2, without_blur
 
 
@@ -71,77 +69,3 @@ def imagenette_r18_200ep() -> Recipe:
         moco_v2(128),
         method=MoCoConfig(queue_size=4096, temperature=0.1, momentum=0.99),
     )
-
-
-def imagenette_r18_eqco_k16() -> Recipe:
-    """The same with 16 negatives that EqCo lets stand for 4096.
-
-    Reference: none published; EqCo claims the accuracy of the 4096 (arXiv:2010.01929, figure 2).
-    """
-    method = MoCoConfig(queue_size=16, alpha=4096.0, temperature=0.1, momentum=0.99)
-    return replace(imagenette_r18_200ep(), method=method)
-
-
-def _v1(queue_size: int, alpha: float | None = None) -> Recipe:
-    config = MoCoConfig(mlp=False, temperature=0.07, queue_size=queue_size, alpha=alpha)
-    return replace(imagenet_v1_200ep(), method=config)
-
-
-def _v2(queue_size: int, alpha: float | None = None, *, batch_size: int = 256) -> Recipe:
-    config = MoCoConfig(queue_size=queue_size, alpha=alpha)
-    return replace(imagenet_v2_200ep(), method=config, batch_size=batch_size)
-
-
-def _printed(table: dict[int, float], k: int, place: str = "") -> str:
-    known = (
-        f"{table[k]} % linear top-1 ({place})" if k in table else "drawn, not printed (figure 2)"
-    )
-    return f"{known}, EqCo, arXiv:2010.01929."
-
-
-# Linear top-1 that the EqCo paper prints; the other points of its figure 2 are only drawn.
-ALPHA = 65536.0
-FIGURE_2 = (4, 16, 64, 256, 1024, 4096, 16384)  # K; the figure's ticks are not in its text
-V1_PLAIN = {256: 54.7}  # section 1
-V1_EQCO = {256: 60.4}  # section 1: 0.2 below the 60.6 of K = 65536
-V2_PLAIN = {256: 67.0, 1024: 67.1, 4096: 67.6, 16384: 67.3, 262144: 67.4}  # table 6
-V2_QUERIES = {512: 67.5, 1024: 67.4}  # table 1: larger batches at K = 65536
-
-GRID = (
-    {
-        f"imagenet_v1_k{k}": cell(
-            partial(_v1, k), f"MoCo v1, {k} negatives.", _printed(V1_PLAIN, k, "section 1")
-        )
-        for k in FIGURE_2
-    }
-    | {
-        f"imagenet_v1_eqco_k{k}": cell(
-            partial(_v1, k, ALPHA),
-            f"MoCo v1, {k} negatives that EqCo lets stand for 65536.",
-            _printed(V1_EQCO, k, "section 1"),
-        )
-        for k in FIGURE_2
-    }
-    | {
-        f"imagenet_v2_k{k}": cell(
-            partial(_v2, k), f"MoCo v2, {k} negatives.", _printed(V2_PLAIN, k, "table 6")
-        )
-        for k in (*FIGURE_2, 262144)
-    }
-    | {
-        f"imagenet_v2_eqco_k{k}": cell(
-            partial(_v2, k, ALPHA),
-            f"MoCo v2, {k} negatives that EqCo lets stand for 65536.",
-            _printed({}, k),
-        )
-        for k in FIGURE_2
-    }
-    | {
-        f"imagenet_v2_batch{n}": cell(
-            partial(_v2, 65536, batch_size=n),
-            f"MoCo v2, {n} queries a step, the learning rate in proportion.",
-            _printed(V2_QUERIES, n, "table 1"),
-        )
-        for n in V2_QUERIES
-    }
-)

@@ -1,14 +1,12 @@
-"""SimCLR recipes, and EqCo's margin on it (arXiv:2010.01929)."""
+"""SimCLR recipes."""
 
 from dataclasses import replace
-from functools import partial
 
 from selfsight.backbones import BackboneConfig
 from selfsight.methods.simclr import SimCLRConfig
 from selfsight.optim import OPTIMS, Optim, Schedule
 from selfsight.recipe import Data, Recipe
 from selfsight.recipes.base import cifar10, imagenet
-from selfsight.recipes.grid import cell
 from selfsight.views import moco_v2, simclr, without_blur
 
 
@@ -52,30 +50,6 @@ def cifar10_r18_200ep() -> Recipe:
         without_blur(simclr(32, strength=0.5)),
         epochs=200,
     )
-
-
-def _eqco(num_negatives: int | None, alpha: float | None = None) -> Recipe:
-    """N = 256, SGD in place of LARS, 200 epochs; negatives are keys of the other view.
-
-    The paper leaves the rate of SGD open: ours and its decay are MoCo v2's.
-    """
-    config = SimCLRConfig(negatives="cross", num_negatives=num_negatives, alpha=alpha)
-    optim = Optim(schedule=Schedule(warmup_epochs=10))
-    return replace(imagenet_r50_200ep(), method=config, optim=optim, batch_size=256)
-
-
-# K of figure 2, whose points are drawn and not printed. A batch of 256 has 255 for each query.
-NEGATIVES = {4: 4, 16: 16, 64: 64, 256: None}
-GRID = {
-    f"imagenet_r50_{'eqco_' if alpha else ''}k{k}": cell(
-        partial(_eqco, used, alpha),
-        f"SimCLR, batch 256, {used or 255} negatives"
-        + (" that EqCo lets stand for 256." if alpha else "."),
-        "drawn, not printed (figure 2), EqCo, arXiv:2010.01929.",
-    )
-    for k, used in NEGATIVES.items()
-    for alpha in (None, 256.0)
-}
 
 
 def shapes() -> Recipe:

@@ -1,0 +1,80 @@
+"""Study and Arm: a table or a claim of a paper, and one training run of it."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from selfsight.errors import UserError, nearest
+from selfsight.recipe import Recipe
+from selfsight.recipes import RECIPES
+
+Scale = Literal["imagenet", "imagenet100", "stl10", "imagenette", "cifar10"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One training run: a named recipe, the settings that differ, and the published number."""
+
+    name: str
+    recipe: str
+    """The recipe it starts from, a key of RECIPES."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings that differ from the recipe's, by dotted path: {"method.queue_size": 16}."""
+    published: float | None = None
+    """The number in percent; None if the paper prints none, and `source` says so."""
+    metric: str = "linear top-1"
+    source: str
+    """Paper and table of the published number."""
+    scale: Scale = "imagenet"
+    """The data set; a study can repeat its arms on smaller ones."""
+
+    def build(self) -> Recipe:
+        """Build the recipe with the changed settings."""
+        recipe: Recipe = change_settings(RECIPES[self.recipe](), self.settings)
+        return recipe
+
+    @property
+    def reference(self) -> str:
+        """The published number with its source, or why there is none."""
+        if self.published is None:
+            return self.source
+        return f"{self.published} % {self.metric} ({self.source})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A table or a claim of a paper, as arms that can be trained."""
+
+    name: str
+    """The name of its file."""
+    paper: str
+    """The paper, with the tables and figures that the numbers come from."""
+    claim: str
+    """The paper's claim about the arms."""
+    judged_by: str
+    """The comparison that decides whether the claim holds."""
+    arms: tuple[Arm, ...]
+
+    def at_scale(self, scale: Scale) -> tuple[Arm, ...]:
+        """List the arms of one data set."""
+        return tuple(arm for arm in self.arms if arm.scale == scale)
+
+
+def change_settings(config: Any, settings: Mapping[str, Any]) -> Any:
+    """Copy a frozen dataclass with new values at dotted paths, all replaced at once."""
+    known = {f.name for f in fields(config)}
+    changes: dict[str, Any] = {}
+    nested: dict[str, dict[str, Any]] = defaultdict(dict)
+    for path, value in settings.items():
+        name, _, rest = path.partition(".")
+        if name not in known:
+            owner = type(config).__name__
+            raise UserError(f'{owner} has no setting "{name}".{nearest(name, known)}')
+        if rest:
+            nested[name][rest] = value
+        else:
+            changes[name] = value
+    for name, inner in nested.items():
+        changes[name] = change_settings(getattr(config, name), inner)
+    return replace(config, **changes)

@@ -1,0 +1,63 @@
+"""JCL against the plain loss over the same number of keys, and against MoCo v2."""
+
+from selfsight.studies.base import Arm, Study
+from selfsight.views import moco_v2
+
+PAPER = "JCL, arXiv:2009.14776"
+BELOW = "none printed; below JCL at equal memory (JCL, supplement, section 2)"
+
+STUDY = Study(
+    name="jcl_multi_key",
+    paper=f"{PAPER}, table 1; supplement, section 2",
+    claim="JCL beats MoCo v2, and the plain loss over several keys at equal memory.",
+    judged_by=(
+        "Linear top-1 of JCL against MoCo v2 and against the plain loss at equal keys "
+        "(jcl_ablations has JCL at 2 and 9 keys)."
+    ),
+    arms=(
+        Arm(
+            name="imagenet_jcl",
+            recipe="jcl.imagenet_r50_200ep",
+            published=68.7,
+            source=f"{PAPER}, table 1",
+        ),
+        Arm(
+            name="imagenet_multi_key",
+            recipe="jcl.imagenet_r50_200ep",
+            settings={"method.loss": "multi_key"},
+            source=BELOW,
+        ),
+        Arm(
+            name="imagenet_moco_v2",
+            recipe="moco.imagenet_v2_200ep",
+            published=67.5,
+            source="facebookresearch/moco, README",
+        ),
+        Arm(
+            name="moco_v2",
+            recipe="moco.imagenet100_r18_100ep",
+            source="none printed; the settings are those of JCL's supplement (sections 4 and 5)",
+            scale="imagenet100",
+        ),
+        Arm(
+            name="m5",
+            recipe="jcl.imagenet100_r18_100ep",
+            source=f"drawn, not printed ({PAPER}, figure 2)",
+            scale="imagenet100",
+        ),
+        *(
+            Arm(
+                name=f"m{m}_multi_key",
+                recipe="jcl.imagenet100_r18_100ep",
+                settings={
+                    "method.num_keys": m,
+                    "method.loss": "multi_key",
+                    "views": moco_v2(224, num_views=m + 1),
+                },
+                source=BELOW,
+                scale="imagenet100",
+            )
+            for m in (2, 5, 9)
+        ),
+    ),
+)

@@ -1,0 +1,46 @@
+"""MSBReg: batch norm and layer norm on STL-10, with and without the Brownian loss."""
+
+from typing import Any
+
+from selfsight.studies.base import Arm, Study
+from selfsight.views import msbreg
+
+# Method, norm, batch size, lambda_b, linear top-1. The number of views is not stated there.
+TABLE_4 = [
+    ("byol", "bn", 256, 0.0, 89.5),
+    ("ours", "bn", 256, 5e-2, 91.4),
+    ("byol", "ln", 256, 0.0, 10.6),
+    ("byol", "ln", 256, 5e-3, 75.3),
+    ("byol", "ln", 1024, 0.0, 10.6),
+    ("ours", "ln", 256, 5e-4, 80.7),
+    ("ours", "ln", 256, 5e-3, 82.3),
+    ("ours", "ln", 256, 5e-2, 78.7),
+]
+
+# BYOL is two views without the added losses.
+BYOL: dict[str, Any] = {
+    "method.num_views": 2,
+    "method.singular_weight": 0.0,
+    "views": msbreg(96, num_views=2),
+    "optim.lr": 0.5 * 2,
+}
+
+# The name of an arm holds lambda_b in ten-thousandths.
+STUDY = Study(
+    name="msbreg_norm",
+    paper="MSBReg, supplement of arXiv:2207.03552, table 4",
+    claim="With layer norm BYOL collapses, and the Brownian loss rescues it.",
+    judged_by="Linear top-1 with layer norm, at lambda_b = 0 against the others and chance (10 %).",
+    arms=tuple(
+        Arm(
+            name=f"{method}_{norm}_{batch_size}_b{10000 * b:03.0f}",
+            recipe="msbreg.stl10_r18_320ep",
+            settings=(BYOL if method == "byol" else {})
+            | {"method.norm": norm, "method.brownian_weight": b, "batch_size": batch_size},
+            published=top1,
+            source="MSBReg, supplement, table 4",
+            scale="stl10",
+        )
+        for method, norm, batch_size, b, top1 in TABLE_4
+    ),
+)

@@ -1,0 +1,16 @@
+"""`python -m tests.data.compiled`: the kernel that shrinks, as code for an H100 or H200."""
+
+import json
+
+from triton.runtime.jit import JITFunction
+
+from selfsight.data.resize import together
+from tests.data.interpreted import images
+from tests.views.compiled import compile_only
+
+if __name__ == "__main__":
+    found: list[dict] = []
+    JITFunction.run = compile_only(found)
+    for channels in (1, 3):
+        together(*images(channels))
+    print(json.dumps(found))
