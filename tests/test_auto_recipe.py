@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfsight import auto_recipe
-from selfsight.auto_recipe import Facts, automatic, device_for, fit_device
+from selfsight.auto_recipe import DataProfile, adapt_to_device, build_auto_recipe, resolve_device
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
@@ -22,8 +22,8 @@ CPU = torch.device("cpu")
     count=st.integers(80, 2_000_000), side=st.integers(8, 4000), channels=st.sampled_from([1, 3])
 )
 def test_any_images_get_a_valid_recipe(method, count, side, channels):
-    made, reasons = automatic(
-        Facts(count=count, short_side=side, channels=channels), CPU, method=method
+    made, reasons = build_auto_recipe(
+        DataProfile(count=count, short_side=side, channels=channels), CPU, method=method
     )
     assert from_dict(to_dict(made)) == made
     assert 2 * made.batch_size <= count
@@ -34,8 +34,8 @@ def test_any_images_get_a_valid_recipe(method, count, side, channels):
 
 
 def test_what_is_given_is_kept_and_the_rest_fits_it():
-    facts = Facts(count=5000, short_side=64)
-    made, reasons = automatic(facts, CPU, method="moco", epochs=7, batch_size=48)
+    facts = DataProfile(count=5000, short_side=64)
+    made, reasons = build_auto_recipe(facts, CPU, method="moco", epochs=7, batch_size=48)
     assert (made.epochs, made.batch_size) == (7, 48)
     assert made.method.queue_size % 48 == 0 and 48 % made.method.bn_group == 0
     assert "epochs" not in reasons and "batch_size" not in reasons
@@ -43,12 +43,12 @@ def test_what_is_given_is_kept_and_the_rest_fits_it():
 
 @pytest.mark.parametrize(("side", "size"), [(28, 32), (32, 32), (64, 64), (500, 64)])
 def test_views_follow_the_images_and_the_cpu_caps_them(side, size):
-    made, _ = automatic(Facts(count=1000, short_side=side), CPU)
+    made, _ = build_auto_recipe(DataProfile(count=1000, short_side=side), CPU)
     assert {view.size for view in made.views} == {size}
 
 
 def test_a_recipe_for_a_gpu_runs_on_the_cpu_and_says_what_changed():
-    made, reasons = fit_device(build_recipe("mocov3.imagenet_r50_100ep"), CPU)
+    made, reasons = adapt_to_device(build_recipe("mocov3.imagenet_r50_100ep"), CPU)
     assert (made.precision, made.compile) == ("float32", False)
     assert set(reasons) == {"precision", "compile"}
 
@@ -56,16 +56,16 @@ def test_a_recipe_for_a_gpu_runs_on_the_cpu_and_says_what_changed():
 def test_a_gpu_that_torch_cannot_use_is_a_sentence(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="no GPU that torch"):
-        device_for("cuda")
+        resolve_device("cuda")
     # A driver that is there but does not work must not mean silent work on the CPU either.
     monkeypatch.setattr(auto_recipe.Path, "exists", lambda self: True)
     with pytest.raises(UserError, match="--device cpu"):
-        device_for("auto")
+        resolve_device("auto")
 
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch):
-    monkeypatch.setattr(auto_recipe.random, "has_triton", lambda: False)
-    made, reasons = fit_device(build_recipe("mocov3.imagenet_r50_100ep"), CPU)
+    monkeypatch.setattr(auto_recipe.rng, "has_triton", lambda: False)
+    made, reasons = adapt_to_device(build_recipe("mocov3.imagenet_r50_100ep"), CPU)
     assert not made.compile and "compile" in reasons["compile"]
 
 

@@ -17,7 +17,7 @@ from selfsight.data import open_source
 from selfsight.errors import UserError
 from selfsight.nn import Backbone
 from selfsight.options import EVAL_DEFAULTS, PRETRAIN_DEFAULTS, EvalOptions, PretrainOptions
-from selfsight.recipe import overridden, to_dict
+from selfsight.recipe import override, to_dict
 from selfsight.run_folder import Run
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
@@ -38,7 +38,7 @@ def pretrain(
     named = options.recipe
     if options.method is not None and named is not None:
         raise UserError("Give --method or --recipe, not both: a recipe names its method.")
-    console, device = _console(), auto_recipe.device_for(options.device)
+    console, device = _console(), auto_recipe.resolve_device(options.device)
     run = Run(Path(options.out) if options.out else _free_folder(str(data), options))
     if options.resume and run.recipe_path.exists():
         return _resume(run, device, console, allow=options.method)
@@ -46,12 +46,14 @@ def pretrain(
     reasons: dict[str, str] = {}
     if named is None:
         source = open_source(data, labels=options.labels, classes=options.classes)
-        facts = _facts(doctors.examine(source, sample=SAMPLE))
-        recipe, reasons = auto_recipe.automatic(facts, device, method=options.method, **given)
+        profile = _profile(doctors.inspect_data(source, sample=SAMPLE))
+        recipe, reasons = auto_recipe.build_auto_recipe(
+            profile, device, method=options.method, **given
+        )
     else:
         recipe = build_recipe(named) if isinstance(named, str) else named
-    recipe = overridden(recipe, given | {"seed": options.seed}, options.settings)
-    recipe, adapted = auto_recipe.fit_device(recipe, device)
+    recipe = override(recipe, given | {"seed": options.seed}, options.settings)
+    recipe, adapted = auto_recipe.adapt_to_device(recipe, device)
     data_settings = replace(
         recipe.data,
         path=str(data),
@@ -66,7 +68,7 @@ def pretrain(
 
 def resume(run: Run | str | Path, *, device: str = "auto", method: str | None = None) -> Run:
     """Resume a run that stopped. A finished run does not change."""
-    return _resume(_existing(run), auto_recipe.device_for(device), _console(), allow=method)
+    return _resume(_existing(run), auto_recipe.resolve_device(device), _console(), allow=method)
 
 
 def evaluate(
@@ -90,7 +92,7 @@ def evaluate(
     else:
         encoder = str(options.backbone)
         folder = Run(Path(options.out) if options.out else Path("runs") / _file_name(encoder))
-    device = auto_recipe.device_for(options.device)
+    device = auto_recipe.resolve_device(options.device)
     return evaluation.evaluate(folder, encoder, device, options, quiet=quiet)
 
 
@@ -113,27 +115,27 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
 def load(run: Run | str | Path, *, device: str = "cpu") -> Backbone:
     """The backbone of a run, in evaluation mode: normalized images in, features out."""
     run = _existing(run)
-    return load_backbone(run, load_recipe(run), auto_recipe.device_for(device)).eval()
+    return load_backbone(run, load_recipe(run), auto_recipe.resolve_device(device)).eval()
 
 
 def doctor(
     data: str | Path, *, device: str = "auto", sample: int = 512, quiet: bool = False
 ) -> dict[str, Any]:
     """What is in the data, and the recipe that would be chosen for it."""
-    where = auto_recipe.device_for(device)
-    found = doctors.examine(data, sample=sample)
-    made, reasons = auto_recipe.automatic(_facts(found), where)
+    where = auto_recipe.resolve_device(device)
+    found = doctors.inspect_data(data, sample=sample)
+    made, reasons = auto_recipe.build_auto_recipe(_profile(found), where)
     answer = asdict(found) | {"recipe": to_dict(made), "reasons": reasons}
     if not quiet:
         console = Console()
-        console.print(doctors.words(found), highlight=False)
+        console.print(doctors.describe(found), highlight=False)
         console.print(start_resume.recipe_table(made, reasons))
     return answer
 
 
 def _resume(run: Run, device: torch.device, console: Console, *, allow: str | None) -> Run:
     recipe = load_recipe(run, allow=allow)
-    recipe, _ = auto_recipe.fit_device(recipe, device)
+    recipe, _ = auto_recipe.adapt_to_device(recipe, device)
     start_resume.resume_run(recipe, run, device, console)
     return run
 
@@ -185,14 +187,14 @@ def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
-def _facts(found: doctors.Examination) -> auto_recipe.Facts:
+def _profile(found: doctors.DataSummary) -> auto_recipe.DataProfile:
     if not found.short_side:
         name, why = found.unreadable[0]
         raise UserError(
             f"None of {found.sampled} images read from {found.data} is readable: {name}, for "
             f"one, because {why}. Check the files."
         )
-    return auto_recipe.Facts(
+    return auto_recipe.DataProfile(
         count=found.count, short_side=found.short_side, channels=found.channels
     )
 

@@ -18,7 +18,7 @@ Reasons = dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class DataProfile:
     """What the choice rests on."""
 
     count: int
@@ -26,7 +26,7 @@ class Facts:
     channels: int = 3
 
 
-def device_for(word: str) -> torch.device:
+def resolve_device(word: str) -> torch.device:
     """The device that a word means; never a silent fall to the CPU."""
     kind = word.split(":")[0]
     if kind not in ("auto", "cpu", "cuda"):
@@ -54,7 +54,7 @@ def device_for(word: str) -> torch.device:
     return device
 
 
-def fit_device(recipe: Recipe, device: torch.device) -> tuple[Recipe, Reasons]:
+def adapt_to_device(recipe: Recipe, device: torch.device) -> tuple[Recipe, Reasons]:
     """The recipe with a precision and compilation that this device has, and why."""
     reasons = {}
     precision: Literal["bf16", "fp16", "float32"] = recipe.precision
@@ -70,8 +70,8 @@ def fit_device(recipe: Recipe, device: torch.device) -> tuple[Recipe, Reasons]:
     return replace(recipe, precision=precision, compile=compiled), reasons
 
 
-def automatic(
-    facts: Facts,
+def build_auto_recipe(
+    facts: DataProfile,
     device: torch.device,
     *,
     method: str | None = None,
@@ -117,7 +117,7 @@ def automatic(
     return recipe, reasons
 
 
-def _view_size(facts: Facts, gpu: bool) -> tuple[int, str]:
+def _view_size(facts: DataProfile, gpu: bool) -> tuple[int, str]:
     side = facts.short_side
     if side <= 48:
         return 32, f"images are {side} px, so views are 32 px"
@@ -129,14 +129,14 @@ def _view_size(facts: Facts, gpu: bool) -> tuple[int, str]:
     return 224, f"images are {side} px, so views have the usual 224 px"
 
 
-def _store_size(facts: Facts, size: int) -> tuple[int, str]:
+def _store_size(facts: DataProfile, size: int) -> tuple[int, str]:
     if facts.short_side <= size:
         return size, "images are kept as they are"
     store = min(facts.short_side, size * 3 // 2)
     return store, f"a view of {size} px is cut from images kept at {store} px on the short side"
 
 
-def _backbone(facts: Facts, size: int, gpu: bool) -> tuple[BackboneConfig, str]:
+def _backbone(facts: DataProfile, size: int, gpu: bool) -> tuple[BackboneConfig, str]:
     if not gpu:
         name, why = "resnet8_narrow", "a small, narrow ResNet, for the CPU"
     elif size <= 64 or facts.count < 50_000:
@@ -149,7 +149,7 @@ def _backbone(facts: Facts, size: int, gpu: bool) -> tuple[BackboneConfig, str]:
     return config, f"{why}, with the {stem} stem for views of {size} px"
 
 
-def _batch_size(facts: Facts, size: int, gpu: bool, queue: bool) -> tuple[int, str]:
+def _batch_size(facts: DataProfile, size: int, gpu: bool, queue: bool) -> tuple[int, str]:
     most = 512 if gpu and size <= 64 else 256
     share = 10 if queue else 8  # a queue holds a batch or more, and at most a tenth of all
     batch = 8
@@ -158,7 +158,7 @@ def _batch_size(facts: Facts, size: int, gpu: bool, queue: bool) -> tuple[int, s
     return batch, f"{facts.count} images give {max(1, facts.count // batch)} steps an epoch"
 
 
-def _epochs(facts: Facts, size: int, gpu: bool) -> tuple[int, str]:
+def _epochs(facts: DataProfile, size: int, gpu: bool) -> tuple[int, str]:
     budget = 4_000_000 if gpu else 80_000 * (32 / size)
     epochs = int(min(1000 if gpu else 100, max(100 if gpu else 5, budget / facts.count)))
     place = "a GPU" if gpu else "a few minutes on a CPU"
@@ -166,7 +166,7 @@ def _epochs(facts: Facts, size: int, gpu: bool) -> tuple[int, str]:
 
 
 def _method(
-    facts: Facts, name: str | None, batch_size: int, steps: int, gpu: bool
+    facts: DataProfile, name: str | None, batch_size: int, steps: int, gpu: bool
 ) -> tuple[MethodConfig, Reasons]:
     reasons: Reasons = {}
     kind = method_config(name or ("mocov3" if gpu else "simclr"))

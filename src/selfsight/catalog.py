@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from selfsight.console import build_table
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.recipe import NAMED, Recipe, method_name
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS, STUDIES, Arm
@@ -29,7 +29,7 @@ def build_recipe(name: str) -> Recipe:
     if name in ARMS:
         return ARMS[name].build()
     raise UserError(
-        f'There is no recipe "{name}".{nearest(name, [*RECIPES, *ARMS])} '
+        f'There is no recipe "{name}".{suggest(name, [*RECIPES, *ARMS])} '
         "`selfsight recipes` lists the recipes, `selfsight studies NAME` the arms of a study."
     )
 
@@ -69,7 +69,7 @@ def list_recipes(word: str = "") -> list[Row]:
         )
     if not listed:
         raise UserError(
-            f'No recipe has "{word}" in its name.{nearest(word, NAMED)} '
+            f'No recipe has "{word}" in its name.{suggest(word, NAMED)} '
             "`selfsight recipes` lists them all."
         )
     methods = list(NAMED)
@@ -104,7 +104,7 @@ def list_studies(word: str = "") -> list[Row]:
     ]
     if not listed:
         raise UserError(
-            f'There is no study "{word}".{nearest(word, STUDIES)} '
+            f'There is no study "{word}".{suggest(word, STUDIES)} '
             "`selfsight studies` lists them all."
         )
     return listed

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from selfsight.errors import DivergedError, UserError, nearest
+from selfsight.errors import DivergedError, UserError, suggest
 from selfsight.options import (
     BENCH_DEFAULTS,
     EVAL_DEFAULTS,
@@ -262,7 +262,7 @@ def main(argv: list[str] | None = None) -> None:
 def _run(name: str, words: list[str]) -> None:
     if name not in COMMANDS:
         raise UserError(
-            f'There is no command "{name}".{nearest(name, COMMANDS)} Known: {", ".join(COMMANDS)}.'
+            f'There is no command "{name}".{suggest(name, COMMANDS)} Known: {", ".join(COMMANDS)}.'
         )
     command = COMMANDS[name]
     if (options := inspect.signature(command).parameters.get("options")) is not None:
@@ -298,7 +298,7 @@ def _runs_beside(path: Path) -> str:
     """Where the nearest run folders are."""
     parent = path.parent if path.parent.is_dir() else Path("runs")
     found = [p.parent.name for p in parent.glob("*/recipe.json")] if parent.is_dir() else []
-    return nearest(path.name, found)
+    return suggest(path.name, found)
 
 
 def _print_json(value: Any) -> None:

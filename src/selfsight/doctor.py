@@ -22,7 +22,7 @@ NOTHING = Header(0, 0, "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examination:
+class DataSummary:
     """What a sample of the images shows."""
 
     data: str
@@ -43,7 +43,7 @@ class Examination:
     fits_on_device: bool | None  # None without a GPU
 
 
-def examine(data: str | Path | Source, *, sample: int = 512, seed: int = 0) -> Examination:
+def inspect_data(data: str | Path | Source, *, sample: int = 512, seed: int = 0) -> DataSummary:
     """Read a random sample and tell what is in it."""
     source = data if isinstance(data, Source) else open_source(data)
     chosen = _sample(source, sample, seed)
@@ -63,7 +63,7 @@ def examine(data: str | Path | Source, *, sample: int = 512, seed: int = 0) -> E
     modes = Counter(look.header.mode for look in good)
     stored = sum(look.stored for look in good) / max(1, len(good)) * len(source)
     free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
-    return Examination(
+    return DataSummary(
         data=source.name,
         count=len(source),
         sampled=len(chosen),
@@ -83,7 +83,7 @@ def examine(data: str | Path | Source, *, sample: int = 512, seed: int = 0) -> E
     )
 
 
-def words(found: Examination) -> str:
+def describe(found: DataSummary) -> str:
     """The examination in sentences."""
     modes = ", ".join(f"{count} {mode}" for mode, count in found.modes.items())
     lines = [

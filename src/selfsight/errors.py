@@ -14,7 +14,7 @@ class DivergedError(RuntimeError):
     """Training produced numbers that are not finite."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """Return ' Did you mean "x"?' for a near miss, else an empty string."""
     close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
     return f' Did you mean "{close[0]}"?' if close else ""
@@ -26,7 +26,7 @@ def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
     if value not in choices:
         raise UserError(
             f'{setting} is "{value}", which is not one of {", ".join(choices)}.'
-            f"{nearest(str(value), choices)}"
+            f"{suggest(str(value), choices)}"
         )
 
 

@@ -14,7 +14,7 @@ PLAIN_EVERY = 30.0  # seconds between lines where there is no terminal
 Item = TypeVar("Item")
 
 
-class Delayed:
+class DelayedProgress:
     """Counts what is done and shows it, if it has a title; the first process speaks for all."""
 
     def __init__(self, title: str | None, total: int) -> None:
@@ -24,7 +24,7 @@ class Delayed:
         self.console = Console(stderr=True)
         self.bar: Progress | None = None
 
-    def __enter__(self) -> "Delayed":
+    def __enter__(self) -> "DelayedProgress":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,12 +60,12 @@ class Delayed:
         return bar
 
 
-def shown(items: Iterable[Item], title: str | None, total: int | None = None) -> Iterator[Item]:
+def track(items: Iterable[Item], title: str | None, total: int | None = None) -> Iterator[Item]:
     """The items, with their progress under a title."""
     if total is None:
         items = items if isinstance(items, Sequence) else list(items)
         total = len(items)
-    with Delayed(title, total) as bar:
+    with DelayedProgress(title, total) as bar:
         for item in items:
             yield item
             bar.advance()

@@ -12,7 +12,7 @@ import torch
 import tyro
 
 from selfsight.backbones import BackboneConfig
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import check
 from selfsight.nn.chunked_encoder import refuse_chunk
@@ -85,7 +85,7 @@ class Recipe:
             refuse_chunk(self.chunk, method.student.backbone)
 
 
-def overridden(
+def override(
     recipe: Recipe,
     given: Mapping[str, Any],
     flags: Sequence[str] = (),
@@ -134,7 +134,7 @@ def method_config(name: str) -> type[MethodConfig]:
     module, colon, attribute = name.partition(":")
     if not colon:
         raise UserError(
-            f'There is no method "{name}".{nearest(name, NAMED)} Known: {", ".join(sorted(NAMED))}.'
+            f'There is no method "{name}".{suggest(name, NAMED)} Known: {", ".join(sorted(NAMED))}.'
         )
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -175,7 +175,7 @@ def _build(kind: Any, value: Any) -> Any:
         hints = typing.get_type_hints(kind)
         unknown = sorted(set(value) - set(hints))
         if unknown:
-            offer = nearest(unknown[0], hints)
+            offer = suggest(unknown[0], hints)
             raise UserError(f'{kind} has no setting "{unknown[0]}".{offer}')
         return kind(**{k: _build(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
     origin, args = typing.get_origin(kind), typing.get_args(kind)

@@ -10,7 +10,7 @@ from selfsight.bench import costs, multi_process, run, scaling
 from selfsight.bench.step_cost import Spent
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
-from selfsight.recipe import overridden
+from selfsight.recipe import override
 from tests.bench.witness import WitnessConfig
 
 CPU = torch.device("cpu")
@@ -119,7 +119,7 @@ def test_processes_stop_where_the_recipe_refuses_their_batch(shared, capsys):
 
 def witnessed(**settings):
     """The smallest network with a method that tells when it is not run as told."""
-    made = overridden(
+    made = override(
         build_recipe("moco.cifar10_r18_200ep"), {}, ["--backbone.name", "resnet8_narrow"]
     )
     return replace(made, method=WitnessConfig(**settings), batch_size=16)

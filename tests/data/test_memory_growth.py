@@ -15,7 +15,7 @@ from selfsight.data import open_source
 from selfsight.data.dataset_index import IndexWriter, open_index
 from selfsight.data.source import Computed, Source, settled
 from selfsight.data.sources import parquet as parquets
-from selfsight.doctor import examine
+from selfsight.doctor import inspect_data
 from selfsight.errors import UserError
 from selfsight.nn import Memory
 from selfsight.train.progress_bar import ADVICE, Bar
@@ -76,7 +76,7 @@ def test_an_index_that_was_not_finished_is_not_found(tmp_path):
 
 
 def test_the_doctor_examines_shards(tmp_path):
-    found = examine(three(tmp_path))
+    found = inspect_data(three(tmp_path))
     assert (found.count, found.classes, found.median) == (15, 3, (16, 12))
     assert not found.unreadable
 

@@ -12,7 +12,7 @@ import pytest
 
 from selfsight.catalog import build_recipe
 from selfsight.optim.config import scaled_lr
-from selfsight.recipe import from_dict, overridden, to_dict
+from selfsight.recipe import from_dict, override, to_dict
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS
 from tests.recipes.small import shrink, structure, train_two_steps
@@ -71,6 +71,6 @@ def test_there_are_few_enough_recipes_to_read():
 
 def test_a_shorter_run_and_its_shorter_warmup_are_set_together():
     flags = ["--optim.schedule.warmup-epochs", "1"]
-    recipe = overridden(BUILT["mocov3.imagenet_r50_100ep"], {"epochs": 2, "seed": None}, flags)
+    recipe = override(BUILT["mocov3.imagenet_r50_100ep"], {"epochs": 2, "seed": None}, flags)
     assert recipe.epochs == 2 and recipe.optim.schedule.warmup_epochs == 1
     assert recipe.seed == 0

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from selfsight.backbones.resnet import Basic, Bottleneck, ResNet, Stem
 from selfsight.backbones.vit import ViT, refuse_size
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 
 # Width, depth, heads. MoCo v3 gives ViT-S twelve heads; DeiT-S has six.
@@ -56,7 +56,7 @@ class BackboneConfig:
         if self.stem not in kinds:
             raise UserError(
                 f'backbone.stem is "{self.stem}", which is not one of {", ".join(kinds)}.'
-                f"{nearest(self.stem, kinds)}"
+                f"{suggest(self.stem, kinds)}"
             )
         if self.in_channels < 1 or self.image_size < 1:
             raise UserError(
@@ -65,7 +65,7 @@ class BackboneConfig:
             )
         if ":" not in self.name and self.name not in BACKBONES:
             raise UserError(
-                f'There is no backbone "{self.name}".{nearest(self.name, BACKBONES)} Known are '
+                f'There is no backbone "{self.name}".{suggest(self.name, BACKBONES)} Known are '
                 f'{", ".join(BACKBONES)}, "timm:<model>" and "package.module:Name".'
             )
         if (":" in self.name or self.is_vit) and self.stem != "auto":

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 
 
@@ -22,7 +22,7 @@ class Timm(Backbone):
         if not timm.is_model(name):
             raise UserError(
                 f'timm {timm.__version__} has no model "{name}".'
-                f"{nearest(name, timm.list_models())} See timm.list_models()."
+                f"{suggest(name, timm.list_models())} See timm.list_models()."
             )
         cfg = timm.get_pretrained_cfg(name)
         own = cfg.input_size[1] if cfg is not None else 224

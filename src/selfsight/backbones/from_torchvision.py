@@ -7,7 +7,7 @@ import torchvision
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 
 
@@ -42,7 +42,7 @@ def refuse_name(name: str) -> None:
     if name not in known:
         raise UserError(
             f'torchvision {torchvision.__version__} has no classifier "{name}".'
-            f"{nearest(name, known)} See torchvision.models.list_models()."
+            f"{suggest(name, known)} See torchvision.models.list_models()."
         )
 
 

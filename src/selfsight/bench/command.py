@@ -17,7 +17,7 @@ from selfsight.bench.scaling import costs
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.options import BENCH_DEFAULTS, BenchOptions
-from selfsight.recipe import Recipe, overridden
+from selfsight.recipe import Recipe, override
 from selfsight.runs.start_resume import open_recipe_source
 
 ON_CPU, ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
@@ -37,16 +37,16 @@ def run(
     options = replace(options, **changes)
     _check_options(options)
     seconds, against = options.seconds, options.against
-    console, device = Console(quiet=quiet), auto_recipe.device_for(options.device)
+    console, device = Console(quiet=quiet), auto_recipe.resolve_device(options.device)
     name = recipe or (ON_GPU if device.type == "cuda" else ON_CPU)
     made = build_recipe(name)
     if device.type == "cuda":
         made = replace(made, compile=True)
     given = {"batch_size": options.batch_size}
-    made = overridden(made, given, options.settings, command="bench RECIPE")
+    made = override(made, given, options.settings, command="bench RECIPE")
     if against:
         lightly_peer.check(made)
-    made, _ = auto_recipe.fit_device(made, device)
+    made, _ = auto_recipe.adapt_to_device(made, device)
     if options.growth:
         console.print(f"{name}, random images, {device}", highlight=False)
         grown = costs(made, device, seconds=seconds, console=console)

@@ -11,7 +11,7 @@ from selfsight.data.decode_threads import Decoded, decoded, num_workers, quiet, 
 from selfsight.data.nvjpeg import decode_batch
 from selfsight.data.source import Source
 from selfsight.data.workers import decoders_for
-from selfsight.progress import Delayed
+from selfsight.progress import DelayedProgress
 
 CHUNK = 64  # images per task
 
@@ -58,7 +58,7 @@ def decoded_in_order(
 
     try:
         title = f"decoding {source.name}" if progress else None
-        with quiet(), Delayed(title, len(index)) as bar:
+        with quiet(), DelayedProgress(title, len(index)) as bar:
             for start in range(0, len(index), CHUNK):
                 waiting.append(pool.submit(task, index[start : start + CHUNK]))
                 if len(waiting) > 2 * workers:

@@ -17,7 +17,7 @@ from selfsight.data.jpeg_header import jpeg
 from selfsight.data.nvjpeg import decode_batch
 from selfsight.data.source import Source
 from selfsight.data.workers import Decoders, decoders_for
-from selfsight.progress import Delayed
+from selfsight.progress import DelayedProgress
 
 Decoder = Literal["auto", "cpu", "nvjpeg"]
 SHORT = 10.0  # seconds of decoding that are not worth a choice
@@ -40,7 +40,7 @@ def faster(
     if device.type != "cuda" or channels == 4 or 2 * len(good) < len(files) or not good:
         return "cpu", ""
     settings, count = {"store_size": store_size, "channels": channels}, len(source)
-    with quiet(), Delayed("trying decoders", 2) as bar:
+    with quiet(), DelayedProgress("trying decoders", 2) as bar:
         cpu = _cpu_rate(good, None, **settings)
         if keep == "pixels" and count / cpu < SHORT:
             return "cpu", ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from selfsight.data.source import digest
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 
 REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")  # {000..012} or {train,val}
@@ -186,7 +186,7 @@ def remote(word: str) -> File:
     except ValueError as error:
         known = sorted(fsspec.available_protocols())
         raise UserError(
-            f'"{kind}://" is no kind of address that fsspec knows.{nearest(kind, known)} Give for '
+            f'"{kind}://" is no kind of address that fsspec knows.{suggest(kind, known)} Give for '
             "example s3://, gs://, https:// or hf://datasets/OWNER/NAME."
         ) from error
     return File(path, system)

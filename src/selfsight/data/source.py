@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 
 SPARSE = 4  # fewer than one in so many images of a run: they are read one by one
 PIECE = 1 << 20  # labels looked at together
@@ -146,7 +146,7 @@ def keep_classes(source: Source, file: Path) -> Source:
         first = f' Its first line is "{missing[0]}".' if missing else " It is empty."
         raise UserError(
             f"{file} lists no class of {source.name}.{first} Classes there are called "
-            f"{listed(source.class_names)}.{nearest(missing[0] if missing else '', known)}"
+            f"{listed(source.class_names)}.{suggest(missing[0] if missing else '', known)}"
         )
     order = sorted(wanted)
     number = np.full(len(source.class_names), UNKNOWN, np.int64)

@@ -14,7 +14,7 @@ from selfsight.data.image_store import Images
 from selfsight.data.pixel_cache import default_folder, free_disk, free_memory, is_stored
 from selfsight.data.source import Source
 from selfsight.data.stream import Streamed
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 
 Keep = Literal["auto", "pixels", "stream"]
 KEEP: tuple[Keep, ...] = ("auto", "pixels", "stream")
@@ -150,5 +150,5 @@ def _refuse_unknown(keep: str, decoder: str) -> None:
     for name, word, known in (("keep", keep, KEEP), ("decoder", decoder, DECODERS)):
         if word not in known:
             raise UserError(
-                f'data.{name} is "{word}".{nearest(word, known)} It is one of {", ".join(known)}.'
+                f'data.{name} is "{word}".{suggest(word, known)} It is one of {", ".join(known)}.'
             )

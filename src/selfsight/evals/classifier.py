@@ -34,7 +34,7 @@ from selfsight.evals.regularization import (
 )
 from selfsight.nn.batch_norm import convert
 from selfsight.optim import Optim, build_optimizer, set_lr
-from selfsight.progress import shown
+from selfsight.progress import track
 from selfsight.views.color import normalize
 
 Optimizers = list[tuple[Optim, torch.optim.Optimizer]]
@@ -228,7 +228,7 @@ class ClassifierEvaluator:
         assert data.train.labels is not None
         labels = data.train.labels.to(device)
         title = f"training, {self.training.epochs} epochs" if data.progress else None
-        for step, drawn in enumerate(shown(views, title, total)):
+        for step, drawn in enumerate(track(views, title, total)):
             yield step, drawn, labels[drawn.index]
 
     def _rows(self, data: LabeledData, step: int) -> list[tuple[int, Int64[Tensor, " _"]]]:

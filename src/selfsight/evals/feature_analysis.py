@@ -23,7 +23,7 @@ from selfsight.evals.spectrum import (
     uniformity,
 )
 from selfsight.nn import Encoder
-from selfsight.progress import shown
+from selfsight.progress import track
 from selfsight.run_folder import Run, plain
 from selfsight.views import View, apply_views
 
@@ -135,7 +135,7 @@ class FeatureAnalysis:
         with eval_mode(network):
             parts = [
                 self._encoded(student, teacher, self._sample_views(raw))
-                for raw in shown(batches, title, len(indices))
+                for raw in track(batches, title, len(indices))
             ]
         joined = [torch.cat(column) for column in zip(*parts, strict=True)]
         if self.shared:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.data import Images, read_batches
 from selfsight.errors import UserError
-from selfsight.progress import shown
+from selfsight.progress import track
 from selfsight.views import EvalView, View, apply_eval_view, apply_views
 
 Item = TypeVar("Item")
@@ -56,7 +56,7 @@ def features(
     rows: list[Tensor] = []
     with eval_mode(backbone):
         batches = read_batches(images, ((0, part) for part in mine), device)
-        for raw in shown(batches, progress, len(mine)):
+        for raw in track(batches, progress, len(mine)):
             rows.append(encode(backbone, apply_eval_view(spec, raw.images), autocast))
     h = torch.cat(rows) if world == 1 else _in_turn(rows, batch_size, world)[: len(index)]
     y = None if images.labels is None else images.labels[index.to(images.labels.device)]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfsight import rng
 from selfsight.data import Images
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, falling, sgd
 from selfsight.optim import Optim, Schedule
 from selfsight.run_folder import read_json, write_json
@@ -88,7 +88,7 @@ def by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
         what = f'"{lacking[0]}" and {len(lacking) - 1} more' if lacking else "nothing"
         raise UserError(
             f"{file} names {len(wanted)} images, of which the training images lack {what}."
-            f"{nearest(lacking[0], place) if lacking else ''} Names are paths or file names, such "
+            f"{suggest(lacking[0], place) if lacking else ''} Names are paths or file names, such "
             f'as "{names[0]}".'
         )
     return torch.tensor(sorted({i for i in found.values() if i is not None}))

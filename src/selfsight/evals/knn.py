@@ -12,7 +12,7 @@ from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.spectrum import unit
-from selfsight.progress import shown
+from selfsight.progress import track
 
 SIMILARITIES = 1 << 26  # held at a time: 256 MiB in float32
 
@@ -71,7 +71,7 @@ def knn_votes(
     num_classes = num_classes or int(bank_y.max()) + 1
     row = torch.arange(len(queries), device=bank.device)
     guesses: dict[int, list[Tensor]] = {k: [] for k in ks}
-    for part in shown(row.split(chunk or max(1, SIMILARITIES // len(bank))), progress):
+    for part in track(row.split(chunk or max(1, SIMILARITIES // len(bank))), progress):
         own = part if leave_one_out else None
         values, rows = neighbors(bank, queries[part], k=max(ks), own=own)
         # Shares do not change when all votes are divided by the first, and none overflows.

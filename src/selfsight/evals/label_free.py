@@ -12,7 +12,7 @@ from selfsight.data import Images, read_batches
 from selfsight.errors import UserError
 from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.spectrum import alignment, effective_rank, retrieval, uniformity
-from selfsight.progress import shown
+from selfsight.progress import track
 from selfsight.views import View, apply_views
 
 EPOCH = 2**31 - 1  # draws views that no epoch of training showed
@@ -52,7 +52,7 @@ class LabelFreeEvaluator:
         with eval_mode(backbone):
             parts = index.split(self.batch_size)
             batches = read_batches(self.images, ((EPOCH, part) for part in parts), device)
-            for raw in shown(batches, "views" if self.progress else None, len(parts)):
+            for raw in track(batches, "views" if self.progress else None, len(parts)):
                 pixels = apply_views(pair, raw.images, raw.index, seed=self.seed, epoch=raw.epoch)
                 rows.append([encode(backbone, x, self.autocast) for x in pixels])
         h1, h2 = (torch.cat(column) for column in zip(*rows, strict=True))

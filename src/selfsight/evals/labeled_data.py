@@ -7,7 +7,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from selfsight.data import Images
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.evals.features import Features, features
 from selfsight.evals.splits import Split
 from selfsight.views import EvalView
@@ -148,7 +148,7 @@ class LabeledData:
             if name not in known:
                 raise UserError(
                     f'The test images have a class "{name}" that the training images lack.'
-                    f"{nearest(name, known)} Both must use the same names."
+                    f"{suggest(name, known)} Both must use the same names."
                 )
         return torch.tensor([known.index(name) for name in test.class_names])
 

@@ -20,7 +20,7 @@ from selfsight.evals.features import Features
 from selfsight.evals.knn import accuracy
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.splits import Split, stratified
-from selfsight.progress import shown
+from selfsight.progress import track
 
 LOGITS = 1 << 26  # held at a time: 256 MiB in float32
 MEMORY = 10  # past steps from which L-BFGS guesses the curvature
@@ -51,7 +51,7 @@ def logistic_regression(
     scale = (2 / x.pow(2).sum(dim=1).mean()).expand(len(weights), 1, 1)
     past: list[tuple[Tensor, Tensor, Tensor]] = []
     solved = grad.abs().amax(dim=(1, 2), keepdim=True) <= tolerance
-    for _ in shown(range(max_steps), progress):
+    for _ in track(range(max_steps), progress):
         if bool(solved.all()):
             break
         direction = -_times_inverse_curvature(grad, past, scale).masked_fill(solved, 0)

@@ -22,7 +22,7 @@ from selfsight.evals.knn import accuracy
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select_best, standardize
 from selfsight.optim import cosine
-from selfsight.progress import shown
+from selfsight.progress import track
 
 
 def sgd_sweep(
@@ -46,7 +46,7 @@ def sgd_sweep(
     batch_size = min(batch_size, len(x))
     per_epoch = len(x) // batch_size
     key, total = rng.key(seed, "order"), epochs * per_epoch
-    for step in shown(range(total), progress, total):
+    for step in track(range(total), progress, total):
         epoch, number = divmod(step, per_epoch)
         if number == 0:
             order = rng.permutation(key, len(x), epoch, x.device)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from selfsight.backbones.resnet import ResNet
 from selfsight.data import Images, Source
 from selfsight.data import load as load_images
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.evals.features import features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.nn import Backbone
@@ -197,7 +197,7 @@ def voc_marks(root: Path, split: str) -> tuple[list[str], Int8[np.ndarray, "n c"
     if not whole.exists():
         known = [p.stem for p in lists.glob("*.txt") if "_" not in p.stem]
         raise UserError(
-            f'{root} has no split "{split}": {whole} is not there.{nearest(split, known)} Give the '
+            f'{root} has no split "{split}": {whole} is not there.{suggest(split, known)} Give the '
             "folder of one year, such as VOCdevkit/VOC2007, and one of its splits."
         )
     names = [line.split()[0] for line in whole.read_text().splitlines() if line.strip()]

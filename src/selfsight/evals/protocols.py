@@ -15,7 +15,7 @@ from torch import nn
 
 from selfsight import dist
 from selfsight.data import Images
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.evals import few_labels, fine_tune, linear_augmented, svm, transfer
 from selfsight.evals.classifier import ClassifierEvaluator
 from selfsight.evals.classifier_settings import ClassifierSettings
@@ -232,7 +232,7 @@ def named(name: str) -> ProtocolSpec:
     if name not in PROTOCOLS:
         families = ", ".join(dict.fromkeys(n.split(".")[0] for n in PROTOCOLS))
         raise UserError(
-            f'There is no protocol "{name}".{nearest(name, PROTOCOLS)} Families: {families}; '
+            f'There is no protocol "{name}".{suggest(name, PROTOCOLS)} Families: {families}; '
             "`selfsight evaluate --protocols` lists all."
         )
     return PROTOCOLS[name]

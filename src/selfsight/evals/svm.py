@@ -26,7 +26,7 @@ from selfsight.evals.multilabel import (
     one_hot,
 )
 from selfsight.evals.multilabel_ap import average_precision
-from selfsight.progress import shown
+from selfsight.progress import track
 
 COSTS = (0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0)
 
@@ -163,7 +163,7 @@ class SVM:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # `unsettled` counts them
             title = "support vector machines" if self.progress else None
-            return list(shown(many(jobs), title, total=len(classes)))
+            return list(track(many(jobs), title, total=len(classes)))
 
     def _one(
         self,

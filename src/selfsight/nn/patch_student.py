@@ -15,7 +15,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.nn.batch_norm import refuse_cut
 from selfsight.nn.encoder import Encoder, Teacher
 
@@ -46,7 +46,7 @@ class Patches:
             if value not in known:
                 raise UserError(
                     f'patches.{name} is "{value}", which is not one of {", ".join(known)}.'
-                    f"{nearest(value, known)}"
+                    f"{suggest(value, known)}"
                 )
         if self.split < 1 or not 1 <= self.combine <= self.split**2:
             raise UserError(

@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone, Encoder
 from selfsight.nn.encoder import fresh
 from selfsight.recipe import Recipe, eval_view, from_dict, resize_for
@@ -84,7 +84,7 @@ def load_encoder(
     if source not in get_args(FeatureSource):
         raise UserError(
             f'features is "{source}"; give backbone or projector.'
-            f"{nearest(source, get_args(FeatureSource))}"
+            f"{suggest(source, get_args(FeatureSource))}"
         )
     run = Run(Path(name))
     if run.recipe_path.exists():

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.recipe import Recipe
 from selfsight.recipes import RECIPES
 
@@ -70,7 +70,7 @@ def change_settings(config: Any, settings: Mapping[str, Any]) -> Any:
         name, _, rest = path.partition(".")
         if name not in known:
             owner = type(config).__name__
-            raise UserError(f'{owner} has no setting "{name}".{nearest(name, known)}')
+            raise UserError(f'{owner} has no setting "{name}".{suggest(name, known)}')
         if rest:
             nested[name][rest] = value
         else:

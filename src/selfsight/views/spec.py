@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 
 Interpolation = Literal["bilinear", "bicubic"]
 INTERPOLATIONS = ("bilinear", "bicubic")
@@ -95,7 +95,7 @@ class View:
         for name in self.order:
             if name not in OPERATIONS:
                 raise UserError(
-                    f'order names "{name}", which is not an operation.{nearest(name, OPERATIONS)} '
+                    f'order names "{name}", which is not an operation.{suggest(name, OPERATIONS)} '
                     f"Known: {', '.join(OPERATIONS)}; the crop is always first and normalization "
                     "always last."
                 )
@@ -186,7 +186,7 @@ def check_interpolation(value: str) -> None:
     if value not in INTERPOLATIONS:
         raise UserError(
             f'interpolation is "{value}", but bilinear or bicubic is expected.'
-            f"{nearest(value, INTERPOLATIONS)}"
+            f"{suggest(value, INTERPOLATIONS)}"
         )
 
 

@@ -18,7 +18,7 @@ from selfsight.backbones.foreign_checkpoints import names
 from selfsight.backbones.foreign_checkpoints.infer import network_for, settled_positions
 from selfsight.backbones.foreign_checkpoints.names import Place
 from selfsight.backbones.foreign_checkpoints.read import checkpoint_of, read
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert, without_batch
 from selfsight.run_folder import Run, read_json
@@ -224,7 +224,7 @@ def _chosen(word: str, table: names.Table, found: list[Place], part: str | None)
             if part.rstrip(".") in (place.prefix.rstrip("."), _bare(place.prefix)):
                 return place
         raise UserError(
-            f'{word} has no encoder "{part}".{nearest(part, prefixes)} It has: '
+            f'{word} has no encoder "{part}".{suggest(part, prefixes)} It has: '
             f"{', '.join(repr(prefix) for prefix in prefixes)}."
         )
     choice = names.preferred(found)
@@ -372,6 +372,6 @@ def _unknown(word: str) -> str:
             f'published ones, as "torchvision:{word}" or "timm:{word}".'
         )
     return (
-        f'There is no file or run folder "{word}".{nearest(word, ("timm:", "torchvision:"))} Give '
+        f'There is no file or run folder "{word}".{suggest(word, ("timm:", "torchvision:"))} Give '
         '"timm:NAME", "torchvision:NAME", a run folder, a file of weights, or NETWORK=FILE.'
     )

@@ -16,7 +16,7 @@ from selfsight.data.sources.folder import (
     open_list,
 )
 from selfsight.data.sources.torchvision_sets import PREFIX, open_vision, vision_splits
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 
 BUILT_IN = {"shapes": shapes.built_in, "digits": digits.built_in}
 PACKED = (".tar", ".parquet")
@@ -192,7 +192,7 @@ def _missing(word: str, path: Path) -> str:
     parent = path.parent
     beside = [p.name for p in parent.iterdir()] if parent.is_dir() else []
     proper = {name.lower(): name for name in beside}
-    near = nearest(path.name, [*proper, *BUILT_IN])
+    near = suggest(path.name, [*proper, *BUILT_IN])
     for lower, name in proper.items():
         near = near.replace(f'"{lower}"', f'"{parent / name if parent != Path() else name}"')
     return f'There is no file or folder "{word}".{near} {_data_is()}'

@@ -24,7 +24,7 @@ from selfsight.data.sources.parquet_labels import (
     opened,
 )
 from selfsight.errors import UserError
-from selfsight.progress import shown
+from selfsight.progress import track
 
 IMAGE_COLUMNS = ("image", "img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
@@ -40,7 +40,7 @@ def open_parquet(
     alike: dict[Columns, Columns] = {}  # one copy of class names that thousands of files repeat
     with ThreadPoolExecutor(READERS, thread_name_prefix="open") as pool:
         made = pool.map(lambda file: _footer(file, alike), files)
-        footers = list(shown(made, f"opening {name}", total=len(files)))
+        footers = list(track(made, f"opening {name}", total=len(files)))
     columns = footers[0].columns
     for file, footer in zip(files, footers, strict=True):
         if footer.columns != columns:

@@ -13,7 +13,7 @@ from selfsight.data.dataset_index import IndexWriter, open_index
 from selfsight.data.remote import File
 from selfsight.data.source import UNKNOWN, digest, numbered, sorted_words
 from selfsight.errors import UserError
-from selfsight.progress import shown
+from selfsight.progress import track
 
 VERSION = 1  # of the index
 READERS = 16  # files opened at once
@@ -90,7 +90,7 @@ def _write(files: Sequence[File], columns: Columns, name: str, folder: Path, key
     numbers: dict[str, int] = {}
     highest = UNKNOWN
     with IndexWriter(folder, key) as index:
-        for file in shown(files, f"reading the classes of {name}"):
+        for file in track(files, f"reading the classes of {name}"):
             for words in _words(file, str(columns.label)):
                 if any(isinstance(word, str) for word in words):
                     for word in words:

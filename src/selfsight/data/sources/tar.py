@@ -17,7 +17,7 @@ from selfsight.data.remote import File, stamp_of
 from selfsight.data.source import UNKNOWN, Computed, Source, digest, sorted_words
 from selfsight.data.sources.folder import IMAGES, is_image
 from selfsight.errors import UserError
-from selfsight.progress import shown
+from selfsight.progress import track
 
 VERSION = 2  # of the index
 READERS = 8  # shards indexed at once
@@ -88,7 +88,7 @@ def _write(files: Sequence[File], name: str, index: IndexWriter) -> None:
     with ThreadPoolExecutor(READERS) as pool:
         index.add({"starts": [0]})
         shards = _few_ahead(pool, files)
-        for rows in shown(shards, f"indexing {name}", total=len(files)):
+        for rows in track(shards, f"indexing {name}", total=len(files)):
             ends = text + np.cumsum([len(row.name.encode()) for row in rows], dtype=np.int64)
             many = len(numbers) > WORDS
             for row in rows:

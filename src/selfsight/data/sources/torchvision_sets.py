@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from selfsight.data.source import UNKNOWN, Source
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 
 PREFIX = "torchvision:"
 ROOT = "data"
@@ -61,7 +61,7 @@ def _settings(name: str, root: Path) -> dict[str, Any]:
     known = [n for n in datasets.__all__ if inspect.isclass(getattr(datasets, n))]
     if name not in known:
         by_lower = {n.lower(): n for n in known}
-        near = nearest(name, by_lower)
+        near = suggest(name, by_lower)
         for lower, proper in by_lower.items():
             near = near.replace(f'"{lower}"', f'"{proper}"')
         raise UserError(f'torchvision has no data set "{name}".{near}')

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64, UInt8
 
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 
 Segmentation = dict[str, Any] | list[list[int | float]]
 """COCO's three ways to write a mask: polygons, run lengths, run lengths as a string."""
@@ -108,7 +108,7 @@ def with_classes(
         if name not in class_names:
             raise UserError(
                 f'{objects.name} has a class "{name}" that {of} lacks.'
-                f"{nearest(name, class_names)} Both must use the same names."
+                f"{suggest(name, class_names)} Both must use the same names."
             )
     number = np.array([class_names.index(name) for name in objects.class_names], np.int64)
     renumbered = [found._replace(labels=number[found.labels]) for found in objects.instances]

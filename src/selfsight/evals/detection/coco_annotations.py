@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.evals.detection.annotation_files import Files
 from selfsight.evals.detection.annotations import (
     DetectionDataset,
@@ -36,7 +36,7 @@ def read_coco(files: Files, split: str) -> DetectionDataset:
         why = f"several splits {', '.join(fitting)}" if fitting else f'no split "{split}"'
         raise UserError(
             f"{files.name} has {why}; it has {', '.join(known) or 'none'}."
-            f"{nearest(split, known)} Name one of them."
+            f"{suggest(split, known)} Name one of them."
         )
     path = f"{FOLDER}/{PREFIX}{fitting[0]}{SUFFIX}"
     return read_json(files, path, folders=("", fitting[0], "images", f"images/{fitting[0]}"))

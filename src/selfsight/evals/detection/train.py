@@ -13,7 +13,7 @@ from selfsight.errors import DivergedError, UserError
 from selfsight.evals.detection.detector_settings import DetectorSettings
 from selfsight.evals.detection.loader import Batch, Images, batches, training_plan
 from selfsight.nn.batch_norm import BatchNorm
-from selfsight.progress import shown
+from selfsight.progress import track
 
 LOOK_EVERY = 50  # iterations between two looks at the loss, which make the host wait
 
@@ -56,7 +56,7 @@ def fit(
     feed = batches(images, plans, setting)
     total: Any = 0.0
     seen = 0
-    for step in shown(range(setting.iterations), progress):
+    for step in track(range(setting.iterations), progress):
         share = float(setting.schedule.lr(step, setting.iterations, 1.0))
         for group in optimizer.param_groups:
             group["lr"] = share * group["peak"]
@@ -76,7 +76,7 @@ def fit(
             total, seen = 0.0, 0
     title = None if progress is None else "detector, statistics of its norms"
     last_batches = itertools.islice(feed, setting.precise_bn)
-    measure_norms(detector, shown(last_batches, title, setting.precise_bn), autocast)
+    measure_norms(detector, track(last_batches, title, setting.precise_bn), autocast)
     feed.close()
     return last
 

@@ -22,7 +22,7 @@ from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSetti
 from selfsight.evals.detection.loader import Images, batches, scoring_plans
 from selfsight.evals.detection.train import fit
 from selfsight.evals.features import module_device
-from selfsight.progress import shown
+from selfsight.progress import track
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,7 +125,7 @@ class DetectionEvaluator:
         plans = scoring_plans(images.objects, self.setting)
         mine: dict[int, Detections] = {}
         title = "detector, test images" if self.progress else None
-        for batch in shown(batches(images, plans, self.setting), title, len(plans)):
+        for batch in track(batches(images, plans, self.setting), title, len(plans)):
             x = batch.pixels.contiguous(memory_format=torch.channels_last)
             with torch.autocast(x.device.type, autocast, enabled=autocast is not None):
                 answers = detector(x, batch.sizes)

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from selfsight.data.source import numbered
-from selfsight.errors import UserError, nearest
+from selfsight.errors import UserError, suggest
 from selfsight.evals.detection.annotation_files import Files
 from selfsight.evals.detection.annotations import DetectionDataset, Instances, clipped, some
 
@@ -25,7 +25,7 @@ def read_voc(files: Files, split: str) -> DetectionDataset:
     if split not in known:
         raise UserError(
             f'{files.name} has no split "{split}"; it has {", ".join(known) or "none"}.'
-            f"{nearest(split, known)} Name one of them."
+            f"{suggest(split, known)} Name one of them."
         )
     text = files.read(f"{LISTS}/{split}.txt").decode()
     stems = [line.split()[0] for line in text.splitlines() if line.strip()]
