@@ -26,7 +26,8 @@ class PretrainOptions:
     method: Name = None
     """A method of `selfsight methods`. If not given, chosen from the data."""
     recipe: Annotated[Any, arg(metavar="NAME", constructor=str, help_behavior_hint="")] = None
-    """A recipe of `selfsight recipes`, in place of automatic settings. In Python, also a Recipe."""
+    """A recipe of `selfsight recipes` or an arm of `selfsight studies` (STUDY.ARM), in place of
+    automatic settings. In Python, also a Recipe."""
     epochs: Number = None
     """Passes over the images. If not given, as the recipe says."""
     batch_size: Number = None

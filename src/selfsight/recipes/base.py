@@ -1,4 +1,4 @@
-"""What the recipes of one data set share: sizes, the network, precision, how often is logged."""
+"""Settings that the recipes of one data set share: sizes, network, precision, logging."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from selfsight.views import View
 
 RESNET18 = BackboneConfig(name="resnet18")
 RESNET50 = BackboneConfig(name="resnet50")
-# Some of the released codes start residual branches at zero, others do not.
+# Some released code starts residual branches at zero, some does not.
 RESNET50_ZERO = replace(RESNET50, zero_init_residual=True)
 
 # lightly's CIFAR-10 benchmark: 0.06 at batch 128, scaled by its rule.
@@ -28,7 +28,7 @@ def imagenet(
     epochs: int,
     batch_size: int,
 ) -> Recipe:
-    """Large images on GPUs: bf16, compiled."""
+    """Build a recipe for large images on GPUs: bf16, compiled."""
     return Recipe(
         method=method,
         views=views,
@@ -42,7 +42,7 @@ def imagenet(
 
 
 def imagenet100(recipe: Recipe) -> Recipe:
-    """ResNet-18, batch 128, rate 0.1, 100 epochs (JCL's supplement, section 4)."""
+    """Change to JCL's setting (supplement, section 4): ResNet-18, batch 128, lr 0.1, 100 epochs."""
     optim = Optim(lr=0.1, scale="none")
     return replace(recipe, optim=optim, backbone=RESNET18, epochs=100, batch_size=128)
 
@@ -57,7 +57,7 @@ def cifar10(
     zero_init_residual: bool = False,
     **settings: Any,
 ) -> Recipe:
-    """ResNet-18 with the low-resolution stem on images of 32 pixels."""
+    """Build a recipe for ResNet-18 with the low-resolution stem on images of 32 pixels."""
     return Recipe(
         method=method,
         views=views,
@@ -73,7 +73,7 @@ def cifar10(
 
 
 def imagenette(recipe: Recipe, views: tuple[View, ...], **changes: Any) -> Recipe:
-    """A CIFAR-10 recipe on views of 128 pixels, batch 256, 200 epochs."""
+    """Change a CIFAR-10 recipe to views of 128 pixels, batch 256, 200 epochs."""
     return replace(
         recipe,
         views=views,

@@ -8,7 +8,7 @@ from selfsight.recipe import Recipe
 from selfsight.recipes.base import RESNET50_ZERO, cifar10, imagenet, imagenette
 from selfsight.views import moco_v2, without_blur
 
-# 0.1 at batch 512; the predictor keeps the peak rate, as in the released code.
+# 0.1 at batch 512; the predictor's learning rate stays at the peak, as in the released code.
 SGD = Optim(
     lr=0.05,
     clip=1.0,
@@ -49,7 +49,7 @@ def imagenet_r50_400ep() -> Recipe:
 
 
 def imagenet_r50_20ep() -> Recipe:
-    """ResNet-50 on ImageNet, 20 epochs at 1.5 times the rate: the budget of the ablations.
+    """ResNet-50 on ImageNet, 20 epochs at 1.5 times the learning rate: the length of the ablations.
 
     Reference: none in what we could read (the setting is arXiv:2207.08220, appendix, table 1).
     """
@@ -57,7 +57,7 @@ def imagenet_r50_20ep() -> Recipe:
 
 
 def imagenet_r50_adamw_100ep() -> Recipe:
-    """ResNet-50 on ImageNet, 100 epochs with AdamW at MoCo v3's rate.
+    """ResNet-50 on ImageNet, 100 epochs with AdamW at MoCo v3's learning rate.
 
     Reference: 71.7 % linear top-1, beside 69.3 % of MoCo v3 (arXiv:2207.08220, appendix C.4).
     """

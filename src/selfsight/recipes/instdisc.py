@@ -12,7 +12,7 @@ STEPS = Schedule(name="step", milestones=(120.0, 160.0), per_epoch=True)
 
 
 def imagenet_r50_200ep() -> Recipe:
-    """ResNet-50 on ImageNet, NCE against 4096 draws, 200 epochs: the released code's setting.
+    """ResNet-50 on ImageNet, NCE with 4096 noise samples, 200 epochs: the released code's setting.
 
     Reference: 46.8 % kNN (zhirongw/lemniscate.pytorch, README); 54.0 % linear top-1 (EqCo,
     arXiv:2010.01929, table 2).
@@ -23,7 +23,7 @@ def imagenet_r50_200ep() -> Recipe:
 
 
 def imagenet_r50_200ep_proximal() -> Recipe:
-    """The paper's setting: with the proximal term, and the newest embedding in the memory.
+    """ResNet-50 on ImageNet, 200 epochs, proximal term, memory momentum 0: the paper's setting.
 
     Reference: 46.5 % kNN, 54.0 % linear top-1 (InstDisc, arXiv:1805.01978, table 2).
     """
@@ -32,7 +32,7 @@ def imagenet_r50_200ep_proximal() -> Recipe:
 
 
 def imagenet_r50_200ep_softmax() -> Recipe:
-    """The full softmax over all images in place of NCE.
+    """ResNet-50 on ImageNet, 200 epochs, full softmax over all images in place of NCE.
 
     Reference: 58.5 % linear top-1 (released code, softmax over 65536 negatives; ours is over all).
     """

@@ -1,7 +1,7 @@
 """JCL recipes.
 
-ImageNet-100 is ImageNet with `--classes` and the list that CLASSES names; it comes with the package
-and is that of JCL's supplement, section 4 (the list of CMC).
+ImageNet-100 is ImageNet with `--classes` and the file CLASSES, which comes with the package: the
+list of JCL's supplement, section 4 (CMC's list).
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def _imagenet(method: JCLConfig) -> Recipe:
 
 
 def _imagenet100(method: JCLConfig) -> Recipe:
-    """Batch 128, rate 0.1 (supplement, section 4); the queue's length is not stated there."""
+    """Batch 128, learning rate 0.1 (supplement, section 4, which does not state the queue size)."""
     return imagenet100(_imagenet(method))
 
 
@@ -35,7 +35,7 @@ def imagenet_r50_200ep() -> Recipe:
 
 
 def imagenet_r50_200ep_script() -> Recipe:
-    """The setting of the released script: 4 keys, lambda 2.
+    """ResNet-50 on ImageNet, 4 keys, lambda 2, 200 epochs: the released script's setting.
 
     Reference: 68.7 % linear top-1 (JCL, arXiv:2009.14776; which of the two gave it is not said).
     """

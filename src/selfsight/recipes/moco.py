@@ -52,7 +52,7 @@ def cifar10_r18_200ep() -> Recipe:
 
 
 def imagenet100_r18_100ep() -> Recipe:
-    """MoCo v2, ResNet-18 on ImageNet-100, 100 epochs: what JCL is compared with.
+    """MoCo v2, ResNet-18 on ImageNet-100, 100 epochs: JCL's baseline.
 
     Reference: none printed; the settings are those of JCL's supplement (sections 4 and 5).
     """

@@ -10,12 +10,12 @@ from selfsight.views import msbreg, without_blur
 
 
 def _lars(base: float, num_views: int) -> Optim:
-    """The rate of the supplement, section 1.1: base x batch / 256 x K."""
+    """LARS with the learning rate of the supplement, section 1.1: base x batch / 256 x K."""
     return replace(OPTIMS["lars"], lr=base * num_views, weight_decay=1e-5)
 
 
 def _imagenet100(method: MSBRegConfig) -> Recipe:
-    """ResNet-18 on ImageNet-100; its class list is given by --classes."""
+    """ResNet-18 on ImageNet-100; pass its class list as --classes."""
     return imagenet(
         method,
         msbreg(224, num_views=method.num_views),

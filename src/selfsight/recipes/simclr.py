@@ -53,7 +53,7 @@ def cifar10_r18_200ep() -> Recipe:
 
 
 def shapes() -> Recipe:
-    """The built-in image set on a CPU: the demo, some three minutes on two cores.
+    """The built-in data set `shapes` on a CPU: the demo, about three minutes on two cores.
 
     Reference: none published; the demo asks for 25 points of kNN above the untrained network.
     """

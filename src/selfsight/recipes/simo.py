@@ -9,7 +9,7 @@ from selfsight.views import simo, without_blur
 
 
 def _imagenet(method: SiMoConfig, *, epochs: int = 200, backbone: str = "resnet50") -> Recipe:
-    """Ten warm-up epochs from a thousandth of the rate, over a cosine that starts with the run."""
+    """Ten warm-up epochs from a thousandth of the learning rate; the cosine starts at epoch 0."""
     schedule = Schedule(warmup_epochs=10, warmup_start=0.001, shifted=False)
     return imagenet(
         method,
@@ -30,7 +30,7 @@ def imagenet_r50_200ep() -> Recipe:
 
 
 def imagenet_r50_100ep() -> Recipe:
-    """The baseline of the ablations, 100 epochs.
+    """ResNet-50 on ImageNet, 100 epochs: the baseline of the ablations.
 
     Reference: 64.4 % linear top-1 (EqCo, arXiv:2010.01929, tables 3 and 4).
     """
@@ -38,7 +38,7 @@ def imagenet_r50_100ep() -> Recipe:
 
 
 def cifar10_r18_200ep() -> Recipe:
-    """ResNet-18 on CIFAR-10, 16 negatives that stand for 4096, 200 epochs.
+    """ResNet-18 on CIFAR-10, 16 negatives, alpha = 4096, 200 epochs.
 
     Reference: none published; MoCo v2 reaches 84.7 % kNN (lightly, CIFAR-10 benchmark).
     """
@@ -52,7 +52,7 @@ def cifar10_r18_200ep() -> Recipe:
 
 
 def imagenette_r18_200ep() -> Recipe:
-    """ResNet-18 on Imagenette at 128 pixels, 16 negatives that stand for 4096, 200 epochs.
+    """ResNet-18 on Imagenette at 128 pixels, 16 negatives, alpha = 4096, 200 epochs.
 
     Reference: none published; MoCo v2 reaches 87.4 % kNN after 800 (lightly, Imagenette benchmark).
     """

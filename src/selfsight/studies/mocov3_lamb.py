@@ -9,7 +9,7 @@ STUDY = Study(
     name="mocov3_lamb",
     paper="MoCo v3, arXiv:2104.02057, figure 3",
     claim="LAMB reaches the accuracy of AdamW, but only in a narrow range of learning rates.",
-    judged_by="Linear top-1 at the best learning rate against AdamW's, and its fall beside it.",
+    judged_by="Linear top-1 at the best learning rate against AdamW's, and against its neighbors.",
     arms=tuple(
         Arm(
             name=f"lr{lr:.0f}",
