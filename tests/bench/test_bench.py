@@ -1,16 +1,17 @@
-"""The bench counts what a step does, times it, and adds up."""
+"""The bench counts the passes of a step, times them, and its numbers add up."""
 
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from selfsight.bench import command, run
-from selfsight.bench.generated_images import HEIGHT, WIDTH, photographs
-from selfsight.bench.network_limit import Pass, passes
-from selfsight.bench.timer import timed
+from selfsight.bench.generated_images import HEIGHT, WIDTH, write_photo_like_images
+from selfsight.bench.network_limit import BackbonePass, count_passes
+from selfsight.bench.timer import median_ms
 from selfsight.cli import main
 from selfsight.errors import UserError
 from tests.methods.small import make, moment, views
@@ -28,13 +29,13 @@ from tests.methods.small import make, moment, views
 )
 def test_the_passes_of_a_step_are_those_of_its_paper(name, trained, other):
     method = make(name)
-    expected = Counter({Pass(n, side, True): times for (n, side), times in trained.items()})
-    expected += Counter({Pass(n, side, False): times for (n, side), times in other.items()})
-    assert passes(method, views(method), moment()) == expected
+    expected = Counter({BackbonePass(n, side, True): times for (n, side), times in trained.items()})
+    expected += Counter({BackbonePass(n, side, False): times for (n, side), times in other.items()})
+    assert count_passes(method, views(method), moment()) == expected
 
 
 def test_generated_photographs_are_as_heavy_as_real_ones(tmp_path):
-    files = sorted(photographs(tmp_path / "made", 3).iterdir())
+    files = sorted(write_photo_like_images(tmp_path / "generated", 3).iterdir())
     assert len(files) == 3
     for file in files:
         with Image.open(file) as image:
@@ -42,76 +43,31 @@ def test_generated_photographs_are_as_heavy_as_real_ones(tmp_path):
         assert 30_000 < file.stat().st_size < 90_000
 
 
-def test_a_work_is_repeated_and_its_median_taken():
+def test_a_function_is_repeated_and_its_median_taken():
     count = []
-    assert 0 < timed(lambda: count.append(1), torch.device("cpu"), seconds=0.01) < 5
+    assert 0 < median_ms(lambda: count.append(1), torch.device("cpu"), seconds=0.01) < 5
     assert len(count) > 5
 
 
-def test_parts_limit_and_rest_add_up_to_a_step():
-    found = run(
-        "moco.cifar10_r18_200ep",
-        device="cpu",
-        batch_size=64,
-        seconds=0.01,
-        settings=["--backbone.name", "resnet8_narrow"],
-        quiet=True,
-    )
-    ms = {part["name"]: part["ms"] for part in found["parts"]}
-    limit = 1000 * 64 / found["limit"]
-    assert ms["network alone (the limit)"] == pytest.approx(limit)
-    network = ms["network, forward"] + ms["network, forward and backward"]
-    assert network == pytest.approx(limit)
-    assert limit + sum(found["rest"].values()) == pytest.approx(ms["end to end"])
-    assert found["share"] == pytest.approx(limit / ms["end to end"])
-    assert found["waiting"] == 0 and found["way"] == "plain"
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ({"against": "timm"}, "is lightly"),
-        ({"against": "lightly", "recipe": "byol.cifar10_r18_100ep"}, "measures moco and simclr"),
-        ({"seconds": float("nan")}, "--seconds is nan"),
-        ({"seconds": -1.0}, "above 0"),
-        ({"growing": True, "against": "lightly"}, "--against means nothing"),
-        ({"growing": True, "data": "shapes"}, "--data means nothing"),
-    ],
-)
-def test_bad_words_get_a_sentence_before_anything_is_measured(words, sentence, monkeypatch):
-    monkeypatch.setattr(command, "bench", None)
-    monkeypatch.setattr(command, "costs", None)
-    with pytest.raises(UserError, match=sentence):
-        run(**words, device="cpu", quiet=True)
-
-
-def test_an_unknown_recipe_or_setting_gets_a_sentence(capsys):
-    with pytest.raises(SystemExit):
-        main(["bench", "simclr.shapes", "--no-such", "3"])
-    assert "selfsight bench RECIPE --help" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["bench", "moco.nothing"])
-    assert "no recipe" in capsys.readouterr().err
-
-
-def test_json_is_for_programs(capsys):
-    main(
-        [
-            "bench",
-            "simclr.shapes",
-            "--device",
-            "cpu",
-            "--batch-size",
-            "16",
-            "--seconds",
-            "0.01",
-            "--json",
-        ]
-    )
-    found = json.loads(capsys.readouterr().out)
-    assert found["recipe"] == "simclr.shapes"
-    assert [part["name"] for part in found["parts"]] == [
-        "network, forward only",
+def test_limit_and_overhead_add_up_to_a_step_and_json_has_every_timing(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for i in range(32):
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    settings = {
+        "--data": tmp_path,
+        "--device": "cpu",
+        "--batch-size": 16,
+        "--seconds": 0.01,
+        "--backbone.name": "resnet8_narrow",
+        "--method.queue-size": 64,
+        "--method.bn-group": 8,
+    }
+    flags = [str(word) for pair in settings.items() for word in pair]
+    main(["bench", "moco.cifar10_r18_200ep", *flags, "--json"])
+    result = json.loads(capsys.readouterr().out)
+    ms = {timing["name"]: timing["ms"] for timing in result["timings"]}
+    assert list(ms) == [
+        "network, forward",
         "network, forward and backward",
         "network alone (the limit)",
         "decode",
@@ -121,10 +77,44 @@ def test_json_is_for_programs(capsys):
         "optimizer and teacher",
         "end to end",
     ]
+    limit = 1000 * 16 / result["limit"]
+    assert ms["network alone (the limit)"] == pytest.approx(limit)
+    network = ms["network, forward"] + ms["network, forward and backward"]
+    assert network == pytest.approx(limit)
+    assert limit + sum(result["overhead"].values()) == pytest.approx(ms["end to end"])
+    assert result["fraction_of_limit"] == pytest.approx(limit / ms["end to end"])
+    assert result["data_wait"] == 0 and result["stepping"] == "plain"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"against": "timm"}, "is lightly"),
+        ({"against": "lightly", "recipe": "byol.cifar10_r18_100ep"}, "measures moco and simclr"),
+        ({"seconds": float("nan")}, "--seconds is nan"),
+        ({"seconds": -1.0}, "above 0"),
+        ({"growth": True, "against": "lightly"}, "--against has no effect"),
+        ({"growth": True, "data": "shapes"}, "--data has no effect"),
+    ],
+)
+def test_bad_options_raise_an_error_before_anything_is_measured(options, sentence, monkeypatch):
+    monkeypatch.setattr(command, "measure_breakdown", None)
+    monkeypatch.setattr(command, "measure_scaling", None)
+    with pytest.raises(UserError, match=sentence):
+        run(options.pop("recipe", None), **options, device="cpu", quiet=True)
+
+
+def test_an_unknown_recipe_or_setting_is_named(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "simclr.shapes", "--no-such", "3"])
+    assert "selfsight bench RECIPE --help" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["bench", "moco.nothing"])
+    assert "no recipe" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_training_on_a_cpu_stays_near_its_network_alone():
     """A guard of ratios in one process, not of times: half or more of a step is the network."""
-    found = run("simclr.shapes", device="cpu", seconds=1.0, quiet=True)
-    assert found["share"] > 0.5
+    result = run("simclr.shapes", device="cpu", seconds=1.0, quiet=True)
+    assert result["fraction_of_limit"] > 0.5

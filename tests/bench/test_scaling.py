@@ -1,4 +1,4 @@
-"""What grows is set, one thing at a time, and all else stays."""
+"""One setting is varied at a time, and the cost of real steps is reported."""
 
 from dataclasses import replace
 
@@ -6,154 +6,175 @@ import pytest
 import torch
 from rich.console import Console
 
-from selfsight.bench import costs, multi_process, run, scaling
-from selfsight.bench.step_cost import Spent
+from selfsight.bench import measure_scaling, process_scaling, run, scaling
+from selfsight.bench.step_cost import StepCost, measure_step
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.recipe import override
-from tests.bench.witness import WitnessConfig
+from tests.bench.checked_method import CheckedConfig
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """The recipes that were run, in place of running them; the machine has one core."""
-    ran = []
+    """Few images and factors, on a machine of one core; records what is measured."""
+    measured = []
 
-    def step(made, count, device, *, seconds):
-        ran.append((made, count))
-        return Spent(8.0, None)
+    def record(recipe, num_images, device, *, seconds):
+        cost = measure_step(recipe, num_images, device, seconds=seconds)
+        measured.append((recipe, num_images, cost))
+        return cost
 
-    monkeypatch.setattr(scaling, "step", step)
-    monkeypatch.setattr(scaling, "IMAGES", (50, 70))
-    monkeypatch.setattr(scaling, "FEW", 32)
-    monkeypatch.setattr(multi_process, "num_workers", lambda: 1)
-    return ran
+    monkeypatch.setattr(scaling, "measure_step", record)
+    monkeypatch.setattr(scaling, "FACTORS", (1, 2))
+    monkeypatch.setattr(scaling, "NUM_IMAGES", (20, 30))
+    monkeypatch.setattr(scaling, "DEFAULT_NUM_IMAGES", 16)
+    monkeypatch.setattr(process_scaling, "num_workers", lambda: 1)
+    return measured
 
 
 @pytest.fixture
-def shared(small, monkeypatch):
-    """What several processes were told to run, on a machine of 13 cores and 6 GPUs."""
-    told = []
+def many_devices(monkeypatch):
+    """Records what several processes would measure, on a machine of 13 cores and 6 GPUs."""
+    measured = []
 
-    def together(made, count, device, **settings):
-        told.append((made, count, settings))
-        return Spent(10.0, None)
+    def record(recipe, num_images, device, **settings):
+        measured.append((recipe, num_images, settings))
+        return StepCost(10.0, None)
 
-    monkeypatch.setattr(multi_process, "together", together)
-    monkeypatch.setattr(multi_process, "num_workers", lambda: 13)
+    monkeypatch.setattr(process_scaling, "measure_processes", record)
+    monkeypatch.setattr(process_scaling, "num_workers", lambda: 13)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
+    monkeypatch.setattr(scaling, "_cases", lambda recipe: ())
+    monkeypatch.setattr(scaling, "DEFAULT_NUM_IMAGES", 32)
     monkeypatch.setattr(scaling, "settle", lambda recipe, device: None)
-    return told
+    return measured
 
 
-def measured(name, console):
-    made = replace(build_recipe(name), batch_size=64)
-    return made, costs(made, CPU, seconds=0.01, console=console)
+def tiny(name, batch_size=4):
+    """A recipe with the smallest backbone, heads and views."""
+    small = override(build_recipe(name), {}, ["--backbone.name", "resnet8_narrow"])
+    narrow = {"dim": 8, "hidden_dim": 8, "bn_group": 2}
+    method = replace(small.method, **{k: v for k, v in narrow.items() if hasattr(small.method, k)})
+    views = tuple(replace(view, size=8) for view in small.views)
+    return replace(small, method=method, batch_size=batch_size, views=views)
 
 
-def test_batch_queue_and_images_grow_by_themselves(small, capsys):
-    base, found = measured("moco.cifar10_r18_200ep", Console())
-    assert [(c.what, c.value) for c in found] == [
-        *(("batch", 64 * n) for n in (1, 2, 4, 8)),
-        *(("queue", 4096 * n) for n in (1, 2, 4, 8)),
-        *(("images", n) for n in (50, 70)),
+def test_batch_queue_and_images_are_varied_one_at_a_time_and_measured(small, capsys):
+    base = tiny("moco.cifar10_r18_200ep")
+    points = measure_scaling(base, CPU, seconds=0.0, console=Console())
+    assert [(p.varied, p.value) for p in points] == [
+        *(("batch", 4 * n) for n in (1, 2)),
+        *(("queue", 4096 * n) for n in (1, 2)),
+        *(("images", n) for n in (20, 30)),
     ]
-    for cost, (made, count) in zip(found, small, strict=True):
-        assert cost.images_per_second == 1000 * made.batch_size / 8
-        asked = {"batch": made.batch_size, "queue": made.method.queue_size, "images": count}
-        assert asked[cost.what] == cost.value
-        if cost.what != "batch":
-            assert made.batch_size == base.batch_size
-        if cost.what != "queue":
-            assert made.method == base.method
-        assert count >= 2 * made.batch_size or cost.what == "images"
-    assert "32,768" in capsys.readouterr().out
+    for point, (changed, num_images, cost) in zip(points, small, strict=True):
+        assert point.ms == cost.ms > 0
+        assert point.images_per_second == pytest.approx(1000 * changed.batch_size / cost.ms)
+        values = {
+            "batch": changed.batch_size,
+            "queue": changed.method.queue_size,
+            "images": num_images,
+        }
+        assert values[point.varied] == point.value
+        if point.varied != "batch":
+            assert changed.batch_size == base.batch_size
+        if point.varied != "queue":
+            assert changed.method == base.method
+    printed = capsys.readouterr().out
+    assert "8,192" in printed
+    assert "each process needs its own usable core, and this machine has one" in printed
 
 
-def test_views_grow_where_a_method_takes_any_number(small):
-    _, found = measured("msbreg.cifar10_r18_100ep", Console(quiet=True))
-    views = [cost.value for cost in found if cost.what == "views"]
-    assert views == [2, 4, 8, 16]
-    assert [len(made.views) for made, _ in small[4:8]] == views
-    assert found[0].to_dict()["memory"] is None
+def test_views_are_varied_where_a_method_takes_any_number(small):
+    points = measure_scaling(
+        tiny("msbreg.cifar10_r18_100ep", batch_size=2),
+        CPU,
+        seconds=0.0,
+        console=Console(quiet=True),
+    )
+    views = [point.value for point in points if point.varied == "views"]
+    assert views == [2, 4]
+    assert [len(changed.views) for changed, _, _ in small[2:4]] == views
+    assert points[0].to_dict()["memory"] is None
 
 
-def test_the_command_prints_and_returns_it(small, capsys):
-    found = run("moco.cifar10_r18_200ep", device="cpu", growth=True)
-    assert [row["what"] for row in found["growth"]][-1] == "images"
-    assert "queue" in capsys.readouterr().out
-
-
-def test_a_machine_of_one_core_says_why_no_processes_are_measured(small, capsys):
-    _, found = measured("moco.cifar10_r18_200ep", Console())
-    assert "processes" not in {cost.what for cost in found}
-    assert "a usable core of its own, and this machine has one" in capsys.readouterr().out
+def test_the_command_prints_and_returns_the_points(small, capsys):
+    settings = ["--backbone.name", "resnet8_narrow", "--method.dim", "8"]
+    result = run(
+        "simclr.shapes", device="cpu", growth=True, batch_size=4, seconds=0.01, settings=settings
+    )
+    assert [row["varied"] for row in result["growth"]][-1] == "images"
+    assert "images/s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("device", "numbers", "threads"), [("cpu", [1, 2, 4, 8, 13], 1), ("cuda", [1, 2, 4, 6], 2)]
 )
-def test_processes_grow_to_the_machine_each_with_its_batch_and_threads(
-    shared, device, numbers, threads
+def test_processes_are_varied_up_to_the_machine_each_with_its_batch_and_threads(
+    many_devices, device, numbers, threads
 ):
     base = replace(build_recipe("moco.cifar10_r18_200ep"), batch_size=64)
-    found = costs(base, torch.device(device), seconds=0.5, console=Console(quiet=True))
-    rows = [cost for cost in found if cost.what == "processes"]
-    assert [cost.value for cost in rows] == numbers
-    for number, cost, (made, count, settings) in zip(numbers, rows, shared, strict=True):
-        assert made == replace(base, batch_size=64 * number)
-        assert count == 2 * 64 * numbers[-1]
-        assert settings == {"processes": number, "each": threads, "seconds": 0.5}
-        assert cost.images_per_second == 64 * number * 100  # in steps of 10 ms
+    points = measure_scaling(base, torch.device(device), seconds=0.5, console=Console(quiet=True))
+    assert [(p.varied, p.value) for p in points] == [("processes", n) for n in numbers]
+    for number, point, measured in zip(numbers, points, many_devices, strict=True):
+        changed, num_images, settings = measured
+        assert changed == replace(base, batch_size=64 * number)
+        assert num_images == 2 * 64 * numbers[-1]
+        assert settings == {"processes": number, "threads": threads, "seconds": 0.5}
+        assert point.images_per_second == 64 * number * 100  # in steps of 10 ms
 
 
-def test_processes_stop_where_the_recipe_refuses_their_batch(shared, capsys):
+def test_processes_stop_where_the_recipe_rejects_their_batch(many_devices, capsys):
     made = replace(build_recipe("nnclr.cifar10_r18_200ep"), batch_size=64)
     made = replace(made, method=replace(made.method, queue_size=8 * 64))
-    found = costs(made, CPU, seconds=0.5, console=Console(width=200))
-    assert [cost.value for cost in found if cost.what == "processes"] == [1, 2, 4, 8]
+    points = measure_scaling(made, CPU, seconds=0.5, console=Console(width=200))
+    assert [point.value for point in points] == [1, 2, 4, 8]
     assert "queue_size is 512 but a batch brings 832 keys" in capsys.readouterr().out
 
 
-def witnessed(**settings):
-    """The smallest network with a method that tells when it is not run as told."""
+def checked(**settings):
+    """The smallest network with a method that checks how it is run."""
     made = override(
         build_recipe("moco.cifar10_r18_200ep"), {}, ["--backbone.name", "resnet8_narrow"]
     )
-    return replace(made, method=WitnessConfig(**settings), batch_size=16)
+    return replace(made, method=CheckedConfig(**settings), batch_size=16)
 
 
 @pytest.fixture
 def started(monkeypatch):
-    """The processes that were started."""
-    children, start = [], multi_process._started
+    """Records the processes that are started."""
+    workers, start = [], process_scaling._start_worker
 
-    def keep(*args):
-        children.append(start(*args))
-        return children[-1]
+    def record(*args):
+        workers.append(start(*args))
+        return workers[-1]
 
-    monkeypatch.setattr(multi_process, "_started", keep)
-    return children
+    monkeypatch.setattr(process_scaling, "_start_worker", record)
+    return workers
 
 
-def test_processes_that_take_too_long_are_ended(started, monkeypatch):
-    monkeypatch.setattr(multi_process, "LIMIT", 0.0)
-    with pytest.raises(UserError, match=r"2 processes .* not finished after 0 s and were ended"):
-        multi_process.together(witnessed(), 64, CPU, processes=2, each=1, seconds=0.0)
-    assert [child.returncode for child in started] == [-9, -9]
+def test_processes_that_take_too_long_are_killed(started, monkeypatch):
+    monkeypatch.setattr(process_scaling, "TIMEOUT", 0.0)
+    with pytest.raises(UserError, match=r"2 processes had not finished after 0 s and were killed"):
+        process_scaling.measure_processes(checked(), 64, CPU, processes=2, threads=1, seconds=0.0)
+    assert [worker.returncode for worker in started] == [-9, -9]
 
 
 def test_two_processes_share_a_batch_and_measure_it(started, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # theirs is another
-    spent = multi_process.together(witnessed(), 64, CPU, processes=2, each=1, seconds=0.1)
-    assert spent.ms > 0 and spent.memory is None
-    assert [child.returncode for child in started] == [0, 0]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # must not reach the workers
+    cost = process_scaling.measure_processes(
+        checked(), 64, CPU, processes=2, threads=1, seconds=0.1
+    )
+    assert cost.ms > 0 and cost.memory is None
+    assert [worker.returncode for worker in started] == [0, 0]
 
 
-def test_a_process_that_fails_says_why_and_ends_the_others(started):
-    made = witnessed(unlucky=1)
-    with pytest.raises(UserError, match=r'Process 2 of 2 .* it said "RuntimeError: out of luck"'):
-        multi_process.together(made, 64, CPU, processes=2, each=1, seconds=0.1)
-    assert all(child.returncode for child in started)
+def test_a_process_that_fails_is_quoted_and_the_others_are_killed(started):
+    made = checked(failing_rank=1)
+    with pytest.raises(
+        UserError, match=r'Process 2 of 2 .* it printed "RuntimeError: failing on request"'
+    ):
+        process_scaling.measure_processes(made, 64, CPU, processes=2, threads=1, seconds=0.1)
+    assert all(worker.returncode for worker in started)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from selfsight.bench.timer import LEAST, WARM, timed
+from selfsight.bench.timer import MIN_REPEATS, WARMUP_RUNS, median_ms
 from selfsight.ragged import Ragged
 from selfsight.views import PRESETS, apply_views, apply_views_reference, without_blur
 
@@ -38,7 +38,7 @@ def measure(preset: str, size: int, count: int, seconds: float) -> dict[str, flo
     found = {}
     for dtype in (torch.bfloat16, torch.float32):
         name = f"as training makes them, {str(dtype).removeprefix('torch.')}"
-        found[name] = timed(
+        found[name] = median_ms(
             lambda dtype=dtype: apply_views(views, given, index, seed=0, epoch=0, dtype=dtype),  # type: ignore[misc]
             device,
             seconds=seconds,
@@ -53,13 +53,13 @@ def measure(preset: str, size: int, count: int, seconds: float) -> dict[str, flo
 def _plainly(work: Callable[[], object], device: torch.device) -> float:
     """Milliseconds without a graph, as many small operations are launched."""
     times = []
-    for _ in range(WARM + LEAST):
+    for _ in range(WARMUP_RUNS + MIN_REPEATS):
         began = time.perf_counter()
         work()
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(1000 * (time.perf_counter() - began))
-    return statistics.median(times[WARM:])
+    return statistics.median(times[WARMUP_RUNS:])
 
 
 if __name__ == "__main__":

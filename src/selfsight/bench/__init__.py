@@ -1,7 +1,15 @@
-"""How fast each part of training is on this machine, beside what its network alone allows."""
+"""Measure the speed of training on this machine and compare it with the bare backbone."""
 
-from selfsight.bench.breakdown import Figures, Part, bench, words
+from selfsight.bench.breakdown import Breakdown, Timing, describe, measure_breakdown
 from selfsight.bench.command import run
-from selfsight.bench.scaling import Cost, costs
+from selfsight.bench.scaling import ScalingPoint, measure_scaling
 
-__all__ = ["Cost", "Figures", "Part", "bench", "costs", "run", "words"]
+__all__ = [
+    "Breakdown",
+    "ScalingPoint",
+    "Timing",
+    "describe",
+    "measure_breakdown",
+    "measure_scaling",
+    "run",
+]

@@ -1,4 +1,4 @@
-"""The parts of a training step, each timed alone, and the whole with real batches from the disk."""
+"""Measure the components of a training step one by one, and training end to end."""
 
 import copy
 import gc
@@ -12,8 +12,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.bench.network_limit import Pass, alone, passes
-from selfsight.bench.timer import timed
+from selfsight.bench.network_limit import BackbonePass, count_passes, time_passes
+from selfsight.bench.timer import median_ms
 from selfsight.data import Source
 from selfsight.data.decode_in_order import decoded_in_order
 from selfsight.data.decode_threads import num_workers
@@ -31,13 +31,13 @@ from selfsight.train.loop import State, feed
 from selfsight.train.pretrain import build, loader_of
 from selfsight.train.step import DTYPES, TRIAL, WARM, Stepper, compiles, make, settle
 
-DECODED = 128  # images that each thread decodes to find the rate
-SETTLED = WARM + 4 + 2 * TRIAL  # steps after which the way of stepping is chosen
+IMAGES_PER_WORKER = 128  # images decoded per worker to measure the speed of decoding
+WARMUP_STEPS = WARM + 4 + 2 * TRIAL  # then plain steps or a CUDA graph have been chosen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """One part of a step: what it takes, and what training would do if it were all there is."""
+class Timing:
+    """Time of one component of a step, and the speed if a step had no other."""
 
     name: str
     ms: float
@@ -45,113 +45,120 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """What was measured; `share` is end to end over the limit of the network alone."""
+class Breakdown:
+    """Timings of a recipe; `fraction_of_limit` compares training with its bare backbone."""
 
     recipe: str
     device: str
     batch_size: int
-    parts: tuple[Part, ...]
+    timings: tuple[Timing, ...]
     images_per_second: float
-    limit: float
-    share: float
-    waiting: float  # share of the time in which a batch was not ready
-    first_step: float  # seconds until the first step was done, compiling included
-    way: str  # how the steps were taken: plain or graph
-    memory: int | None  # bytes, the most that were in use at once
+    limit: float  # images per second of the bare backbone
+    fraction_of_limit: float
+    data_wait: float  # fraction of the time spent waiting for a batch
+    first_step: float  # seconds to the end of the first step, including compilation
+    stepping: str  # "plain" or "graph" (CUDA graph)
+    memory: int | None  # peak bytes on the GPU
     keep: str  # how the images lay: pixels or stream
     decoder: str
-    rest: tuple[tuple[str, float], ...]  # where the time between the limit and the whole goes, ms
+    overhead: tuple[tuple[str, float], ...]  # ms of a step beyond the limit, by cause
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold."""
-        return asdict(self) | {"rest": dict(self.rest)}
+        """Return values that JSON can hold."""
+        return asdict(self) | {"overhead": dict(self.overhead)}
 
 
-def bench(
+def measure_breakdown(
     name: str, recipe: Recipe, device: torch.device, *, seconds: float = 2.0, console: Console
-) -> Figures:
-    """Measure a recipe whose `data.path` names the images."""
+) -> Breakdown:
+    """Measure a recipe whose `data.path` names the images, and print each timing."""
     settle(recipe, device)
     source = open_recipe_source(recipe)
     recipe, _ = resolve_storage(recipe, source, device)
-    n, found = recipe.batch_size, dict[str, float]()
+    n, timings = recipe.batch_size, dict[str, float]()
 
     images = open_recipe_images(recipe, device, None, source)
-    bed = _Bed(recipe, images, device)
-    kinds = bed.passes()
-    halves = Counter[Pass]()
-    if all(kind.trained for kind in kinds):  # no teacher: forward is the half of what is trained
-        halves.update({kind._replace(trained=False): times for kind, times in kinds.items()})
-    each = alone(recipe, kinds | halves, device, seconds)
-    limit = sum(each[kind] * times for kind, times in kinds.items())
+    components = _StepComponents(recipe, images, device)
+    passes = components.passes()
+    forward_only = Counter[BackbonePass]()
+    if all(one.backward for one in passes):  # no teacher: measure the forward passes by themselves
+        forward_only.update({one._replace(backward=False): count for one, count in passes.items()})
+    ms_of = time_passes(recipe, passes | forward_only, device, seconds)
 
-    def part(label: str, ms: float) -> None:
-        found[label] = ms
-        rate = f"{1000 * n / ms:11,.0f} images/s{limit / ms:8.0%} of limit"
-        console.print(f"{label:<29}{ms:10.2f} ms{rate}", highlight=False, soft_wrap=True)
+    def total_ms(counts: Counter[BackbonePass]) -> float:
+        return sum(ms_of[one] * count for one, count in counts.items())
 
-    if halves:
-        part("network, forward only", sum(each[kind] * times for kind, times in halves.items()))
-    for trained, label in ((False, "forward"), (True, "forward and backward")):
-        own = [each[kind] * times for kind, times in kinds.items() if kind.trained == trained]
-        if own:
-            part(f"network, {label}", sum(own))
-    part("network alone (the limit)", limit)
-    part("decode", _decode(source, recipe))
-    part("augment", timed(bed.augment, device, seconds=seconds))
-    part("heads and loss", timed(bed.heads(), device, seconds=seconds))
-    part("loss alone", timed(bed.loss(), device, seconds=seconds))
-    part("optimizer and teacher", timed(bed.move, device, seconds=seconds))
-    del bed
+    limit = total_ms(passes)
+
+    def add(label: str, ms: float) -> None:
+        timings[label] = ms
+        speed = f"{1000 * n / ms:11,.0f} images/s{limit / ms:8.0%} of limit"
+        console.print(f"{label:<29}{ms:10.2f} ms{speed}", highlight=False, soft_wrap=True)
+
+    if forward_only:
+        add("network, forward only", total_ms(forward_only))
+    for backward, label in ((False, "forward"), (True, "forward and backward")):
+        subset = Counter({p: count for p, count in passes.items() if p.backward == backward})
+        if subset:
+            add(f"network, {label}", total_ms(subset))
+    add("network alone (the limit)", limit)
+    add("decode", _decode_ms(source, recipe))
+    add("augment", median_ms(components.augment, device, seconds=seconds))
+    add("heads and loss", median_ms(components.heads(), device, seconds=seconds))
+    add("loss alone", median_ms(components.loss(), device, seconds=seconds))
+    add("optimizer and teacher", median_ms(components.update, device, seconds=seconds))
+    del components
     gc.collect()
-    if device.type == "cuda":  # what the parts took is not training's
+    if device.type == "cuda":  # the components' memory is not that of training
         torch.cuda.reset_peak_memory_stats(device)
-    whole = end_to_end(recipe, images, device, seconds)
-    part("end to end", whole["ms"])
+    training = end_to_end(recipe, images, device, seconds)
+    add("end to end", training["ms"])
     known = ("augment", "heads and loss", "optimizer and teacher")
-    rest = {label: found[label] for label in known} | {"waiting for data": whole["waited"]}
-    rest["batch norm, gaps and all else"] = whole["ms"] - limit - sum(rest.values())
-    return Figures(
+    overhead = {label: timings[label] for label in known} | {"waiting for data": training["waited"]}
+    overhead["batch norm, gaps and all else"] = training["ms"] - limit - sum(overhead.values())
+    return Breakdown(
         recipe=name,
-        device=_name(device),
+        device=_device_name(device),
         batch_size=n,
-        parts=tuple(Part(name=k, ms=v, images_per_second=1000 * n / v) for k, v in found.items()),
-        images_per_second=1000 * n / whole["ms"],
+        timings=tuple(
+            Timing(name=k, ms=v, images_per_second=1000 * n / v) for k, v in timings.items()
+        ),
+        images_per_second=1000 * n / training["ms"],
         limit=1000 * n / limit,
-        share=limit / whole["ms"],
-        waiting=whole["waited"] / whole["ms"],
-        first_step=whole["first"],
-        way=whole["way"],
+        fraction_of_limit=limit / training["ms"],
+        data_wait=training["waited"] / training["ms"],
+        first_step=training["first"],
+        stepping=training["way"],
         memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         keep=recipe.data.keep,
         decoder=recipe.data.decoder,
-        rest=tuple(rest.items()),
+        overhead=tuple(overhead.items()),
     )
 
 
-def words(figures: Figures) -> str:
-    """The figures in a few sentences."""
-    rest = ", ".join(f"{name} {ms:.2f} ms" for name, ms in figures.rest)
-    step = 1000 * figures.batch_size
+def describe(result: Breakdown) -> str:
+    """Summarize a breakdown in two sentences."""
+    overhead = ", ".join(f"{name} {ms:.2f} ms" for name, ms in result.overhead)
+    step = 1000 * result.batch_size
     return (
-        f"End to end {figures.images_per_second:,.0f} images/s, {figures.share:.0%} of the "
-        f"{figures.limit:,.0f} that the network alone allows ({figures.way}, first step after "
-        f"{figures.first_step:.0f} s, {_kept(figures)}, waiting for data {figures.waiting:.1%}).\n"
-        f"A step takes {step / figures.images_per_second:.2f} ms, the network alone "
-        f"{step / figures.limit:.2f} ms; the rest: {rest}."
+        f"End to end {result.images_per_second:,.0f} images/s, {result.fraction_of_limit:.0%} of "
+        f"the {result.limit:,.0f} that the network alone allows ({result.stepping}, first step "
+        f"after {result.first_step:.0f} s, {_describe_storage(result)}, waiting for data "
+        f"{result.data_wait:.1%}).\n"
+        f"A step takes {step / result.images_per_second:.2f} ms, the network alone "
+        f"{step / result.limit:.2f} ms; the rest: {overhead}."
     )
 
 
-def _kept(figures: Figures) -> str:
-    """How the images came to the network."""
-    if figures.keep == "pixels":
-        return "images kept as pixels"
-    return f"images streamed and decoded by {figures.decoder}"
+def _describe_storage(result: Breakdown) -> str:
+    """Say how the images were stored and read."""
+    if result.keep == "pixels":
+        return "images cached as pixels"
+    return f"images streamed and decoded by {result.decoder}"
 
 
-class _Bed:
-    """A method with one batch, on which parts can be timed alone."""
+class _StepComponents:
+    """A method with one batch, whose components can be timed one by one."""
 
     def __init__(self, recipe: Recipe, images: Images, device: torch.device) -> None:
         self.recipe, self.device = recipe, device
@@ -175,21 +182,23 @@ class _Bed:
             p.grad = torch.randn_like(p) if p.requires_grad else None
 
     def augment(self) -> list[Tensor]:
-        """All views of the batch."""
+        """Compute all views of the batch."""
         return make(self.recipe, self.raw.images, self.raw.index, 0)
 
-    def passes(self) -> Counter[Pass]:
-        """How a step runs the backbone."""
+    def passes(self) -> Counter[BackbonePass]:
+        """Count the backbone passes of a step."""
         method = build(self.recipe, self.device, self.data)
         with self._autocast():
-            return passes(method, self.views, self.at)
+            return count_passes(method, self.views, self.at)
 
     def heads(self) -> Any:
-        """Projector, predictor, queue and loss, on features that cost nothing."""
-        return self._on_cheap(copy.deepcopy(self.method), self.method.student.backbone.dim)
+        """Build a step of projector, predictor, queue and loss on nearly free features."""
+        return self._with_free_backbone(
+            copy.deepcopy(self.method), self.method.student.backbone.dim
+        )
 
     def loss(self) -> Any:
-        """Queue and loss, on embeddings that cost nothing."""
+        """Build a step of queue and loss on nearly free embeddings."""
         with torch.no_grad():
             one = self.views[0][:1].float()
             dim = copy.deepcopy(self.method.student).eval()(one)[1].shape[1]
@@ -198,38 +207,38 @@ class _Bed:
             encoder.projector = nn.Identity()
         if getattr(method, "predictor", None) is not None:
             method.predictor = nn.Identity()
-        return self._on_cheap(method, dim)
+        return self._with_free_backbone(method, dim)
 
-    def _on_cheap(self, method: Method, dim: int) -> Any:
-        """A step of the method, forward and backward, with features of this width for nothing."""
-        cheap = _Cheap(self.recipe.data.channels, dim).to(self.device)
+    def _with_free_backbone(self, method: Method, dim: int) -> Any:
+        """Build a step of the method, forward and backward, with nearly free features."""
+        free = _MeanColorBackbone(self.recipe.data.channels, dim).to(self.device)
         for encoder in encoders(method):
-            encoder.backbone = copy.deepcopy(cheap)  # type: ignore[assignment]
+            encoder.backbone = copy.deepcopy(free)  # type: ignore[assignment]
         if compiles(self.recipe, self.device):
             compile_networks(method)
 
-        def work() -> None:
+        def run_step() -> None:
             with self._autocast(), compiled_losses(compiles(self.recipe, self.device)):
                 step = method(self.views, self.at)
             method.zero_grad(set_to_none=True)
             step.loss.backward()
 
-        return work
+        return run_step
 
-    def move(self) -> None:
-        """What follows the backward pass."""
+    def update(self) -> None:
+        """Check gradients, step the optimizer, update the teacher."""
         grads = [p.grad for p in self.method.parameters() if p.grad is not None]
         lost = self.guard.check(grads)
         take(self.optimizer, lost)
         self.method.after_step(self.at)
 
     def _autocast(self) -> Any:
-        kind = DTYPES[self.recipe.precision]
-        return torch.autocast(self.device.type, kind, enabled=kind != torch.float32)
+        dtype = DTYPES[self.recipe.precision]
+        return torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
 
 
-class _Cheap(nn.Module):
-    """In place of a backbone: features from the mean colors alone."""
+class _MeanColorBackbone(nn.Module):
+    """Stand-in for a backbone that computes features from the mean color of an image."""
 
     def __init__(self, channels: int, dim: int) -> None:
         super().__init__()
@@ -239,9 +248,9 @@ class _Cheap(nn.Module):
         return self.out(x.float().mean(dim=(2, 3)))
 
 
-def _decode(source: Source, recipe: Recipe) -> float:
-    """Milliseconds to decode one batch with the decoder of the plan."""
-    data, count = recipe.data, min(max(MANY, DECODED * num_workers()), len(source))
+def _decode_ms(source: Source, recipe: Recipe) -> float:
+    """Return the milliseconds to decode one batch with the recipe's decoder."""
+    data, count = recipe.data, min(max(MANY, IMAGES_PER_WORKER * num_workers()), len(source))
     if data.decoder == "cpu" and (processes := decoders_for(source, count, num_workers())):
         processes.wait()
     settings = dict(store_size=data.store_size, channels=data.channels, decoder=data.decoder)
@@ -254,7 +263,7 @@ def _decode(source: Source, recipe: Recipe) -> float:
 def end_to_end(
     recipe: Recipe, images: Images, device: torch.device, seconds: float
 ) -> dict[str, Any]:
-    """Real batches through the training loop, once its way of stepping is chosen."""
+    """Time real batches in the training loop, once it has chosen plain steps or a CUDA graph."""
     recipe = replace(recipe, epochs=10**6)
     method = build(recipe, device, DataFacts(len(images), len(images.class_names)))
     optimizer = build_optimizer(
@@ -266,36 +275,36 @@ def end_to_end(
     began = time.perf_counter()
     take_step = Stepper(state, recipe, steps_per_epoch=loader.steps_per_epoch, device=device)
     take_step(next(batches))
-    _wait(device)
+    _synchronize(device)
     first = time.perf_counter() - began
-    for _ in range(SETTLED if device.type == "cuda" else 1):
+    for _ in range(WARMUP_STEPS if device.type == "cuda" else 1):
         take_step(next(batches))
-    _wait(device)
+    _synchronize(device)
     dist.barrier()
     began, waited, count = time.perf_counter(), loader.waited, 0
-    while count < 3 or not _enough(count, time.perf_counter() - began, 3 * seconds, device):
+    while count < 3 or not _time_is_up(count, time.perf_counter() - began, 3 * seconds, device):
         take_step(next(batches))
         count += 1
-    _wait(device)
+    _synchronize(device)
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
     waited = 1000 * (loader.waited - waited) / count
     return {"ms": ms, "waited": waited, "first": first, "way": take_step.way}
 
 
-def _enough(count: int, spent: float, seconds: float, device: torch.device) -> bool:
-    """Whether the time is up; processes agree on it, or one would wait in a step for the others."""
+def _time_is_up(count: int, spent: float, seconds: float, device: torch.device) -> bool:
+    """Return whether time is up; all processes must agree, or one would wait for the others."""
     if dist.world_size() > 1:
-        if count & (count - 1):  # asking holds up a GPU: only after 4, 8, 16 ... steps
+        if count & (count - 1):  # the exchange stalls a GPU: do it only after 4, 8, 16, ... steps
             return False
         spent = dist.mean(torch.tensor(spent, device=device)).item()
     return spent >= seconds
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _name(device: torch.device) -> str:
+def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -1,4 +1,4 @@
-"""What `selfsight bench` does: settle recipe and images, measure, and say it in a table."""
+"""The command `selfsight bench`: choose recipe and images, measure, print."""
 
 import math
 import tempfile
@@ -10,19 +10,19 @@ import torch
 from rich.console import Console
 
 from selfsight import auto_recipe
-from selfsight.bench import lightly_peer
-from selfsight.bench.breakdown import bench, words
-from selfsight.bench.generated_images import photographs
-from selfsight.bench.scaling import costs
+from selfsight.bench.breakdown import describe, measure_breakdown
+from selfsight.bench.generated_images import write_photo_like_images
+from selfsight.bench.lightly_comparison import import_lightly, measure_lightly
+from selfsight.bench.scaling import measure_scaling
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.options import BENCH_DEFAULTS, BenchOptions
 from selfsight.recipe import Recipe, override
 from selfsight.runs.start_resume import open_recipe_source
 
-ON_CPU, ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
-MADE = 4096  # photographs, where a recipe's views are large and no images are given
-SMALL = 64  # pixels of a view up to which the built-in set serves
+DEFAULT_ON_CPU, DEFAULT_ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
+NUM_GENERATED = 4096  # images, if no data are given and the recipe's views are large
+SMALL_VIEW = 64  # pixels; for views up to this size the built-in set is used
 
 
 def run(
@@ -38,28 +38,30 @@ def run(
     _check_options(options)
     seconds, against = options.seconds, options.against
     console, device = Console(quiet=quiet), auto_recipe.resolve_device(options.device)
-    name = recipe or (ON_GPU if device.type == "cuda" else ON_CPU)
-    made = build_recipe(name)
+    name = recipe or (DEFAULT_ON_GPU if device.type == "cuda" else DEFAULT_ON_CPU)
+    chosen = build_recipe(name)
     if device.type == "cuda":
-        made = replace(made, compile=True)
+        chosen = replace(chosen, compile=True)
     given = {"batch_size": options.batch_size}
-    made = override(made, given, options.settings, command="bench RECIPE")
+    chosen = override(chosen, given, options.settings, command="bench RECIPE")
     if against:
-        lightly_peer.check(made)
-    made, _ = auto_recipe.adapt_to_device(made, device)
+        import_lightly(chosen)
+    chosen, _ = auto_recipe.adapt_to_device(chosen, device)
     if options.growth:
         console.print(f"{name}, random images, {device}", highlight=False)
-        grown = costs(made, device, seconds=seconds, console=console)
-        return {"recipe": name, "growth": [cost.to_dict() for cost in grown]}
+        points = measure_scaling(chosen, device, seconds=seconds, console=console)
+        return {"recipe": name, "growth": [point.to_dict() for point in points]}
     with tempfile.TemporaryDirectory(prefix="selfsight-bench-") as folder:
-        path = str(options.data) if options.data else _generated(made, Path(folder), console)
-        made = replace(made, data=replace(made.data, path=path))
-        console.print(f"{name}, batch {made.batch_size}, {path}, {device}", highlight=False)
-        figures = bench(name, made, device, seconds=seconds, console=console)
-        console.print(words(figures), highlight=False)
-        measured = figures.to_dict()
+        path = (
+            str(options.data) if options.data else _generate_images(chosen, Path(folder), console)
+        )
+        chosen = replace(chosen, data=replace(chosen.data, path=path))
+        console.print(f"{name}, batch {chosen.batch_size}, {path}, {device}", highlight=False)
+        result = measure_breakdown(name, chosen, device, seconds=seconds, console=console)
+        console.print(describe(result), highlight=False)
+        measured = result.to_dict()
         if against:
-            measured[against] = _beside(made, device, seconds, figures.images_per_second, console)
+            measured[against] = _compare(chosen, device, seconds, result.images_per_second, console)
     return measured
 
 
@@ -78,23 +80,23 @@ def _check_options(options: BenchOptions) -> None:
         )
 
 
-def _beside(
+def _compare(
     recipe: Recipe, device: torch.device, seconds: float, ours: float, console: Console
 ) -> dict[str, float]:
-    found = lightly_peer.lightly(
+    measured = measure_lightly(
         recipe, open_recipe_source(recipe), device, seconds=max(seconds, 5.0)
     )
-    ratio = ours / found["end to end"]
+    ratio = ours / measured["end to end"]
     console.print(
-        f"Lightly: augmentation {found['augment']:,.0f} images/s, end to end "
-        f"{found['end to end']:,.0f} images/s; this is {ratio:.1f} times as fast.",
+        f"Lightly: augmentation {measured['augment']:,.0f} images/s, end to end "
+        f"{measured['end to end']:,.0f} images/s; this is {ratio:.1f} times as fast.",
         highlight=False,
     )
-    return found | {"ratio": ratio}
+    return measured | {"ratio": ratio}
 
 
-def _generated(recipe: Recipe, folder: Path, console: Console) -> str:
-    if recipe.views[0].size <= SMALL:
+def _generate_images(recipe: Recipe, folder: Path, console: Console) -> str:
+    if recipe.views[0].size <= SMALL_VIEW:
         return "shapes"
-    console.print(f"Writing {MADE} images to measure with ...", highlight=False)
-    return str(photographs(folder / "images", MADE))
+    console.print(f"Writing {NUM_GENERATED} images to measure with ...", highlight=False)
+    return str(write_photo_like_images(folder / "images", NUM_GENERATED))

@@ -1,4 +1,4 @@
-"""The limit: the method's networks alone, with nothing round them."""
+"""Measure the upper limit of speed: the backbone's passes of a step, without anything else."""
 
 import contextlib
 from collections import Counter
@@ -8,72 +8,79 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from selfsight.bench.timer import timed
+from selfsight.bench.timer import median_ms
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.methods import Method
 from selfsight.recipe import Recipe
 from selfsight.train.step import DTYPES
 
 
-class Pass(NamedTuple):
-    """One way in which a step runs its backbone."""
+class BackbonePass(NamedTuple):
+    """A pass of a step through its backbone."""
 
-    rows: int
-    side: int
-    trained: bool  # with a backward pass
+    batch_size: int
+    image_size: int
+    backward: bool
 
 
-def passes(method: Method, views: list[Tensor], at: Any) -> Counter[Pass]:
-    """How often one step runs its backbone, and on what: seen at its first convolution."""
-    seen: Counter[Pass] = Counter()
+def count_passes(method: Method, views: list[Tensor], at: Any) -> Counter[BackbonePass]:
+    """Count the passes of one step through its backbone, by a hook on the first convolution."""
+    counts: Counter[BackbonePass] = Counter()
 
-    def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def record(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         x = inputs[0]
-        seen[Pass(len(x), x.shape[-1], torch.is_grad_enabled())] += 1
+        counts[BackbonePass(len(x), x.shape[-1], torch.is_grad_enabled())] += 1
 
     first = [
-        next(m for m in net.modules() if isinstance(m, nn.Conv2d)) for net in _networks(method)
+        next(m for m in net.modules() if isinstance(m, nn.Conv2d)) for net in _backbones(method)
     ]
     with contextlib.ExitStack() as stack:
         for conv in first:
-            stack.callback(conv.register_forward_pre_hook(look).remove)
+            stack.callback(conv.register_forward_pre_hook(record).remove)
         method(views, at)
-    return seen
+    return counts
 
 
-def alone(
-    recipe: Recipe, kinds: Counter[Pass], device: torch.device, seconds: float
-) -> dict[Pass, float]:
-    """Milliseconds of each kind of pass through a bare backbone with torch's own batch norm."""
+def time_passes(
+    recipe: Recipe, passes: Counter[BackbonePass], device: torch.device, seconds: float
+) -> dict[BackbonePass, float]:
+    """Return the milliseconds of each pass through a bare backbone with torch's batch norm."""
     net = recipe.backbone.build().to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     call = torch.compile(net, **COMPILE_OPTIONS) if recipe.compile else net
     return {
-        kind: timed(_pass(recipe, net, call, kind, device), device, seconds=seconds)
-        for kind in kinds
+        one: median_ms(_pass_function(recipe, net, call, one, device), device, seconds=seconds)
+        for one in passes
     }
 
 
-def _pass(recipe: Recipe, net: nn.Module, call: Any, kind: Pass, device: torch.device) -> Any:
+def _pass_function(
+    recipe: Recipe, net: nn.Module, call: Any, one: BackbonePass, device: torch.device
+) -> Any:
     dtype = DTYPES[recipe.precision]
     x = torch.randn(
-        kind.rows, recipe.data.channels, kind.side, kind.side, device=device, dtype=dtype
+        one.batch_size,
+        recipe.data.channels,
+        one.image_size,
+        one.image_size,
+        device=device,
+        dtype=dtype,
     )
     x = x.contiguous(memory_format=torch.channels_last)
 
-    def work() -> None:
+    def run_pass() -> None:
         with (
-            torch.set_grad_enabled(kind.trained),
+            torch.set_grad_enabled(one.backward),
             torch.autocast(device.type, dtype, enabled=dtype != torch.float32),
         ):
             h = call(x)
-        if kind.trained:
+        if one.backward:
             net.zero_grad(set_to_none=True)
             h.float().square().mean().backward()
 
-    return work
+    return run_pass
 
 
-def _networks(method: Method) -> Iterator[nn.Module]:
+def _backbones(method: Method) -> Iterator[nn.Module]:
     yield method.student.backbone
     teacher = getattr(method, "teacher", None)
     if teacher is not None:

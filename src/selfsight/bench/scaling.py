@@ -1,4 +1,4 @@
-"""How a step's time and memory grow with batch, queue, views, images and processes."""
+"""Measure how a step's time and memory grow with batch, queue, views, images and processes."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -7,98 +7,107 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from selfsight.bench import multi_process
-from selfsight.bench.step_cost import Spent, step
+from selfsight.bench import process_scaling
+from selfsight.bench.step_cost import StepCost, measure_step
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.recipe import Recipe
 from selfsight.train.step import settle
 
-TIMES = (1, 2, 4, 8)
-IMAGES = (10_000, 100_000, 1_000_000)
-FEW = 4096  # images, where their number is not what grows
+FACTORS = (1, 2, 4, 8)
+NUM_IMAGES = (10_000, 100_000, 1_000_000)
+DEFAULT_NUM_IMAGES = 4096  # where their number is not varied
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Of one step, with one thing set to a value and all others as the recipe has them."""
+class ScalingPoint:
+    """Cost of a step with one setting varied and the others as in the recipe."""
 
-    what: str
+    varied: str
     value: int
     ms: float
     images_per_second: float
-    memory: int | None  # bytes of a GPU, the most that a process used at once
+    memory: int | None  # peak bytes on a GPU, the largest over processes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold."""
+        """Return values that JSON can hold."""
         return asdict(self)
 
 
-def costs(recipe: Recipe, device: torch.device, *, seconds: float, console: Console) -> list[Cost]:
-    """Steps on random pixels that lie in memory, one thing after the other made larger."""
+def measure_scaling(
+    recipe: Recipe, device: torch.device, *, seconds: float, console: Console
+) -> list[ScalingPoint]:
+    """Measure steps on random images in memory, increasing one setting after the other."""
     settle(recipe, device)
-    found = []
+    points = []
 
-    def see(what: str, value: int, batch_size: int, spent: Spent) -> None:
-        rate = 1000 * batch_size / spent.ms
-        found.append(
-            Cost(what=what, value=value, ms=spent.ms, images_per_second=rate, memory=spent.memory)
+    def add(varied: str, value: int, batch_size: int, cost: StepCost) -> None:
+        images_per_second = 1000 * batch_size / cost.ms
+        points.append(
+            ScalingPoint(
+                varied=varied,
+                value=value,
+                ms=cost.ms,
+                images_per_second=images_per_second,
+                memory=cost.memory,
+            )
         )
-        space = "" if spent.memory is None else f"{spent.memory / 2**20:12,.0f} MiB"
-        line = f"{what:<12}{value:>12,}{spent.ms:12.2f} ms{rate:11,.0f} images/s{space}"
-        console.print(line, highlight=False)
+        memory = "" if cost.memory is None else f"{cost.memory / 2**20:12,.0f} MiB"
+        speed = f"{cost.ms:12.2f} ms{images_per_second:11,.0f} images/s"
+        console.print(f"{varied:<12}{value:>12,}{speed}{memory}", highlight=False)
 
-    for what, value, made, count in _cases(recipe):
-        see(what, value, made.batch_size, step(made, count, device, seconds=seconds))
-    for number, made, spent in _shared(recipe, device, seconds, console):
-        see("processes", number, made.batch_size, spent)
-    return found
+    for varied, value, changed, num_images in _cases(recipe):
+        cost = measure_step(changed, num_images, device, seconds=seconds)
+        add(varied, value, changed.batch_size, cost)
+    for processes, changed, cost in _process_cases(recipe, device, seconds, console):
+        add("processes", processes, changed.batch_size, cost)
+    return points
 
 
 def _cases(recipe: Recipe) -> Iterator[tuple[str, int, Recipe, int]]:
-    """What grows, its value, the recipe with it, and the number of images."""
+    """Yield the varied setting, its value, the recipe with it, and the number of images."""
     method: Any = recipe.method
-    for times in TIMES:
-        batch = recipe.batch_size * times
-        yield "batch", batch, replace(recipe, batch_size=batch), max(FEW, 2 * batch)
-    few = max(FEW, 2 * recipe.batch_size)
-    for times in TIMES if getattr(method, "queue_size", 0) else ():
-        size = method.queue_size * times
-        yield "queue", size, _with(recipe, queue_size=size), few
-    for times in TIMES if "num_views" in method.__dataclass_fields__ else ():
-        yield "views", 2 * times, _with(recipe, num_views=2 * times), few
-    for count in IMAGES:
-        yield "images", count, recipe, count
+    for factor in FACTORS:
+        batch = recipe.batch_size * factor
+        yield "batch", batch, replace(recipe, batch_size=batch), max(DEFAULT_NUM_IMAGES, 2 * batch)
+    num_images = max(DEFAULT_NUM_IMAGES, 2 * recipe.batch_size)
+    for factor in FACTORS if getattr(method, "queue_size", 0) else ():
+        size = method.queue_size * factor
+        yield "queue", size, _with_method(recipe, queue_size=size), num_images
+    for factor in FACTORS if "num_views" in method.__dataclass_fields__ else ():
+        yield "views", 2 * factor, _with_method(recipe, num_views=2 * factor), num_images
+    for num_images in NUM_IMAGES:
+        yield "images", num_images, recipe, num_images
 
 
-def _shared(
+def _process_cases(
     recipe: Recipe, device: torch.device, seconds: float, console: Console
-) -> Iterator[tuple[int, Recipe, Spent]]:
-    """Numbers of processes, the recipe with the batch of all, and what a step takes."""
-    largest, own = multi_process.most(device), recipe.batch_size
+) -> Iterator[tuple[int, Recipe, StepCost]]:
+    """Yield numbers of processes, the recipe with the global batch, and the cost of a step."""
+    largest, batch_size = process_scaling.max_processes(device), recipe.batch_size
     if largest < 2:
         unit = "GPU" if device.type == "cuda" else "usable core"
-        reason = f"a process needs a {unit} of its own, and this machine has one"
-        console.print(f"processes: not measured, for {reason}.", highlight=False, soft_wrap=True)
+        reason = f"each process needs its own {unit}, and this machine has one"
+        console.print(f"processes: not measured, since {reason}.", highlight=False, soft_wrap=True)
         return
-    each, few = multi_process.threads(largest), max(FEW, 2 * own * largest)
-    words = f"processes, each with {own} images and {each} thread{'s' if each > 1 else ''}:"
-    console.print(words, highlight=False)
-    for number in multi_process.counts(largest):
+    threads = process_scaling.threads_per_process(largest)
+    num_images = max(DEFAULT_NUM_IMAGES, 2 * batch_size * largest)
+    unit = "thread" if threads == 1 else "threads"
+    heading = f"processes, each with {batch_size} images and {threads} {unit}:"
+    console.print(heading, highlight=False)
+    for processes in process_scaling.process_counts(largest):
         try:
-            made = replace(recipe, batch_size=own * number)
-        except UserError as refusal:
-            console.print(
-                f"processes: no more than this. {refusal}", highlight=False, soft_wrap=True
-            )
+            changed = replace(recipe, batch_size=batch_size * processes)
+        except UserError as error:
+            console.print(f"processes: stopped here. {error}", highlight=False, soft_wrap=True)
             return
-        spent = multi_process.together(
-            made, few, device, processes=number, each=each, seconds=seconds
+        cost = process_scaling.measure_processes(
+            changed, num_images, device, processes=processes, threads=threads, seconds=seconds
         )
-        yield number, made, spent
+        yield processes, changed, cost
 
 
-def _with(recipe: Recipe, **changes: Any) -> Recipe:
-    """The recipe with a changed method, and as many views as that takes."""
+def _with_method(recipe: Recipe, **changes: Any) -> Recipe:
+    """Return the recipe with a changed method and the number of views that it needs."""
     method: MethodConfig = replace(recipe.method, **changes)
     return replace(recipe, method=method, views=recipe.views[:1] * method.num_views)

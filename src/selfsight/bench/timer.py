@@ -1,4 +1,4 @@
-"""Milliseconds of a piece of work, on a GPU without what it takes to launch it."""
+"""Measure the time of a function; on a GPU as a CUDA graph, without the cost of launches."""
 
 import time
 from collections.abc import Callable
@@ -6,18 +6,18 @@ from statistics import median
 
 import torch
 
-Work = Callable[[], object]
-LEAST = 5  # times a work is timed, however long it takes
-WARM = 3
+Function = Callable[[], object]
+MIN_REPEATS = 5
+WARMUP_RUNS = 3
 
 
-def timed(work: Work, device: torch.device, *, seconds: float) -> float:
-    """The median time of a work that is repeated for about so many seconds."""
+def median_ms(function: Function, device: torch.device, *, seconds: float) -> float:
+    """Repeat a function for about this many seconds; return the median in milliseconds."""
     if device.type != "cuda":
-        return _on_cpu(work, seconds)
-    replay = recorded(work)
+        return _median_ms_on_cpu(function, seconds)
+    replay = record_graph(function)
     began, times = time.perf_counter(), list[float]()
-    while len(times) < LEAST or time.perf_counter() - began < seconds:
+    while len(times) < MIN_REPEATS or time.perf_counter() - began < seconds:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         replay()
@@ -27,27 +27,27 @@ def timed(work: Work, device: torch.device, *, seconds: float) -> float:
     return median(times)
 
 
-def recorded(work: Work) -> Work:
-    """The work as a CUDA graph, after a few runs in which libraries choose their kernels."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(WARM):
-            work()
-    torch.cuda.current_stream().wait_stream(aside)
+def record_graph(function: Function) -> Function:
+    """Record a function as a CUDA graph, after some runs in which libraries choose kernels."""
+    warmup_stream = torch.cuda.Stream()
+    warmup_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warmup_stream):
+        for _ in range(WARMUP_RUNS):
+            function()
+    torch.cuda.current_stream().wait_stream(warmup_stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        work()
+        function()
     graph.replay()
     torch.cuda.synchronize()
     return graph.replay
 
 
-def _on_cpu(work: Work, seconds: float) -> float:
-    work()
+def _median_ms_on_cpu(function: Function, seconds: float) -> float:
+    function()
     began, times = time.perf_counter(), list[float]()
-    while len(times) < LEAST or time.perf_counter() - began < seconds:
+    while len(times) < MIN_REPEATS or time.perf_counter() - began < seconds:
         start = time.perf_counter()
-        work()
+        function()
         times.append(1000 * (time.perf_counter() - start))
     return median(times)

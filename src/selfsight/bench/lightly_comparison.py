@@ -1,8 +1,8 @@
-"""The same training with Lightly's own parts, in the same run, where Lightly is installed.
+"""Measure the same training with Lightly, if it is installed.
 
-As its documentation puts MoCo and SimCLR together: its transforms on PIL images in the worker
-processes of a DataLoader, its projection head, loss and momentum update. It is given what costs it
-nothing: bf16, channels_last, pinned memory, images that are decoded already where they are small.
+MoCo and SimCLR are assembled as in its documentation: its transforms on PIL images in the workers
+of a DataLoader, its projection head, loss and momentum update. It also gets bf16, channels_last,
+pinned memory, and small images already decoded.
 """
 
 import copy
@@ -22,13 +22,13 @@ from selfsight.errors import UserError
 from selfsight.recipe import Recipe, method_name
 from selfsight.train.step import DTYPES
 
-KNOWN = ("moco", "simclr")
-WARM = 5  # steps
+SUPPORTED_METHODS = ("moco", "simclr")
+WARMUP_STEPS = 5
 ENDLESS = 10**9  # images
 
 
-class _Seen(torch.utils.data.Dataset):
-    """Images as PIL reads them, through a transform."""
+class _PILDataset(torch.utils.data.Dataset):
+    """Images read by PIL and passed through a transform."""
 
     def __init__(self, source: Source, transform: Any) -> None:
         self.source, self.transform = source, transform
@@ -37,19 +37,20 @@ class _Seen(torch.utils.data.Dataset):
         return len(self.source)
 
     def __getitem__(self, i: int) -> list[Tensor]:
-        found = self.source.read(i)
-        if isinstance(found, np.ndarray):
-            return self.transform(Image.fromarray(found).convert("RGB"))
-        return self.transform(Image.open(io.BytesIO(found)).convert("RGB"))
+        data = self.source.read(i)
+        image = (
+            Image.fromarray(data) if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data))
+        )
+        return self.transform(image.convert("RGB"))
 
 
-def check(recipe: Recipe) -> Any:
-    """Lightly's package; a UserError if it is not installed or has no such method."""
+def import_lightly(recipe: Recipe) -> Any:
+    """Import Lightly; raise a UserError if it is not installed or lacks the method."""
     name = method_name(recipe.method)
-    if name not in KNOWN:
+    if name not in SUPPORTED_METHODS:
         raise UserError(
-            f'--against lightly measures {" and ".join(KNOWN)}; this recipe is of "{name}". '
-            "Choose a recipe of one of these."
+            f"--against lightly measures {' and '.join(SUPPORTED_METHODS)}; this recipe is of "
+            f'"{name}". Choose a recipe of one of these.'
         )
     try:
         import lightly.loss
@@ -64,39 +65,41 @@ def check(recipe: Recipe) -> Any:
     return lightly
 
 
-def lightly(
+def measure_lightly(
     recipe: Recipe, source: Source, device: torch.device, *, seconds: float
 ) -> dict[str, float]:
-    """Images per second of Lightly's transforms alone, and of its whole training."""
-    theirs, name = check(recipe), method_name(recipe.method)
+    """Return the images per second of Lightly's transforms, and of its training end to end."""
+    lightly, name = import_lightly(recipe), method_name(recipe.method)
     size = recipe.views[0].size
-    kind = "MoCoV2Transform" if name == "moco" else "SimCLRTransform"
+    transform_name = "MoCoV2Transform" if name == "moco" else "SimCLRTransform"
     blur = 0.5 if recipe.views[0].blur > 0 else 0.0
-    transform = getattr(theirs.transforms, kind)(input_size=size, gaussian_blur=blur)
-    batches = _batches(_Seen(source, transform), recipe, device)
-    augmented = _rate(lambda: next(batches), recipe.batch_size, device, seconds)
-    step = _step(recipe, name, theirs, device)
-    trained = _rate(lambda: step(next(batches)), recipe.batch_size, device, 2 * seconds)
+    transform = getattr(lightly.transforms, transform_name)(input_size=size, gaussian_blur=blur)
+    batches = _batches(_PILDataset(source, transform), recipe, device)
+    augmented = _images_per_second(lambda: next(batches), recipe.batch_size, device, seconds)
+    step = _build_step(recipe, name, lightly, device)
+    trained = _images_per_second(
+        lambda: step(next(batches)), recipe.batch_size, device, 2 * seconds
+    )
     return {"augment": augmented, "end to end": trained}
 
 
-def _batches(seen: _Seen, recipe: Recipe, device: torch.device) -> Iterator[list[Tensor]]:
-    """Without end: of an epoch of few batches most workers would get none."""
-    drawn = torch.utils.data.RandomSampler(seen, replacement=True, num_samples=ENDLESS)
+def _batches(dataset: _PILDataset, recipe: Recipe, device: torch.device) -> Iterator[list[Tensor]]:
+    """Yield batches without end: in short epochs most workers would get no batch."""
+    sampler = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=ENDLESS)
     loader = torch.utils.data.DataLoader(
-        seen,
+        dataset,
         batch_size=recipe.batch_size,
-        sampler=drawn,
+        sampler=sampler,
         num_workers=num_workers(),
         pin_memory=device.type == "cuda",
     )
     return iter(loader)
 
 
-def _step(
+def _build_step(
     recipe: Recipe, name: str, lightly: Any, device: torch.device
 ) -> Callable[[list[Tensor]], None]:
-    """Forward, backward and update with Lightly's modules on the same backbone."""
+    """Build a training step from Lightly's modules and the same backbone."""
     modules, dim = lightly.models.modules, recipe.method.dim  # type: ignore[attr-defined]
     backbone: Any = recipe.backbone.build()
     if name == "moco":
@@ -128,21 +131,21 @@ def _step(
     return step
 
 
-def _rate(
-    work: Callable[[], object], batch_size: int, device: torch.device, seconds: float
+def _images_per_second(
+    function: Callable[[], object], batch_size: int, device: torch.device, seconds: float
 ) -> float:
-    """Images per second, the device's work included."""
-    for _ in range(WARM):
-        work()
-    _wait(device)
+    """Measure images per second, including the work of the device."""
+    for _ in range(WARMUP_STEPS):
+        function()
+    _synchronize(device)
     began, count = time.perf_counter(), 0
-    while count < WARM or time.perf_counter() - began < seconds:
-        work()
+    while count < WARMUP_STEPS or time.perf_counter() - began < seconds:
+        function()
         count += 1
-    _wait(device)
+    _synchronize(device)
     return count * batch_size / (time.perf_counter() - began)
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
