@@ -4,7 +4,7 @@ from json import dumps
 import pytest
 
 from selfsight import doctor
-from tests.data.made import parquet, pixels, png, write
+from tests.data.image_files import parquet, pixels, png, write
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_an_examination_tells_what_is_there(folder):
     assert (found.smallest, found.largest) == ((20, 10), (60, 50))
     assert (found.short_side, found.channels, found.classes) == (30, 3, 0)
     assert found.modes == {"RGB": 4}
-    assert found.unreadable == (("broken.jpg", "not an image that Pillow knows"),)
+    assert found.unreadable == (("broken.jpg", "not an image that Pillow can read"),)
     assert found.duplicates == (("1.png", "again.png"),)
     mean = 3 * (200 + 1200 + 1200 + 3000) / 4
     assert found.bytes_in_memory == int(mean * 5) and found.fits_in_memory

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from selfsight import api
 from selfsight.catalog import build_recipe
-from selfsight.data import load, open_source
+from selfsight.data import open_source
 from selfsight.methods import BASELINES, METHODS, DataFacts
 from selfsight.nn.patch_student import Patches
 from selfsight.optim import Schedule
@@ -120,7 +120,7 @@ def test_a_queue_far_older_than_the_encoder_is_named(tmp_path):
 
 @pytest.fixture(scope="module")
 def shapes():
-    return load(open_source("shapes"), store_size=32)
+    return load_images(open_source("shapes"), store_size=32)
 
 
 @pytest.mark.learning

@@ -161,7 +161,7 @@ def bench(
 ) -> None:
     """Measure how fast a recipe trains on this machine, part by part, and its network alone.
 
-    Settings of the recipe have flags as in pretrain: --method.bn sync, --data.keep stream.
+    Settings of the recipe have flags as in pretrain: --method.bn sync, --data.storage stream.
 
     Args:
         recipe: A recipe of `selfsight recipes`. If not given, a small one.

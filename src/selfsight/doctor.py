@@ -12,10 +12,15 @@ import torch
 
 from selfsight import rng
 from selfsight.data import Source, open_source
-from selfsight.data.decode import Header, UnreadableError, decode, header
-from selfsight.data.decode_threads import num_workers, quiet
-from selfsight.data.pixel_cache import free_memory
-from selfsight.data.storage_plan import RESIDENT
+from selfsight.data.cgroup_limits import available_cpus, free_memory
+from selfsight.data.decode import (
+    Header,
+    UnreadableError,
+    decode,
+    pillow_warnings_ignored,
+    read_header,
+)
+from selfsight.data.storage import MAX_GPU_SHARE
 
 STORE = 256  # short side at which speed and memory are told
 NOTHING = Header(0, 0, "")
@@ -48,7 +53,7 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512, seed: int = 0)
     source = data if isinstance(data, Source) else open_source(data)
     chosen = _sample(source, sample, seed)
     begun = time.perf_counter()
-    with quiet(), ThreadPoolExecutor(num_workers()) as pool:
+    with pillow_warnings_ignored(), ThreadPoolExecutor(available_cpus()) as pool:
         looks = list(pool.map(lambda i: _look(source, i), chosen))
     seconds = time.perf_counter() - begun
     good = [look for look in looks if look.reason is None]
@@ -71,7 +76,7 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512, seed: int = 0)
         median=sizes[len(sizes) // 2] if sizes else (0, 0),
         largest=sizes[-1] if sizes else (0, 0),
         short_side=int(median(min(s) for s in sizes)) if sizes else 0,
-        channels=1 if good and all(look.header.gray for look in good) else 3,
+        channels=1 if good and all(look.header.is_gray for look in good) else 3,
         modes=dict(modes.most_common()),
         unreadable=tuple((look.name, look.reason) for look in looks if look.reason is not None),
         duplicates=tuple(doubles),
@@ -79,7 +84,7 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512, seed: int = 0)
         decoded_per_second=round(len(looks) / seconds, 1),
         bytes_in_memory=int(stored),
         fits_in_memory=stored < free_memory() / 2,
-        fits_on_device=None if free is None else stored <= RESIDENT * free,
+        fits_on_device=None if free is None else stored <= MAX_GPU_SHARE * free,
     )
 
 
@@ -119,8 +124,8 @@ def _look(source: Source, i: int) -> _Look:
     try:
         data = source.read(i)
         digest = hashlib.sha256(data if isinstance(data, bytes) else data.tobytes()).hexdigest()
-        told = header(data)
-        channels = 1 if told.gray else 3
+        told = read_header(data)
+        channels = 1 if told.is_gray else 3
         stored = decode(data, store_size=STORE, channels=channels).size
     except FileNotFoundError:
         return _Look(name=name, reason="there is no such file")

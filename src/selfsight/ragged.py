@@ -1,4 +1,4 @@
-"""A batch of images of any sizes, as bytes and where each image begins among them."""
+"""A batch of images of different sizes, without padding."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class Ragged(NamedTuple):
-    """Images [C, H, W] anywhere in one stretch of bytes: no copy, no padding, one device.
+    """Images [C, H, W] at any position of one byte tensor: no copy, no padding, one device.
 
-    `flat` may be a whole data set that lies on the device: the batch is then only numbers.
-    `largest` bounds height and width and is known to the host, so that nobody waits for the device
-    to make room.
+    `flat` may hold a whole data set on the device: the batch is then only numbers. `largest` is an
+    upper bound of height and width as Python ints, so that memory can be allocated without waiting
+    for the device.
     """
 
     flat: UInt8[Tensor, " bytes"]
@@ -22,36 +22,36 @@ class Ragged(NamedTuple):
     largest: tuple[int, int]
 
     def to(self, device: torch.device) -> "Ragged":
-        """The same images on another device; from pinned memory the host does not wait."""
+        """Copy to another device; asynchronous if the tensors are in pinned memory."""
         flat, starts, sizes = (x.to(device, non_blocking=True) for x in self[:3])
         return self._replace(flat=flat, starts=starts, sizes=sizes)
 
     def padded(self) -> UInt8[Tensor, "n c h w"]:
         """The images as one dense batch, with zeros to the right and below."""
-        return self._copied() if self.flat.device.type == "cpu" else self._gathered()
+        return self._pad_by_copy() if self.flat.device.type == "cpu" else self._pad_by_gather()
 
-    def _copied(self) -> Tensor:
+    def _pad_by_copy(self) -> Tensor:
         """One copy per image: on the CPU far faster than an index per pixel."""
         height, width = self.sizes.amax(0).tolist()
         area = self.channels * height * width
-        dense = bool((self.sizes == self.sizes[:1]).all()) and len(self.flat) % area == 0
-        if dense and not bool((self.starts % area).any()):
+        equal_sizes = bool((self.sizes == self.sizes[:1]).all()) and len(self.flat) % area == 0
+        if equal_sizes and not bool((self.starts % area).any()):
             images = self.flat.view(-1, self.channels, height, width)
             return images[self.starts // area]
         pixels = torch.zeros(len(self.starts), self.channels, height, width, dtype=torch.uint8)
-        each = zip(pixels, self.starts.tolist(), self.sizes.tolist(), strict=True)
-        for out, start, (h, w) in each:
+        rows = zip(pixels, self.starts.tolist(), self.sizes.tolist(), strict=True)
+        for out, start, (h, w) in rows:
             area = self.channels * h * w
             out[:, :h, :w] = self.flat[start : start + area].view(self.channels, h, w)
         return pixels
 
-    def _gathered(self) -> Tensor:
+    def _pad_by_gather(self) -> Tensor:
         """One gather per channel: on a GPU far faster than a copy per image."""
         height, width = self.largest
-        h, w = self.sizes[:, 0, None, None], self.sizes[:, 1, None, None]  # [B, 1, 1]
+        h, w = self.sizes[:, 0, None, None], self.sizes[:, 1, None, None]  # [N, 1, 1]
         y = torch.arange(height, device=self.flat.device)[:, None]
         x = torch.arange(width, device=self.flat.device)
-        inside = (y < h) & (x < w)  # [B, H, W]
+        inside = (y < h) & (x < w)  # [N, H, W]
         at = torch.where(inside, self.starts[:, None, None] + y * w + x, 0)
         area = torch.where(inside, h * w, 0)
         planes = [self.flat[at + c * area] * inside for c in range(self.channels)]

@@ -35,8 +35,8 @@ class Data:
     store_size: int = 256
     """Short side of the decoded images."""
     channels: int = 3
-    keep: Literal["auto", "pixels", "stream"] = "auto"
-    """Decode once and keep the pixels, or decode anew in every epoch."""
+    storage: Literal["auto", "cache", "stream"] = "auto"
+    """Cache the decoded pixels, or stream: decode anew in every epoch."""
     decoder: Literal["auto", "cpu", "nvjpeg"] = "auto"
     """What decodes JPEG files; auto is settled by measurement when the run begins."""
 

@@ -30,7 +30,7 @@ def small(monkeypatch):
     monkeypatch.setattr(scaling, "FACTORS", (1, 2))
     monkeypatch.setattr(scaling, "NUM_IMAGES", (20, 30))
     monkeypatch.setattr(scaling, "DEFAULT_NUM_IMAGES", 16)
-    monkeypatch.setattr(process_scaling, "num_workers", lambda: 1)
+    monkeypatch.setattr(process_scaling, "available_cpus", lambda: 1)
     return measured
 
 
@@ -44,7 +44,7 @@ def many_devices(monkeypatch):
         return StepCost(10.0, None)
 
     monkeypatch.setattr(process_scaling, "measure_processes", record)
-    monkeypatch.setattr(process_scaling, "num_workers", lambda: 13)
+    monkeypatch.setattr(process_scaling, "available_cpus", lambda: 13)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
     monkeypatch.setattr(scaling, "_cases", lambda recipe: ())
     monkeypatch.setattr(scaling, "DEFAULT_NUM_IMAGES", 32)

@@ -1,10 +1,10 @@
-"""The limits of a container are this process's own."""
+"""Memory and CPUs are limited by the container."""
 
 import os
 
 import pytest
 
-from selfsight.data import cgroup_limits, decode_threads, pixel_cache
+from selfsight.data import cgroup_limits
 
 GROUPS = {
     "version 2": {
@@ -28,7 +28,7 @@ GROUPS = {
 }
 
 
-def made(folder, files):
+def write_files(folder, files):
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -36,25 +36,25 @@ def made(folder, files):
 
 
 @pytest.mark.parametrize("version", GROUPS)
-def test_memory_and_cores_are_those_of_the_container(version, tmp_path, monkeypatch):
-    monkeypatch.setattr(cgroup_limits, "ROOT", made(tmp_path, GROUPS[version]))
-    assert pixel_cache.free_memory() == 1500  # what is cached from files is given back
-    assert decode_threads.num_workers() == 1
+def test_memory_and_cpus_are_limited_by_the_container(version, tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroup_limits, "ROOT", write_files(tmp_path, GROUPS[version]))
+    assert cgroup_limits.free_memory() == 1500  # what is cached from files is given back
+    assert cgroup_limits.available_cpus() == 1
 
 
-def test_a_part_of_a_core_counts_as_one_and_no_more_than_there_are(tmp_path, monkeypatch):
+def test_the_cpu_limit_is_rounded_up_and_at_most_the_number_of_cpus(tmp_path, monkeypatch):
     monkeypatch.setattr(cgroup_limits, "ROOT", tmp_path)
-    for told, expected in (("250000 100000", 3), ("1 100000", 1), ("max 100000", None)):
-        made(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": told})
-        assert cgroup_limits.processors() == expected
-    made(tmp_path, {"sys/fs/cgroup/cpu.max": "900000000 1000"})
-    assert decode_threads.num_workers() == len(os.sched_getaffinity(0))
+    for limit, expected in (("250000 100000", 3), ("1 100000", 1), ("max 100000", None)):
+        write_files(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": limit})
+        assert cgroup_limits.cpu_limit() == expected
+    write_files(tmp_path, {"sys/fs/cgroup/cpu.max": "900000000 1000"})
+    assert cgroup_limits.available_cpus() == len(os.sched_getaffinity(0))
 
 
-def test_without_groups_nothing_is_limited(tmp_path, monkeypatch):
+def test_without_cgroups_there_is_no_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(cgroup_limits, "ROOT", tmp_path)
-    assert cgroup_limits.memory_left() is None and cgroup_limits.processors() is None
-    made(tmp_path, {"proc/self/cgroup": "4:memory:/\n0::/\n"})
-    made(tmp_path, {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"})
-    made(tmp_path, {"sys/fs/cgroup/memory/memory.usage_in_bytes": "3000"})
-    assert pixel_cache.free_memory() == pytest.approx(pixel_cache._available(), rel=0.2)
+    assert cgroup_limits.memory_left() is None and cgroup_limits.cpu_limit() is None
+    write_files(tmp_path, {"proc/self/cgroup": "4:memory:/\n0::/\n"})
+    write_files(tmp_path, {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"})
+    write_files(tmp_path, {"sys/fs/cgroup/memory/memory.usage_in_bytes": "3000"})
+    assert cgroup_limits.free_memory() == pytest.approx(cgroup_limits._system_memory(), rel=0.2)

@@ -5,11 +5,12 @@ import pytest
 from PIL import Image, ImageOps
 
 from selfsight.data import decode as module
-from selfsight.data.decode import LONGEST, UnreadableError, decode, header
-from tests.data.made import encoded, pixels, png
+from selfsight.data.decode import UnreadableError, decode, read_header
+from selfsight.data.resize import MAX_ASPECT
+from tests.data.image_files import encoded, pixels, png
 
 
-def test_a_small_png_comes_out_as_it_went_in():
+def test_a_small_png_is_decoded_exactly():
     x = pixels()
     np.testing.assert_array_equal(decode(png(x), store_size=64), x)
 
@@ -23,8 +24,8 @@ def test_exif_orientation_equals_pillows_own(orientation):
     with Image.open(io.BytesIO(data)) as opened:
         expected = np.asarray(ImageOps.exif_transpose(opened))
     np.testing.assert_array_equal(decode(data, store_size=64), expected)
-    told = header(data)
-    assert (told.height, told.width) == expected.shape[:2]
+    info = read_header(data)
+    assert (info.height, info.width) == expected.shape[:2]
 
 
 def test_sixteen_bits_are_scaled_by_their_depth():
@@ -33,7 +34,7 @@ def test_sixteen_bits_are_scaled_by_their_depth():
     np.testing.assert_array_equal(out[..., 0], [[0, 1, 128, 255]])
 
 
-def test_what_is_transparent_becomes_white():
+def test_transparent_pixels_become_white():
     image = Image.new("P", (2, 1))
     image.putpalette([255, 0, 0, 0, 0, 255])
     image.putpixel((1, 0), 1)
@@ -56,7 +57,7 @@ def test_gray_is_repeated_and_color_is_weighted():
     np.testing.assert_array_equal(out[..., 0], expected)
 
 
-def test_cmyk_jpeg_has_the_colors_it_had():
+def test_a_cmyk_jpeg_is_decoded_with_its_colors():
     red = Image.new("RGB", (16, 16), (250, 20, 20))
     out = decode(encoded(red.convert("CMYK"), "JPEG", quality=95), store_size=64)
     assert np.abs(out.astype(int) - (250, 20, 20)).max() <= 6
@@ -67,11 +68,11 @@ def test_the_short_side_is_reduced_and_never_enlarged():
     assert decode(png(pixels(12, 16)), store_size=20).shape == (12, 16, 3)
 
 
-def test_a_panorama_is_held_to_its_longest_side():
-    assert decode(png(pixels(20, 400)), store_size=20).shape[1] == LONGEST * 20
+def test_the_long_side_of_a_panorama_is_limited():
+    assert decode(png(pixels(20, 400)), store_size=20).shape[1] == MAX_ASPECT * 20
 
 
-def test_shrinking_is_antialiased():
+def test_resizing_is_antialiased():
     lines = np.zeros((64, 64, 3), np.uint8)
     lines[:, ::2] = 255
     out = decode(png(lines), store_size=16).astype(int)
@@ -87,7 +88,7 @@ def test_a_large_jpeg_is_close_to_one_decoded_in_full():
     assert np.abs(out.astype(int) - full).mean() < 2
 
 
-def test_decoded_pixels_are_treated_as_a_file():
+def test_decoded_pixels_are_resized_like_a_file():
     x = pixels(40, 60)
     np.testing.assert_array_equal(decode(x, store_size=20), decode(png(x), store_size=20))
 
@@ -100,12 +101,12 @@ def test_decoded_pixels_are_treated_as_a_file():
         (encoded(Image.fromarray(pixels(64, 64)), "JPEG")[:600], "(?i)truncated"),
     ],
 )
-def test_a_broken_file_says_why(data, why):
+def test_a_broken_file_raises_with_the_reason(data, why):
     with pytest.raises(UnreadableError, match=why):
         decode(data, store_size=64)
 
 
-def test_heic_names_the_extra_that_reads_it(monkeypatch):
+def test_a_heic_file_names_the_missing_package(monkeypatch):
     monkeypatch.setattr(module, "heic_readable", lambda: False)
     with pytest.raises(UnreadableError, match=r"selfsight\[heic\]"):
         decode(b"\0\0\0\x18ftypheic" + bytes(32), store_size=64)

@@ -4,8 +4,8 @@ import threading
 import pytest
 import torch
 
-from selfsight.data import Images, Loader
-from selfsight.data.loader import ahead
+from selfsight.data import CachedImages, Loader
+from selfsight.data.loader import prefetch
 from selfsight.errors import UserError
 
 COUNT, BATCH = 53, 12
@@ -15,7 +15,7 @@ COUNT, BATCH = 53, 12
 def images():
     """Image i has the value i everywhere and the label i."""
     values = torch.arange(COUNT, dtype=torch.uint8)
-    return Images(
+    return CachedImages(
         values.repeat_interleave(4),
         torch.full((COUNT,), 2),
         torch.full((COUNT,), 2),
@@ -34,7 +34,7 @@ def epoch(made, number):
     return torch.cat([made.indices(number * steps + i)[1] for i in range(steps)])
 
 
-def test_an_epoch_shows_no_image_twice(images):
+def test_an_epoch_has_no_image_twice(images):
     made = loader(images)
     assert made.steps_per_epoch == COUNT // BATCH
     for number in range(3):
@@ -54,7 +54,7 @@ def test_epochs_and_seeds_differ(images):
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_processes_together_see_what_one_sees(images, world_size):
+def test_several_processes_share_the_batches_of_one(images, world_size):
     parts = [loader(images, rank=r, world_size=world_size) for r in range(world_size)]
     for step in (0, 3, 7):
         together = torch.cat([part.indices(step)[1] for part in parts])
@@ -71,22 +71,22 @@ def test_batches_resume_at_any_step(images):
             assert torch.equal(raw.images.padded()[:, 0, 0, 0].long(), index)
 
 
-def test_fetching_ahead_changes_nothing_and_ends_its_thread():
-    items = ahead(iter(range(100)), 3)
+def test_prefetching_keeps_the_items_and_ends_its_thread():
+    items = prefetch(iter(range(100)), 3)
     assert list(itertools.islice(items, 5)) == [0, 1, 2, 3, 4]
     items.close()
     assert "batches" not in {thread.name for thread in threading.enumerate()}
-    assert list(ahead(iter(range(7)), 3)) == list(range(7))
+    assert list(prefetch(iter(range(7)), 3)) == list(range(7))
 
 
-def test_an_error_while_fetching_ahead_is_raised():
-    items = ahead((1 // (2 - i) for i in range(5)), 2)
+def test_an_error_while_prefetching_is_raised():
+    items = prefetch((1 // (2 - i) for i in range(5)), 2)
     assert [next(items), next(items)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         next(items)
 
 
-def test_fewer_than_two_batches_are_refused_with_the_batch_that_works(images):
+def test_fewer_than_two_batches_raise_with_the_largest_batch_size(images):
     with pytest.raises(UserError, match=r"53 images, .* need 64\. Use --batch-size 26"):
         loader(images, batch_size=32)
     loader(images, batch_size=26)
@@ -94,8 +94,8 @@ def test_fewer_than_two_batches_are_refused_with_the_batch_that_works(images):
         loader(images, batch_size=32, world_size=4)
 
 
-def test_skipped_images_are_counted_in_the_refusal(images):
-    few = Images(
+def test_the_error_for_few_images_counts_skipped_ones(images):
+    few = CachedImages(
         torch.zeros(3, dtype=torch.uint8),
         torch.ones(3, dtype=torch.int64),
         torch.ones(3, dtype=torch.int64),
@@ -107,13 +107,13 @@ def test_skipped_images_are_counted_in_the_refusal(images):
         loader(few)
 
 
-def test_a_batch_that_processes_cannot_share_is_refused(images):
+def test_a_batch_size_that_processes_cannot_share_raises(images):
     with pytest.raises(UserError, match="multiple of 5"):
         loader(images, world_size=5)
 
 
 @pytest.mark.gpu
-def test_batches_fetched_for_the_gpu_are_the_same(images):
+def test_batches_on_the_gpu_equal_those_on_the_cpu(images):
     there = loader(images, device="cuda").batches(2)
     for here, raw in itertools.islice(zip(loader(images).batches(2), there, strict=False), 6):
         assert raw.index.is_cuda

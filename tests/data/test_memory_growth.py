@@ -12,14 +12,14 @@ from rich.console import Console
 from selfsight import progress
 from selfsight.data import dataset_index as indexes
 from selfsight.data import open_source
-from selfsight.data.dataset_index import IndexWriter, open_index
-from selfsight.data.source import Computed, Source, settled
+from selfsight.data.dataset_index import IndexWriter, load_index
 from selfsight.data.sources import parquet as parquets
+from selfsight.data.sources.source import LazyNames, Source, resolve_unlabeled
 from selfsight.doctor import inspect_data
 from selfsight.errors import UserError
 from selfsight.nn import Memory
 from selfsight.train.progress_bar import ADVICE, Bar
-from tests.data.made import parquet, pixels, png
+from tests.data.image_files import parquet, pixels, png
 from tests.data.sources.test_tar import three
 
 
@@ -29,11 +29,11 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 
 @pytest.mark.parametrize("labels", [[1, 0, 1, 1, 0, 1], ["b", "a", None, "b", "a", "b"], None])
-def test_many_rows_have_the_same_classes_from_a_mapped_file(labels, tmp_path, monkeypatch):
+def test_mapped_labels_equal_those_in_memory(labels, tmp_path, monkeypatch):
     names = ["cat", "dog"] if labels and isinstance(labels[0], int) else ()
     parquet(tmp_path / "x.parquet", [pixels(seed=i) for i in range(6)], labels, names)
     few = open_source(tmp_path, labels=labels is not None)
-    monkeypatch.setattr(parquets, "MANY", 3)
+    monkeypatch.setattr(parquets, "MAX_ROWS_IN_MEMORY", 3)
     for _ in range(2):  # written, then found again
         many = open_source(tmp_path, labels=labels is not None)
         assert many.class_names == few.class_names
@@ -42,13 +42,15 @@ def test_many_rows_have_the_same_classes_from_a_mapped_file(labels, tmp_path, mo
     assert many.names[len(many) - 1] == "x.parquet#5"
 
 
-def test_a_sample_of_parquet_rows_skips_what_lies_between(tmp_path, monkeypatch):
+def test_distant_parquet_rows_are_read_without_those_in_between(tmp_path, monkeypatch):
     parquet(tmp_path / "x.parquet", [pixels(seed=i) for i in range(60)], row_group_size=4)
     source = open_source(tmp_path)
     read = []
-    original = parquets.Rows._bytes
-    monkeypatch.setattr(parquets.Rows, "_bytes", lambda s, v: read.append(len(v)) or original(s, v))
-    monkeypatch.setattr(parquets, "BATCH", 4)
+    original = parquets.RowReader._bytes
+    monkeypatch.setattr(
+        parquets.RowReader, "_bytes", lambda s, v: read.append(len(v)) or original(s, v)
+    )
+    monkeypatch.setattr(parquets, "IMAGE_BATCH", 4)
     for i in (3, 30, 57):
         assert source.read(i) == png(pixels(seed=i))
     assert sum(read) <= 3 * 8
@@ -57,7 +59,7 @@ def test_a_sample_of_parquet_rows_skips_what_lies_between(tmp_path, monkeypatch)
 def test_other_processes_wait_for_the_index(tmp_path, monkeypatch):
     monkeypatch.setattr(indexes.dist, "local_rank", lambda: 1)
     found = []
-    reader = threading.Thread(target=lambda: found.append(open_index(tmp_path, "k")))
+    reader = threading.Thread(target=lambda: found.append(load_index(tmp_path, "k")))
     reader.start()
     with IndexWriter(tmp_path, "k") as writer:
         writer.add({"label": [0, 1, -1]})
@@ -66,13 +68,13 @@ def test_other_processes_wait_for_the_index(tmp_path, monkeypatch):
         assert not found
         writer.finish({"bytes": 3})
     reader.join(5)
-    assert found[0].columns["label"].tolist() == [5, 7, -1, 7] and found[0].about == {"bytes": 3}
+    assert found[0].columns["label"].tolist() == [5, 7, -1, 7] and found[0].metadata == {"bytes": 3}
 
 
-def test_an_index_that_was_not_finished_is_not_found(tmp_path):
+def test_an_unfinished_index_is_not_loaded(tmp_path):
     with IndexWriter(tmp_path, "k") as writer:
         writer.add({"label": [0]})
-    assert open_index(tmp_path, "k") is None and not list(tmp_path.iterdir())
+    assert load_index(tmp_path, "k") is None and not list(tmp_path.iterdir())
 
 
 def test_the_doctor_examines_shards(tmp_path):
@@ -82,15 +84,15 @@ def test_the_doctor_examines_shards(tmp_path):
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_labels_are_looked_through_in_little_memory(unknown, tmp_path):
+def test_labels_are_checked_in_constant_memory(unknown, tmp_path):
     count = 20_000_000
     with (tmp_path / "labels").open("wb") as file:  # zeros that take no room
         file.truncate(8 * count)
     labels = np.memmap(tmp_path / "labels", dtype=np.int64, mode="r+")
     labels[-1] = -1 if unknown else 0
-    source = Source("many", Computed(count, str), labels, ("a",), lambda i: b"")
+    source = Source("many", LazyNames(count, str), labels, ("a",), lambda i: b"")
     tracemalloc.start()
-    found = settled(source, needed=False)
+    found = resolve_unlabeled(source, need_labels=False)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 << 20
@@ -133,9 +135,9 @@ def test_a_bar_comes_late_and_only_on_a_terminal(monkeypatch):
     for terminal in (False, True):
         made = Console(file=out, force_terminal=terminal, width=80)
         monkeypatch.setattr(progress, "Console", lambda made=made, **_: made)
-        assert list(progress.shown(iter("abc"), "counting", total=3)) == ["a", "b", "c"]
+        assert list(progress.track(iter("abc"), "counting", total=3)) == ["a", "b", "c"]
         assert not out.getvalue()
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    for letter in progress.shown("abc", "counting"):
+    for letter in progress.track("abc", "counting"):
         time.sleep(0.01 if letter else 0)
     assert "counting" in out.getvalue()

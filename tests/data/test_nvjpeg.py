@@ -7,10 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.data.decode import decode
-from selfsight.data.jpeg_header import jpeg
+from selfsight.data.decode import decode, read_jpeg_header
 from selfsight.data.nvjpeg import decode_batch
-from tests.data.made import encoded, pixels, png
+from tests.data.image_files import encoded, pixels, png
 
 
 def smooth(height=60, width=80, seed=0):
@@ -34,15 +33,15 @@ def both(files, **settings):
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_is_found_without_decoding_and_respected(orientation):
     data = file(smooth(), orientation)
-    told = jpeg(data)
-    assert (told.width, told.height, told.components, told.orientation) == (80, 60, 3, orientation)
+    info = read_jpeg_header(data)
+    assert (info.width, info.height, info.components, info.orientation) == (80, 60, 3, orientation)
     (ours,), (expected,) = both([data])
     assert ours.shape == expected.shape
     assert np.abs(ours.numpy().astype(int) - expected).mean() < 1
 
 
 @pytest.mark.parametrize("settings", [{"progressive": True}, {"subsampling": 0}])
-def test_kinds_of_jpeg_are_read(settings):
+def test_progressive_and_unsubsampled_jpegs_are_decoded(settings):
     data = file(smooth(), **settings)
     (ours,), (expected,) = both([data], store_size=100)
     np.testing.assert_array_equal(ours.numpy(), expected)
@@ -53,10 +52,10 @@ def test_big_endian_exif_is_read_as_pillow_reads_it():
     data = encoded(smooth(), "JPEG")
     data = data[:2] + b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body + data[2:]
     with Image.open(io.BytesIO(data)) as image:
-        assert image.getexif()[0x0112] == jpeg(data).orientation == 6
+        assert image.getexif()[0x0112] == read_jpeg_header(data).orientation == 6
 
 
-def test_a_batch_of_all_kinds_keeps_its_order():
+def test_a_batch_of_all_formats_keeps_its_order():
     gray = encoded(smooth(seed=1).convert("L"), "JPEG", quality=95)
     cmyk = encoded(smooth(seed=2).convert("CMYK"), "JPEG", quality=95)
     files = [
@@ -72,7 +71,7 @@ def test_a_batch_of_all_kinds_keeps_its_order():
         assert a.shape == b.shape and np.abs(a.numpy().astype(int) - b).mean() < 1
 
 
-def test_broken_files_say_why_and_spoil_no_other():
+def test_broken_files_give_a_reason_and_do_not_affect_others():
     whole = file(smooth())
     damaged = whole[:300] + bytes(len(whole) - 302) + b"\xff\xd9"
     files = [whole, whole[: len(whole) // 2], b"", b"\xff\xd8\xff\xd9", damaged, whole]
@@ -89,5 +88,5 @@ def test_gray_is_decoded_to_one_channel_and_transparency_left_to_the_cpu():
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", png(pixels()), b"\xff\xd8\xff\xda\xff\xd9"])
-def test_what_is_no_jpeg_is_told_so(data):
-    assert jpeg(data) is None
+def test_a_file_that_is_not_a_jpeg_has_no_jpeg_header(data):
+    assert read_jpeg_header(data) is None

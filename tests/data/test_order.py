@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from selfsight.data import Loader
-from selfsight.data.order import LANES, PIECES, WINDOW, Order, Shards
-from selfsight.data.source import Computed, Source
-from selfsight.data.stream import Streamed
+from selfsight.data.order import MAX_LANES, MAX_WINDOW, WINDOW_CHUNKS, Order, Shards
+from selfsight.data.sources.source import LazyNames, Source
+from selfsight.data.stream import StreamedImages
 
-SETS = {  # count, batch, piece, where shards begin
+SETS = {  # count, batch, chunk size, first image of each shard
     "one shard": (1000, 20, 8, [0, 1000]),
     "shards of any length": (5003, 24, 16, [0, 777, 778, 2000, 2000, 5003]),
     "many windows": (70_000, 64, 32, [0, 1000, 69_999, 70_000]),
     "odd batch": (3000, 7, 4, [0, 1500, 3000]),
     "less than a piece": (100, 8, 64, [0, 30, 100]),
 }
-UNEVEN = {  # count, batch, largest piece, where pieces begin
+UNEVEN = {  # count, batch, largest chunk, first image of each chunk
     "last group smaller": (1990, 10, 8, [k * 199 + i for k in range(10) for i in range(0, 199, 8)]),
     "groups of any size": (
         40_000,
@@ -33,8 +33,8 @@ for key, (count, batch, _, starts) in UNEVEN.items():
 
 
 def order(name, seed=0):
-    count, batch, piece, starts = (SETS | UNEVEN)[name]
-    shards = Shards(np.array(starts), piece)
+    count, batch, chunk_size, starts = (SETS | UNEVEN)[name]
+    shards = Shards(np.array(starts), chunk_size)
     assert shards.uneven == (name in UNEVEN)
     return Order(count=count, batch_size=batch, seed=seed, shards=shards)
 
@@ -48,19 +48,20 @@ def test_an_epoch_is_a_permutation(name):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_whole_pieces_of_all_shards_come_before_what_is_left_of_them(name):
-    count, _, piece, starts = SETS[name]
-    shards = Shards(np.array(starts), piece)
+def test_full_chunks_of_all_shards_come_before_the_remainders(name):
+    count, _, chunk_size, starts = SETS[name]
+    shards = Shards(np.array(starts), chunk_size)
     numbered = shards.images(torch.arange(count)).tolist()
-    whole = sum(n // piece for n in np.diff(starts)) * piece
-    for first in range(0, whole, piece):
-        assert shards.run(numbered[first]) == (numbered[first], numbered[first] + piece)
-        assert numbered[first : first + piece] == list(range(*shards.run(numbered[first])))
+    whole = sum(n // chunk_size for n in np.diff(starts)) * chunk_size
+    for first in range(0, whole, chunk_size):
+        assert shards.chunk_of(numbered[first]) == (numbered[first], numbered[first] + chunk_size)
+        expected = range(*shards.chunk_of(numbered[first]))
+        assert numbered[first : first + chunk_size] == list(expected)
     assert numbered[whole:] == sorted(numbered[whole:])
 
 
 @pytest.mark.parametrize("name", ["many windows", "groups of any size"])
-def test_a_position_alone_decides(name):
+def test_the_image_depends_on_the_position_alone(name):
     made = order(name)
     some = torch.tensor([39_999, 5, 31_415, 64, 5])
     expected = made.images(2, torch.arange(made.count))[some]
@@ -75,52 +76,52 @@ def test_seeds_and_epochs_differ(name):
 
 
 @pytest.mark.parametrize(
-    ("count", "batch", "piece", "digest"),
+    ("count", "batch", "chunk_size", "digest"),
     [
         (1000, 16, 8, "9b27db8f9767eff3"),
         (40_050, 256, 1000, "62577eca6f18f1cb"),
         (40_000, 128, 5000, "a8771199554e792b"),
     ],
 )
-def test_pieces_of_one_size_come_as_they_did(count, batch, piece, digest):
+def test_the_order_of_equal_chunks_is_as_recorded(count, batch, chunk_size, digest):
     """However they are told: a file that is cut, or the row groups of it."""
-    cut = np.append(np.arange(0, count, piece), count)
+    cut = np.append(np.arange(0, count, chunk_size), count)
     for starts in (np.array([0, count]), cut):
-        made = Order(count=count, batch_size=batch, seed=1, shards=Shards(starts, piece))
+        made = Order(count=count, batch_size=batch, seed=1, shards=Shards(starts, chunk_size))
         images = made.images(2, torch.arange(count)).numpy()
         assert hashlib.blake2b(images.tobytes(), digest_size=8).hexdigest() == digest
 
 
-def test_a_group_of_any_size_is_used_up_in_a_window():
+def test_a_row_group_of_any_size_is_used_up_in_a_window():
     made = order("groups of any size")
-    lanes, pieces = made.lanes
+    lanes, chunks = made.lanes
     steps = made.images(0, torch.arange(made.count)).view(-1, made.batch_size)
-    piece = torch.searchsorted(torch.from_numpy(made.shards.starts), steps, right=True)
+    chunk = torch.searchsorted(torch.from_numpy(made.shards.starts), steps, right=True)
     step = torch.arange(len(steps))[:, None].expand_as(steps).flatten()
     number = len(made.shards.starts)
-    first = torch.full((number,), len(steps)).scatter_reduce(0, piece.flatten(), step, "amin")
-    last = torch.full((number,), -1).scatter_reduce(0, piece.flatten(), step, "amax")
-    longest = -(-pieces * made.shards.piece // (made.batch_size // lanes))
+    first = torch.full((number,), len(steps)).scatter_reduce(0, chunk.flatten(), step, "amin")
+    last = torch.full((number,), -1).scatter_reduce(0, chunk.flatten(), step, "amax")
+    longest = -(-chunks * made.shards.chunk_size // (made.batch_size // lanes))
     cut_in_two = (last - first > longest).sum()
     assert cut_in_two < lanes and (last >= first).sum() == number - 1
-    assert np.mean([len(row.unique()) for row in piece]) > 0.75 * made.batch_size
+    assert np.mean([len(row.unique()) for row in chunk]) > 0.75 * made.batch_size
 
 
 @pytest.mark.parametrize("name", ["odd batch", "groups of any size"])
-def test_processes_together_take_what_one_takes(name):
-    count, batch, piece, starts = (SETS | UNEVEN)[name]
+def test_several_processes_share_the_order_of_one(name):
+    count, batch, chunk_size, starts = (SETS | UNEVEN)[name]
     gray = np.zeros((1, 1, 3), np.uint8)
     source = Source(
         "x",
-        Computed(count, str),
+        LazyNames(count, str),
         None,
         (),
         lambda i: gray,
-        shards=np.array(starts),
-        group=piece,
-        read_run=lambda first, behind: [gray] * (behind - first),
+        shard_starts=np.array(starts),
+        chunk_size=chunk_size,
+        read_range=lambda first, behind: [gray] * (behind - first),
     )
-    images = Streamed(source, store_size=1, channels=3, workers=1)
+    images = StreamedImages(source, store_size=1, channels=3, workers=1)
     one = Loader(images, batch_size=batch, seed=5)
     for world_size in (n for n in (5, 7, 10) if batch % n == 0):
         parts = [
@@ -136,79 +137,83 @@ def test_processes_together_take_what_one_takes(name):
     ("batch", "lanes"),
     [(16, 16), (64, 64), (192, 64), (4096, 64), (100, 50), (250, 50), (255, 51), (7, 7), (127, 1)],
 )
-def test_lanes_are_the_largest_share_of_a_batch(batch, lanes):
+def test_the_number_of_lanes_is_the_largest_divisor_of_the_batch_size(batch, lanes):
     made = Order(count=10**6, batch_size=batch, seed=0, shards=Shards(np.array([0, 10**6]), 40))
-    assert made.lanes == (lanes, PIECES)
+    assert made.lanes == (lanes, WINDOW_CHUNKS)
 
 
-def test_fewer_lanes_for_large_pieces_divide_the_batch_too():
+def test_with_large_chunks_the_lanes_still_divide_the_batch():
     for batch in (100, 250, 256):
-        for piece in (200, 1000, 5000, WINDOW):
-            shards = Shards(np.array([0, 10**6]), piece)
+        for chunk_size in (200, 1000, 5000, MAX_WINDOW):
+            shards = Shards(np.array([0, 10**6]), chunk_size)
             lanes, _ = Order(count=10**6, batch_size=batch, seed=0, shards=shards).lanes
             assert batch % lanes == 0
 
 
-def test_steps_read_few_new_pieces_and_each_is_used_up_in_a_window():
-    count, batch, piece = 10**8, 256, 32
-    made = Order(count=count, batch_size=batch, seed=0, shards=Shards(np.array([0, count]), piece))
-    index = made.images(0, torch.arange(512 * batch)).view(512, batch) // piece
+def test_a_step_reads_few_new_chunks_and_each_is_used_up_in_a_window():
+    count, batch, chunk_size = 10**8, 256, 32
+    shards = Shards(np.array([0, count]), chunk_size)
+    made = Order(count=count, batch_size=batch, seed=0, shards=shards)
+    index = made.images(0, torch.arange(512 * batch)).view(512, batch) // chunk_size
     seen: set[int] = set()
     new = []
     for row in index.tolist():
         new.append(len(set(row) - seen))
         seen |= set(row)
-    assert max(new[100:]) <= 3 * batch // piece  # on average a batch holds batch // piece pieces
+    assert max(new[100:]) <= 3 * batch // chunk_size
     first, last = {}, {}
     for step, row in enumerate(index.tolist()):
         for one in row:
             first.setdefault(one, step)
             last[one] = step
-    assert max(last[one] - first[one] for one in first) <= PIECES * piece * LANES // batch
+    assert (
+        max(last[one] - first[one] for one in first)
+        <= WINDOW_CHUNKS * chunk_size * MAX_LANES // batch
+    )
 
 
-def test_a_batch_is_made_of_many_pieces():
+def test_a_batch_mixes_many_chunks():
     made = order("many windows")
     assert len((made.images(0, torch.arange(64)) // 32).unique()) > 50
 
 
 @pytest.mark.parametrize("world_size", [2, 8])
-def test_processes_read_disjoint_pieces(world_size):
+def test_processes_read_disjoint_chunks(world_size):
     count, batch = 65_536, 64
     made = Order(count=count, batch_size=batch, seed=0, shards=Shards(np.array([0, count]), 32))
     index = made.images(0, torch.arange(count)).view(-1, world_size, batch // world_size)
-    pieces = [set((index[:, r] // 32).flatten().tolist()) for r in range(world_size)]
-    assert sum(map(len, pieces)) == len(set().union(*pieces))
+    chunks = [set((index[:, r] // 32).flatten().tolist()) for r in range(world_size)]
+    assert sum(map(len, chunks)) == len(set().union(*chunks))
 
 
-def test_windows_stay_within_their_bound():
-    for piece in (2, 100, 1000, WINDOW):
-        made = Order(count=10, batch_size=256, seed=0, shards=Shards(np.array([0, 10]), piece))
-        lanes, pieces = made.lanes
-        assert lanes * pieces * piece <= WINDOW
+def test_windows_stay_within_their_limit():
+    for chunk_size in (2, 100, 1000, MAX_WINDOW):
+        made = Order(count=10, batch_size=256, seed=0, shards=Shards(np.array([0, 10]), chunk_size))
+        lanes, chunks = made.lanes
+        assert lanes * chunks * chunk_size <= MAX_WINDOW
 
 
-def test_a_billion_images_cost_no_memory():
+def test_the_order_of_a_billion_images_needs_no_memory():
     count = 10**9
     gray = np.full((2, 2, 3), 7, np.uint8)
     source = Source(
         name="huge",
-        names=Computed(count, str),
+        names=LazyNames(count, str),
         labels=None,
         class_names=(),
         read=lambda i: gray + i % 100,
-        shards=np.arange(0, count + 1, 10**6),
-        group=50,
-        read_run=lambda first, behind: [gray + i % 100 for i in range(first, behind)],
+        shard_starts=np.arange(0, count + 1, 10**6),
+        chunk_size=50,
+        read_range=lambda first, behind: [gray + i % 100 for i in range(first, behind)],
     )
     tracemalloc.start()
-    images = Streamed(source, store_size=2, channels=3, workers=1)
+    images = StreamedImages(source, store_size=2, channels=3, workers=1)
     made = Order(count=count, batch_size=64, seed=0, shards=images.shards)
     last = count // 64 - 1
     for step in (0, 1, last // 2, last):
         index = made.images(0, torch.arange(64) + step * 64)
         if step:  # as the loader does; else as a sample
-            images.expect(index)
+            images.prefetch(index)
         batch = images.batch(index)[0]
         assert torch.equal(batch[:, 0, 0, 0].long(), 7 + index % 100)
     assert images.names[count - 1] == str(count - 1)

@@ -1,4 +1,4 @@
-"""Servers fail, and what lies on them changes."""
+"""Servers fail, and remote files change."""
 
 import time
 
@@ -7,9 +7,9 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
-from selfsight.data import load, open_source
-from selfsight.data.remote import File, stamp_of
-from tests.data.made import parquet, pixels, png
+from selfsight.data import load_images, open_source, remote
+from selfsight.data.remote import File, fingerprint_files
+from tests.data.image_files import parquet, pixels, png
 from tests.data.sources.test_tar import same, shard
 
 
@@ -49,7 +49,7 @@ def failing(monkeypatch):
     return start
 
 
-def test_a_server_is_asked_again(there, failing, tmp_path):
+def test_failed_requests_are_repeated(there, failing, tmp_path):
     there.pipe("/b/x.tar", shard(0, 3))
     file = parquet(tmp_path / "x.parquet", [pixels(seed=i) for i in range(3)])
     there.pipe("/p/x.parquet", file.read_bytes())
@@ -58,28 +58,26 @@ def test_a_server_is_asked_again(there, failing, tmp_path):
         assert same(open_source(word), 3)
 
 
-def test_an_image_that_does_not_come_is_skipped_with_the_reason(there, failing):
+def test_an_image_that_cannot_be_fetched_is_skipped_with_the_reason(there, failing):
     for i in range(3):
         there.pipe(f"/photos/{i}.png", png(pixels(seed=i)))
     source = open_source("memory://photos")
     failing(4, ServerDisconnectedError("Server disconnected"))
-    images = load(source, store_size=64, workers=1)
-    assert images.skipped == [
-        ("/photos/0.png", "the server was asked 4 times: Server disconnected")
-    ]
+    images = load_images(source, store_size=64, workers=1)
+    assert images.skipped == [("/photos/0.png", "the server failed 4 times: Server disconnected")]
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("x"), PermissionError("x")])
-def test_what_is_not_there_is_not_asked_for_again(there, failing, error):
+def test_a_missing_or_forbidden_file_is_not_requested_again(there, failing, error):
     there.pipe("/photos/0.png", b"x")
     failing(1, error)
     with pytest.raises(type(error)):
         File("/photos/0.png", there).read()
 
 
-def test_a_refusal_is_not_asked_for_again(there, failing):
+def test_a_rejected_request_is_not_repeated(there, failing):
     there.pipe("/photos/0.png", b"x")
-    for status, expected in ((403, "asked 1 times: no"), (503, "asked 4 times: no")):
+    for status, expected in ((403, "failed 1 times: no"), (503, "failed 4 times: no")):
         error = ServerDisconnectedError("no")
         error.status = status
         failing(4, error)
@@ -87,9 +85,9 @@ def test_a_refusal_is_not_asked_for_again(there, failing):
             File("/photos/0.png", there).read()
 
 
-def test_reading_goes_on_where_it_failed(there, monkeypatch):
+def test_reading_continues_where_it_failed(there, monkeypatch):
     there.pipe("/x", bytes(range(100)))
-    with File("/x", there).opened() as file:
+    with File("/x", there).open() as file:
         assert file.read(10) == bytes(range(10))
         original, left = file.file.read, [2]
 
@@ -111,24 +109,24 @@ def test_changed_remote_images_are_decoded_anew(there, word, tmp_path):
     settings = {"store_size": 64, "cache_dir": tmp_path, "budget_bytes": 0}
     for seed in (1, 2):
         there.pipe("/photos/0.png", png(pixels(seed=seed)))
-        found = load(open_source(word), **settings).batch(torch.tensor([0]))[0]
+        found = load_images(open_source(word), **settings).batch(torch.tensor([0]))[0]
         assert (found[0].permute(1, 2, 0).numpy() == pixels(seed=seed)).all()
     assert len(list(tmp_path.glob("*.pixels"))) == 2
-    load(open_source(word), **settings)
+    load_images(open_source(word), **settings)
     assert len(list(tmp_path.glob("*.pixels"))) == 2
 
 
-def test_many_files_are_asked_about_at_once(there, monkeypatch):
+def test_file_information_is_requested_concurrently(there, monkeypatch):
     for i in range(16):
         there.pipe(f"/b/{i}", bytes(i))
     shards = [File(f"/b/{i}", there) for i in range(16)]
-    expected = stamp_of(shards)
+    expected = fingerprint_files(shards)
     original = MemoryFileSystem.info
     monkeypatch.setattr(
         MemoryFileSystem, "info", lambda self, path: time.sleep(0.1) or original(self, path)
     )
     began = time.monotonic()
-    assert stamp_of(shards) == expected
+    assert fingerprint_files(shards) == expected
     assert time.monotonic() - began < 1.0  # one after the other it would be 1.6
     there.pipe("/b/7", bytes(99))
-    assert stamp_of(shards) != expected
+    assert fingerprint_files(shards) != expected

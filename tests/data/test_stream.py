@@ -7,11 +7,19 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.data import Loader, load, open_images, open_source, planned
-from selfsight.data.source import Computed, Source
-from selfsight.data.stream import TRIES, Streamed
+from selfsight.data import (
+    CachedImages,
+    Loader,
+    StreamedImages,
+    load_images,
+    open_images,
+    open_source,
+    plan_storage,
+)
+from selfsight.data.sources.source import LazyNames, Source
+from selfsight.data.stream import MIN_FAILURES
 from selfsight.errors import UserError
-from tests.data.made import encoded, parquet, pixels, png, write
+from tests.data.image_files import encoded, parquet, pixels, png, write
 
 CPU = torch.device("cpu")
 
@@ -41,11 +49,11 @@ def high(i):
 
 
 def of_pieces(source, piece=4):
-    return Source(**{**vars(source), "group": piece})
+    return Source(**{**vars(source), "chunk_size": piece})
 
 
 def streamed(source, **settings):
-    return Streamed(source, **{"store_size": 64, "channels": 3, "workers": 2} | settings)
+    return StreamedImages(source, **{"store_size": 64, "channels": 3, "workers": 2} | settings)
 
 
 def same(a, b):
@@ -57,15 +65,15 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("piece", [1, 4])
-def test_a_stream_gives_the_pixels_that_are_kept(shards, piece):
+def test_a_stream_gives_the_same_pixels_as_a_cache(shards, piece):
     source = of_pieces(open_source(shards), piece)
-    kept = load(source, store_size=16)
+    kept = load_images(source, store_size=16)
     index = torch.tensor([3, 39, 0, 12, 12])
     for a, b in zip(streamed(source, store_size=16).batch(index), kept.batch(index), strict=True):
         assert torch.equal(a, b)
 
 
-def test_batches_from_any_step_equal_those_of_a_loader_that_began_earlier(shards):
+def test_batches_from_any_step_equal_those_of_a_loader_that_started_earlier(shards):
     source = of_pieces(open_source(shards))
     settings = dict(batch_size=8, seed=3)
     whole = list(itertools.islice(Loader(streamed(source), **settings).batches(0), 12))
@@ -79,7 +87,7 @@ def test_batches_from_any_step_equal_those_of_a_loader_that_began_earlier(shards
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_processes_together_stream_what_one_streams(shards, world_size):
+def test_several_processes_share_the_stream_of_one(shards, world_size):
     source = of_pieces(open_source(shards))
     one = Loader(streamed(source), batch_size=8, seed=0)
     parts = [
@@ -91,15 +99,17 @@ def test_processes_together_stream_what_one_streams(shards, world_size):
         assert torch.equal(together, one.indices(step)[1])
 
 
-def test_neighbors_are_read_once_an_epoch(shards):
+def test_each_chunk_is_read_once_an_epoch(shards):
     source = open_source(shards)
     runs = []
 
-    def read_run(first, behind):
+    def read_range(first, behind):
         runs.append((first, behind))
-        return source.read_run(first, behind)
+        return source.read_range(first, behind)
 
-    watched = Source(**{**vars(source), "group": 4, "read_run": read_run, "read": lambda i: 1 / 0})
+    watched = Source(
+        **{**vars(source), "chunk_size": 4, "read_range": read_range, "read": lambda i: 1 / 0}
+    )
     loader = Loader(streamed(watched), batch_size=8, seed=0)
     list(itertools.islice(loader.batches(0), loader.steps_per_epoch))
     assert len(runs) == len(set(runs)) == 3 + 5 + 3
@@ -109,7 +119,7 @@ def test_neighbors_are_read_once_an_epoch(shards):
 def test_parquet_is_streamed_by_row_group(tmp_path):
     parquet(tmp_path / "x.parquet", [high(i) for i in range(20)], list(range(20)), row_group_size=5)
     source = open_source(tmp_path / "x.parquet")
-    assert source.group == 5
+    assert source.chunk_size == 5
     for raw in itertools.islice(Loader(streamed(source), batch_size=10, seed=0).batches(0), 3):
         assert torch.equal(raw.images.sizes[:, 0], raw.index + 1)
         assert torch.equal(raw.labels, raw.index)
@@ -129,23 +139,23 @@ def broken(tmp_path, bad, count=128):
 
 
 @pytest.mark.parametrize("decoder", ["cpu", "nvjpeg"])
-def test_an_unreadable_image_is_replaced_by_one_that_the_batch_lacks_and_named(tmp_path, decoder):
+def test_an_unreadable_image_is_recorded_and_replaced_by_one_outside_the_batch(tmp_path, decoder):
     images = streamed(broken(tmp_path, [2, 5, 7], 12), decoder=decoder)
-    batch, index = images.packed(torch.arange(8), room)
+    batch, index = images.pack(torch.arange(8), room)
     assert [i for i in index.tolist() if i < 8] == [0, 1, 3, 4, 6]
     assert len(index.unique()) == 8
     assert (batch.sizes[:, 0] - 1).tolist() == index.tolist()
     assert {name for name, _ in images.skipped} == {"002.png", "005.png", "007.png"}
 
 
-def test_a_set_that_the_batch_holds_wholly_repeats_what_it_has(tmp_path):
+def test_if_the_batch_is_the_whole_data_set_a_replacement_repeats_an_image(tmp_path):
     images = streamed(broken(tmp_path, [2, 5], 6))
-    batch, index = images.packed(torch.arange(6), room)
+    batch, index = images.pack(torch.arange(6), room)
     assert set(index.tolist()) == {0, 1, 3, 4}
     assert (batch.sizes[:, 0] - 1).tolist() == index.tolist()
 
 
-def test_what_stands_in_for_unreadable_ones_depends_on_the_batch_alone(tmp_path):
+def test_replacements_depend_on_the_batch_alone(tmp_path):
     source = broken(tmp_path, [*range(30, 50), *range(1, 128, 9)])
     settings = dict(batch_size=32, seed=1)
     whole = list(itertools.islice(Loader(streamed(source), **settings).batches(0), 8))
@@ -168,86 +178,88 @@ def test_many_unreadable_neighbors_do_not_end_a_run(tmp_path):
     assert not set(torch.cat(seen).tolist()) & set(range(40, 100))
 
 
-def test_nothing_readable_ends_the_run():
+def test_a_data_set_without_readable_images_raises():
     def read(i):
         raise OSError("the disk is gone")
 
-    source = Source("x", Computed(100, str), None, (), read)
-    with pytest.raises(UserError, match=f"{TRIES} of {TRIES} images of x .* the disk is gone"):
+    source = Source("x", LazyNames(100, str), None, (), read)
+    with pytest.raises(
+        UserError, match=f"{MIN_FAILURES} of {MIN_FAILURES} images of x .* the disk is gone"
+    ):
         streamed(source).batch(torch.arange(2))
 
 
-def test_a_few_readable_ones_do_not_make_a_run():
+def test_a_data_set_with_few_readable_images_raises():
     def read(i):
         if i % 10:
             raise OSError("the disk is gone")
         return np.zeros((2, 2, 3), np.uint8)
 
-    source = Source("x", Computed(1000, str), None, (), read)
+    source = Source("x", LazyNames(1000, str), None, (), read)
     with pytest.raises(UserError, match=r"\d\d of 80 images of x tried in a row"):
         streamed(source).batch(torch.arange(200))
 
 
-def test_an_error_of_a_reader_reaches_the_loop():
-    source = Source("x", Computed(100, str), None, (), lambda i: b"")
+def test_an_error_while_reading_is_raised_by_the_loader():
+    source = Source("x", LazyNames(100, str), None, (), lambda i: b"")
     with pytest.raises(UserError, match="in a row"):
         next(Loader(streamed(source), batch_size=4, seed=0).batches(0))
 
 
-def test_resident_data_never_wait_and_streams_count_what_they_wait(shards):
-    kept = Loader(load(open_source(shards), store_size=8), batch_size=8, seed=0)
+def test_resident_images_never_wait_and_streams_measure_their_waiting(shards):
+    kept = Loader(load_images(open_source(shards), store_size=8), batch_size=8, seed=0)
     first, second = itertools.islice(kept.batches(0), 2)
-    assert kept.resident and kept.waited == 0
+    assert kept.resident and kept.wait_seconds == 0
     assert first.images.flat is second.images.flat
     assert first.images.largest == second.images.largest
     loader = Loader(streamed(open_source(shards)), batch_size=8, seed=0)
     next(loader.batches(0))
-    assert not loader.resident and loader.waited > 0
+    assert not loader.resident and loader.wait_seconds > 0
 
 
 def settled(source, **settings):
-    return planned(source, store_size=16, **settings)
+    return plan_storage(source, store_size=16, **settings)
 
 
-def test_small_sets_are_kept_and_told_why(shards):
+def test_a_small_data_set_is_cached_with_the_reason(shards):
     made = settled(open_source(shards))
-    assert (made.keep, made.decoder) == ("pixels", "cpu")
-    assert "fits in memory" in made.reasons["data.keep"]
+    assert (made.storage, made.decoder) == ("cache", "cpu")
+    assert "fits in memory" in made.reasons["data.storage"]
 
 
-def test_sets_that_fit_nowhere_are_streamed(shards, monkeypatch):
-    monkeypatch.setattr("selfsight.data.storage_plan.free_memory", lambda: 0)
-    assert settled(open_source(shards)).keep == "pixels"  # the disk has room
+def test_a_data_set_that_fits_nowhere_is_streamed(shards, monkeypatch):
+    monkeypatch.setattr("selfsight.data.storage.free_memory", lambda: 0)
+    assert settled(open_source(shards)).storage == "cache"  # the disk has room
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", "0")
-    assert settled(open_source(shards)).keep == "stream"
-    assert settled(open_source(shards), keep="pixels").keep == "pixels"
+    assert settled(open_source(shards)).storage == "stream"
+    assert settled(open_source(shards), storage="cache").storage == "cache"
 
 
-def test_what_an_earlier_run_decoded_is_used(shards):
-    load(open_source(shards), store_size=16, channels=3, budget_bytes=0)
+def test_pixels_cached_by_an_earlier_run_are_used(shards):
+    load_images(open_source(shards), store_size=16, channels=3, budget_bytes=0)
     made = settled(open_source(shards), channels=3)
-    assert made.reasons["data.keep"] == "Decoded by an earlier run."
+    assert made.reasons["data.storage"] == "Decoded by an earlier run."
 
 
-def test_a_plan_says_how_images_are_opened(shards):
+def test_images_are_opened_as_planned(shards):
     source = open_source(shards)
     settings = dict(decoder="cpu", store_size=16, channels=None, device=CPU)
-    assert isinstance(open_images(source, keep="stream", **settings), Streamed)
-    assert open_images(source, keep="pixels", **settings).kept
+    assert isinstance(open_images(source, storage="stream", **settings), StreamedImages)
+    assert isinstance(open_images(source, storage="cache", **settings), CachedImages)
 
 
-def test_nvjpeg_without_a_gpu_is_refused(shards):
+def test_nvjpeg_without_a_gpu_raises(shards):
     with pytest.raises(UserError, match="runs on a CUDA device"):
         settled(open_source(shards), decoder="nvjpeg")
 
 
-def test_a_cap_that_is_no_number_is_refused(shards, monkeypatch):
+def test_a_cache_limit_that_is_not_a_number_raises(shards, monkeypatch):
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", "much")
     with pytest.raises(UserError, match="SELFSIGHT_CACHE_GIB is 'much'"):
-        load(open_source(shards), store_size=8, budget_bytes=0)
+        load_images(open_source(shards), store_size=8, budget_bytes=0)
 
 
-def test_the_cache_keeps_to_its_cap_and_gives_up_what_was_not_used_for_longest(
+def test_the_cache_keeps_its_limit_and_evicts_the_least_recently_used(
     tmp_path, own_cache, monkeypatch
 ):
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
@@ -259,29 +271,29 @@ def test_the_cache_keeps_to_its_cap_and_gives_up_what_was_not_used_for_longest(
     one = 4 * noise.size
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", str(2.5 * one / 2**30))
     settings = dict(store_size=64, budget_bytes=0)
-    a, _ = load(sources[0], **settings), load(sources[1], **settings)
-    load(sources[0], **settings)  # used again: b is now the oldest
-    load(sources[2], **settings)
+    a, _ = load_images(sources[0], **settings), load_images(sources[1], **settings)
+    load_images(sources[0], **settings)  # used again: b is now the oldest
+    load_images(sources[2], **settings)
     assert len(list(own_cache.glob("*.pixels"))) == len(list(own_cache.glob("*.npz"))) == 2
     broken = [Source(**{**vars(source), "read": lambda i: 1 / 0}) for source in sources]
-    load(broken[0], **settings)
-    load(broken[2], **settings)
+    load_images(broken[0], **settings)
+    load_images(broken[2], **settings)
     with pytest.raises(ZeroDivisionError):
-        load(broken[1], **settings)
+        load_images(broken[1], **settings)
     assert a.batch(torch.tensor([0]))[0].any()
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", str(0.5 * one / 2**30))
     with pytest.raises(UserError, match="Raise SELFSIGHT_CACHE_GIB"):
-        load(sources[1], **settings)
+        load_images(sources[1], **settings)
 
 
-def test_of_several_processes_one_decodes_and_all_map(shards, own_cache, monkeypatch):
+def test_one_of_several_processes_decodes_and_all_map_its_file(shards, own_cache, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     source = open_source(shards)
-    first = load(source, store_size=16)
+    first = load_images(source, store_size=16)
     assert len(list(own_cache.glob("*.pixels"))) == 1
     monkeypatch.setenv("LOCAL_RANK", "1")
     idle = Source(**{**vars(source), "read": lambda i: 1 / 0})
-    second = load(idle, store_size=16)
+    second = load_images(idle, store_size=16)
     assert torch.equal(first.flat, second.flat)
 
 
@@ -308,6 +320,8 @@ def test_nvjpeg_fills_the_cache_within_few_gray_levels_of_the_cpu(tmp_path):
         smooth = Image.fromarray(pixels(6, 8, seed=i)).resize((160, 120), 3)
         (tmp_path / f"{i}.jpg").write_bytes(encoded(smooth, "JPEG", quality=95))
     settings = dict(store_size=60, channels=3)
-    cpu, gpu = (load(open_source(tmp_path), decoder=d, **settings) for d in ("cpu", "nvjpeg"))
+    cpu, gpu = (
+        load_images(open_source(tmp_path), decoder=d, **settings) for d in ("cpu", "nvjpeg")
+    )
     assert torch.equal(cpu.heights, gpu.heights)
     assert (cpu.flat.int() - gpu.flat.int()).abs().float().mean() < 2

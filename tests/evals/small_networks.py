@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from selfsight.data import Images
+from selfsight.data import CachedImages
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.views import EvalView, View
 
@@ -13,9 +13,9 @@ VIEWS = (
 ) * 2
 
 
-def from_pixels(pixels, labels=None, class_names=(), names=None) -> Images:
+def from_pixels(pixels, labels=None, class_names=(), names=None) -> CachedImages:
     """Images [c, h, w], each of its own size."""
-    return Images(
+    return CachedImages(
         torch.cat([x.flatten() for x in pixels]),
         torch.tensor([x.shape[1] for x in pixels]),
         torch.tensor([x.shape[2] for x in pixels]),
@@ -26,7 +26,9 @@ def from_pixels(pixels, labels=None, class_names=(), names=None) -> Images:
     )
 
 
-def bright(n=60, *, classes=3, channels=3, side=8, seed=0, labeled=True, names=None) -> Images:
+def bright(
+    n=60, *, classes=3, channels=3, side=8, seed=0, labeled=True, names=None
+) -> CachedImages:
     """Classes in turn, each with its own channel or level of brightness, and noise."""
     g = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % classes

@@ -8,7 +8,7 @@ import torch
 
 from selfsight.backbones import BackboneConfig
 from selfsight.catalog import build_recipe
-from selfsight.data import load, open_source
+from selfsight.data import open_source
 from selfsight.data.loader import Loader
 from selfsight.errors import UserError
 from selfsight.evals.spectrum import effective_rank
@@ -123,7 +123,7 @@ def test_with_layer_norm_brownian_motion_keeps_a_higher_rank():
 
     In 120 steps it takes a lambda_b far above the paper's, which has 320 epochs.
     """
-    images = load(open_source("shapes"), store_size=32)
+    images = load_images(open_source("shapes"), store_size=32)
     plain, moved = (
         sum(rank_after_training(images, brownian_weight=w, seed=s) for s in (0, 1)) / 2
         for w in (0.0, 50.0)

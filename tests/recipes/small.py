@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import torch
 
 from selfsight.backbones.vit import ViT
-from selfsight.data import Images
+from selfsight.data import CachedImages
 from selfsight.data.loader import Loader
 from selfsight.errors import UserError
 from selfsight.recipe import Data, Recipe, to_dict
@@ -84,12 +84,12 @@ def structure(recipe: Recipe) -> str:
     return str([without_numbers(to_dict(recipe)["method"]), sizes])
 
 
-def images() -> Images:
+def images() -> CachedImages:
     """Create images of noise, with labels."""
     g = torch.Generator().manual_seed(0)
     side = torch.full((NUM_IMAGES,), 40)
     flat = torch.randint(0, 256, (NUM_IMAGES * 3 * 40 * 40,), generator=g, dtype=torch.uint8)
-    return Images(
+    return CachedImages(
         flat,
         side,
         side,

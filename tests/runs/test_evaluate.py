@@ -406,4 +406,4 @@ def measured(folder):
 def test_two_processes_write_what_one_does(two_processes, tmp_path):
     expected = measured(tmp_path / "one")
     assert two_processes(measured, tmp_path / "two") == [expected, expected]
-    assert Run(tmp_path / "two").results_all() == expected
+    assert Run(tmp_path / "two").all_results() == expected

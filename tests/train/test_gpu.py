@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from selfsight.backbones import BackboneConfig
-from selfsight.data.image_store import Images
+from selfsight.data import CachedImages
 from selfsight.data.loader import Loader
 from selfsight.methods import METHODS, DataFacts
 from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
@@ -56,7 +56,7 @@ def steps(name, optim, *, recorded):
     made = torch.Generator().manual_seed(0)
     flat = torch.randint(0, 256, (COUNT * 3 * SIZE * SIZE,), generator=made, dtype=torch.uint8)
     side = torch.full((COUNT,), SIZE)
-    images = Images(flat, side, side, channels=3, names=[str(i) for i in range(COUNT)])
+    images = CachedImages(flat, side, side, channels=3, names=[str(i) for i in range(COUNT)])
     method = build(recipe, device, DataFacts(COUNT, 2))
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
     state = State(method, optimizer, Guard(device, scaled=False))

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.bench.network_limit import BackbonePass, count_passes, time_passes
 from selfsight.bench.timer import median_ms
-from selfsight.data import Source
-from selfsight.data.decode_in_order import decoded_in_order
-from selfsight.data.decode_threads import num_workers
-from selfsight.data.image_store import Images
-from selfsight.data.workers import MANY, decoders_for
+from selfsight.data import ImageStore, Source
+from selfsight.data.cgroup_limits import available_cpus
+from selfsight.data.workers import MIN_IMAGES, decode_images, start_processes
 from selfsight.losses import compiled_losses
 from selfsight.methods import DataFacts, Method, Moment
 from selfsight.nn import encoders
@@ -59,7 +57,7 @@ class Breakdown:
     first_step: float  # seconds to the end of the first step, including compilation
     stepping: str  # "plain" or "graph" (CUDA graph)
     memory: int | None  # peak bytes on the GPU
-    keep: str  # how the images lay: pixels or stream
+    storage: str  # cache or stream
     decoder: str
     overhead: tuple[tuple[str, float], ...]  # ms of a step beyond the limit, by cause
 
@@ -130,7 +128,7 @@ def measure_breakdown(
         first_step=training["first"],
         stepping=training["way"],
         memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-        keep=recipe.data.keep,
+        storage=recipe.data.storage,
         decoder=recipe.data.decoder,
         overhead=tuple(overhead.items()),
     )
@@ -152,15 +150,15 @@ def describe(result: Breakdown) -> str:
 
 def _describe_storage(result: Breakdown) -> str:
     """Say how the images were stored and read."""
-    if result.keep == "pixels":
-        return "images cached as pixels"
+    if result.storage == "cache":
+        return "images cached"
     return f"images streamed and decoded by {result.decoder}"
 
 
 class _StepComponents:
     """A method with one batch, whose components can be timed one by one."""
 
-    def __init__(self, recipe: Recipe, images: Images, device: torch.device) -> None:
+    def __init__(self, recipe: Recipe, images: ImageStore, device: torch.device) -> None:
         self.recipe, self.device = recipe, device
         self.data = DataFacts(len(images), len(images.class_names))
         self.method = build(recipe, device, self.data)
@@ -250,18 +248,31 @@ class _MeanColorBackbone(nn.Module):
 
 def _decode_ms(source: Source, recipe: Recipe) -> float:
     """Return the milliseconds to decode one batch with the recipe's decoder."""
-    data, count = recipe.data, min(max(MANY, IMAGES_PER_WORKER * num_workers()), len(source))
-    if data.decoder == "cpu" and (processes := decoders_for(source, count, num_workers())):
+    data, count = (
+        recipe.data,
+        min(max(MIN_IMAGES, IMAGES_PER_WORKER * available_cpus()), len(source)),
+    )
+    processes = None
+    if data.decoder == "cpu" and (processes := start_processes(source, count, available_cpus())):
         processes.wait()
-    settings = dict(store_size=data.store_size, channels=data.channels, decoder=data.decoder)
     began = time.perf_counter()
-    for _ in decoded_in_order(source, range(count), **settings):  # type: ignore[arg-type]
+    for _ in decode_images(
+        source,
+        range(count),
+        store_size=data.store_size,
+        channels=data.channels,
+        decoder=data.decoder,
+        processes=processes,
+    ):
         pass
-    return 1000 * (time.perf_counter() - began) * recipe.batch_size / count
+    seconds = time.perf_counter() - began
+    if processes is not None:
+        processes.close()
+    return 1000 * seconds * recipe.batch_size / count
 
 
 def end_to_end(
-    recipe: Recipe, images: Images, device: torch.device, seconds: float
+    recipe: Recipe, images: ImageStore, device: torch.device, seconds: float
 ) -> dict[str, Any]:
     """Time real batches in the training loop, once it has chosen plain steps or a CUDA graph."""
     recipe = replace(recipe, epochs=10**6)
@@ -281,14 +292,14 @@ def end_to_end(
         take_step(next(batches))
     _synchronize(device)
     dist.barrier()
-    began, waited, count = time.perf_counter(), loader.waited, 0
+    began, waited, count = time.perf_counter(), loader.wait_seconds, 0
     while count < 3 or not _time_is_up(count, time.perf_counter() - began, 3 * seconds, device):
         take_step(next(batches))
         count += 1
     _synchronize(device)
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
-    waited = 1000 * (loader.waited - waited) / count
+    waited = 1000 * (loader.wait_seconds - waited) / count
     return {"ms": ms, "waited": waited, "first": first, "way": take_step.way}
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from selfsight.data import Source
-from selfsight.data.decode_threads import num_workers
+from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, method_name
 from selfsight.train.step import DTYPES
@@ -90,7 +90,7 @@ def _batches(dataset: _PILDataset, recipe: Recipe, device: torch.device) -> Iter
         dataset,
         batch_size=recipe.batch_size,
         sampler=sampler,
-        num_workers=num_workers(),
+        num_workers=available_cpus(),
         pin_memory=device.type == "cuda",
     )
     return iter(loader)

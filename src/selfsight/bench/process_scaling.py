@@ -13,7 +13,7 @@ import torch
 
 from selfsight import dist
 from selfsight.bench.step_cost import StepCost, measure_step
-from selfsight.data.decode_threads import num_workers
+from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, from_dict, to_dict
 
@@ -24,7 +24,7 @@ WORKER = "from selfsight.bench.process_scaling import run_worker; run_worker()"
 
 def max_processes(device: torch.device) -> int:
     """Return how many processes can run here without sharing a GPU or a core."""
-    return torch.cuda.device_count() if device.type == "cuda" else num_workers()
+    return torch.cuda.device_count() if device.type == "cuda" else available_cpus()
 
 
 def process_counts(largest: int) -> list[int]:
@@ -34,7 +34,7 @@ def process_counts(largest: int) -> list[int]:
 
 def threads_per_process(largest: int) -> int:
     """Return the threads of each process; the same for any number, so that the largest fits."""
-    return max(1, num_workers() // largest)
+    return max(1, available_cpus() // largest)
 
 
 def measure_processes(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from selfsight.bench.breakdown import end_to_end
-from selfsight.data.image_store import Images
+from selfsight.data import CachedImages
 from selfsight.recipe import Recipe
 
 SIDE = 32  # pixels; a million such images take 3 GiB
@@ -29,13 +29,13 @@ def measure_step(
     return StepCost(ms, torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None)
 
 
-def _random_images(count: int, channels: int) -> Images:
+def _random_images(count: int, channels: int) -> CachedImages:
     generator = torch.Generator().manual_seed(0)
     flat = torch.randint(
         0, 256, (count * channels * SIDE**2,), generator=generator, dtype=torch.uint8
     )
     side = torch.full((count,), SIDE)
-    return Images(flat, side, side, channels=channels, names=[""] * count)
+    return CachedImages(flat, side, side, channels=channels, names=[""] * count)
 
 
 def _reset_peak_memory(device: torch.device) -> None:

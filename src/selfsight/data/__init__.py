@@ -1,22 +1,25 @@
-"""Images: where they come from, how they are decoded and kept, in which order they are given."""
+"""Reading images: sources, decoding, cache or stream, order, loader."""
 
-from selfsight.data.decode_all import load
-from selfsight.data.image_store import Images
-from selfsight.data.loader import Loader, Raw, read_batches
-from selfsight.data.source import Source
-from selfsight.data.sources.open import BUILT_IN, open_source, splits_of
-from selfsight.data.storage_plan import open_images, planned
+from selfsight.data.image_store import CachedImages, ImageStore
+from selfsight.data.loader import Loader, RawBatch, read_batches
+from selfsight.data.pixel_cache import load_images
+from selfsight.data.sources.open import BUILT_IN, list_splits, open_source
+from selfsight.data.sources.source import Source
+from selfsight.data.storage import open_images, plan_storage
+from selfsight.data.stream import StreamedImages
 
 __all__ = [
     "BUILT_IN",
-    "Images",
+    "CachedImages",
+    "ImageStore",
     "Loader",
-    "Raw",
+    "RawBatch",
     "Source",
-    "load",
+    "StreamedImages",
+    "list_splits",
+    "load_images",
     "open_images",
     "open_source",
-    "planned",
+    "plan_storage",
     "read_batches",
-    "splits_of",
 ]

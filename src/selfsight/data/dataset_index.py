@@ -1,4 +1,4 @@
-"""What is known of many images, in columns of mapped files: memory does not grow with them."""
+"""An index of many images as columns in memory-mapped files, so that memory does not grow."""
 
 import atexit
 import contextlib
@@ -9,81 +9,89 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from selfsight import dist
-from selfsight.data.temporary_files import new_folder, remove_abandoned
 from selfsight.errors import UserError
 
-KINDS = {"text": np.uint8}  # of columns that are not int64
-CHUNK = 1 << 20  # rows rewritten at once
-POLL = 0.2  # seconds between looks whether another process has finished
+try:
+    import fcntl
+except ImportError:  # Windows, where an open file cannot be removed
+    fcntl = None  # type: ignore[assignment]
+
+DTYPES = {"text": np.uint8}  # of columns that are not int64
+CHUNK = 1 << 20  # values rewritten at once
+POLL = 0.2  # seconds between checks whether another process has finished writing
+SUFFIX = ".part"  # of files and folders that are still being written
 
 
 class Index(NamedTuple):
-    """Columns by name, mapped; and a few values about them all."""
+    """Memory-mapped columns by name, and metadata about all of them."""
 
     columns: dict[str, np.ndarray]
-    about: dict[str, Any]
+    metadata: dict[str, Any]
     notes: tuple[str, ...] = ()
-    """Sentences the user should see."""
+    """Sentences to show to the user."""
 
 
-class UnkeptError(UserError):
-    """An index that cannot be written where it should be."""
+class IndexWriteError(UserError):
+    """The index cannot be written to its folder."""
 
 
-def made_index(folder: Path, key: str, write: Callable[["IndexWriter"], None]) -> Index:
-    """What was written under this key, or is now; if it cannot be kept, only for this run."""
-    index = open_index(folder, key)
+def load_or_write_index(folder: Path, key: str, write: Callable[["IndexWriter"], None]) -> Index:
+    """Load the index stored under a key, or write it first.
+
+    If the folder is not writable, the index is written to a temporary folder for this run only.
+    """
+    index = load_index(folder, key)
     if index is not None:
         return index
     try:
         with IndexWriter(folder, key) as writer:
             write(writer)
-    except UnkeptError:
-        with IndexWriter(temporary(), key) as writer:
+    except IndexWriteError:
+        with IndexWriter(temporary_folder(), key) as writer:
             write(writer)
         atexit.register(shutil.rmtree, writer.final, ignore_errors=True)
-    index = open_index(folder, key)
+    index = load_index(folder, key)
     assert index is not None
     return index
 
 
-def temporary() -> Path:
-    """Where an index lies that the cache folder does not take: all processes of a run know it."""
+def temporary_folder() -> Path:
+    """Where an index goes if the cache folder is not writable; the same for all processes."""
     user = os.getuid() if hasattr(os, "getuid") else "index"
     return Path(tempfile.gettempdir()) / f"selfsight-{user}"
 
 
-def open_index(folder: Path, key: str) -> Index | None:
-    """What was written under this key, if it is whole.
+def load_index(folder: Path, key: str) -> Index | None:
+    """Load the index stored under a key; None if there is no complete one.
 
-    Only the first process of a machine gets None: the others wait until it has written.
+    Only the first process of a machine gets None: the others wait until it has written the index.
     """
-    kept, passing = (place / f"{key}.index" for place in (folder, temporary()))
-    # os.path: what may not be looked at is not there.
-    while not (os.path.exists(kept) or _ours(passing)):
+    cached, temporary = (place / f"{key}.index" for place in (folder, temporary_folder()))
+    # os.path.exists is False, and does not raise, where access is denied.
+    while not (os.path.exists(cached) or _is_owned(temporary)):
         if dist.local_rank() == 0:
             return None
         time.sleep(POLL)
-    path, notes = (kept, ()) if os.path.exists(kept) else (passing, (_passing(folder),))
-    about = json.loads((path / "about.json").read_text())
-    columns = {file.stem: _mapped(file) for file in path.glob("*.bin")}
-    return Index(columns, about, notes)
+    path, notes = (cached, ()) if os.path.exists(cached) else (temporary, (_not_cached(folder),))
+    metadata = json.loads((path / "about.json").read_text())
+    columns = {file.stem: _map_column(file) for file in path.glob("*.bin")}
+    return Index(columns, metadata, notes)
 
 
 class IndexWriter:
-    """Takes rows of columns; all become visible at once, when it is finished."""
+    """Appends values to columns; all become visible at once, when `finish` is called."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self.final = folder / f"{key}.index"
-        with self._told():
+        with self._explain_errors():
             folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(folder)
-            self.folder, self.handle = new_folder(folder, key)
+            self.folder, self.handle = create_part_folder(folder, key)
 
     def __enter__(self) -> "IndexWriter":
         return self
@@ -92,62 +100,120 @@ class IndexWriter:
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self.handle)
 
-    def add(self, rows: Mapping[str, Any]) -> None:
-        """More rows at the end of each column."""
-        for name, values in rows.items():
-            with self._told(), (self.folder / f"{name}.bin").open("ab") as file:
-                file.write(np.asarray(values, dtype=KINDS.get(name, np.int64)).tobytes())
+    def add(self, columns: Mapping[str, Any]) -> None:
+        """Append values to the end of each column."""
+        for name, values in columns.items():
+            with self._explain_errors(), (self.folder / f"{name}.bin").open("ab") as file:
+                file.write(np.asarray(values, dtype=DTYPES.get(name, np.int64)).tobytes())
 
     def translate(self, column: str, table: np.ndarray) -> None:
         """Replace every value v >= 0 of a column by table[v]."""
         path = self.folder / f"{column}.bin"
         values = np.memmap(path, dtype=np.int64, mode="r+")
         for first in range(0, len(values), CHUNK):
-            some = values[first : first + CHUNK]
-            values[first : first + CHUNK] = np.where(some >= 0, table[np.maximum(some, 0)], some)
+            chunk = values[first : first + CHUNK]
+            values[first : first + CHUNK] = np.where(chunk >= 0, table[np.maximum(chunk, 0)], chunk)
         values.flush()
 
-    def finish(self, about: Mapping[str, Any]) -> None:
-        """Let others find it."""
-        with self._told():
-            (self.folder / "about.json").write_text(json.dumps(about))
+    def finish(self, metadata: Mapping[str, Any]) -> None:
+        """Write the metadata and move the index to its final name."""
+        with self._explain_errors():
+            (self.folder / "about.json").write_text(json.dumps(metadata))
             try:
                 os.rename(self.folder, self.final)
             except OSError:
-                if not self.final.exists():  # else another process was first, with the same
+                if not self.final.exists():  # else another process wrote the same index first
                     raise
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """A disk that is full or takes nothing is told in a sentence."""
+    def _explain_errors(self) -> Iterator[None]:
+        """Turn an OSError into an IndexWriteError."""
         try:
             yield
         except OSError as error:
-            raise UnkeptError(
+            raise IndexWriteError(
                 f"The index of the images cannot be written to {self.final.parent}: "
-                f"{error.strerror}. Free some space, or set XDG_CACHE_HOME to a folder that can be "
-                "written to."
+                f"{error.strerror}. Free some space, or set XDG_CACHE_HOME to a writable folder."
             ) from error
 
 
-def _ours(path: Path) -> bool:
-    """Whether this user wrote it: others may write to a machine's temporary folder too."""
+def create_part_file(folder: Path, key: str | None) -> IO[bytes]:
+    """Create a file for unfinished output, locked until it is closed.
+
+    The lock tells other processes that the writer is alive: an unlocked part file is abandoned.
+    """
+    while True:
+        file = tempfile.NamedTemporaryFile(  # noqa: SIM115
+            suffix=SUFFIX, prefix=key, dir=folder, delete=False
+        )
+        _lock(file.fileno(), wait=True)
+        if os.path.exists(file.name):  # else it was removed as abandoned before it was locked
+            return file
+        file.close()
+
+
+def create_part_folder(folder: Path, key: str) -> tuple[Path, int]:
+    """Create a folder for unfinished output, and the handle that locks it until closed."""
+    while True:
+        path = Path(tempfile.mkdtemp(SUFFIX, key, folder))
+        with contextlib.suppress(FileNotFoundError):
+            handle = os.open(path, os.O_RDONLY)
+            _lock(handle, wait=True)
+            if path.exists():
+                return path, handle
+            os.close(handle)
+
+
+def list_abandoned(folder: Path) -> Iterator[Path]:
+    """Unfinished files and folders of processes that have died; each is locked while yielded."""
+    for path in folder.glob(f"*{SUFFIX}"):
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+            try:
+                if _lock(handle, wait=False):
+                    yield path
+            finally:
+                os.close(handle)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Delete the unfinished files and folders of processes that have died."""
+    for path in list_abandoned(folder):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _lock(handle: int, *, wait: bool) -> bool:
+    """Lock an open file until it is closed or the process ends; False if that failed."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:  # locked by another process, or the file system has no locks
+        return False
+    return True
+
+
+def _is_owned(path: Path) -> bool:
+    """Whether this user wrote the file: other users may write to the temporary folder too."""
     try:
         return not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
     except OSError:
         return False
 
 
-def _passing(folder: Path) -> str:
+def _not_cached(folder: Path) -> str:
     return (
-        f"The index of the images could not be kept in {folder}, so that the next run makes it "
-        "anew. Free some space there, or set XDG_CACHE_HOME to a folder that can be written to."
+        f"The index of the images could not be written to {folder}, so the next run has to build "
+        "it again. Free some space there, or set XDG_CACHE_HOME to a writable folder."
     )
 
 
-def _mapped(file: Path) -> np.ndarray:
-    kind = KINDS.get(file.stem, np.int64)
+def _map_column(file: Path) -> np.ndarray:
+    dtype = DTYPES.get(file.stem, np.int64)
     if not file.stat().st_size:
-        return np.zeros(0, kind)
-    # Copy on write: torch takes only arrays that could be written to.
-    return np.memmap(file, dtype=kind, mode="c")
+        return np.zeros(0, dtype)
+    # Copy on write: torch wants arrays that are writable.
+    return np.memmap(file, dtype=dtype, mode="c")

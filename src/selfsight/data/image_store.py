@@ -1,8 +1,9 @@
-"""Images by number, as uint8 pixels: here those of a whole source, decoded once and kept."""
+"""Images by number as uint8 pixels: cached ones here, streamed ones in `stream`."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,12 +13,55 @@ from torch import Tensor
 from selfsight.data.order import Shards
 from selfsight.ragged import Ragged
 
-COPIERS = 4  # threads that gather a batch: more do not make memory faster
-Room = Callable[[int], Tensor]  # at least so many bytes, for pixels to be written to
+COPY_THREADS = 4  # more do not copy faster: memory bandwidth is the limit
+Allocate = Callable[[int], Tensor]  # returns a uint8 tensor of so many bytes
 
 
-class Images:
-    """Pixels of images of any sizes, one after the other, each as [C, H, W]."""
+@runtime_checkable  # tests check argument types at run time
+class ImageStore(Protocol):
+    """Images by number. The loader, the evaluations and the report read images through this."""
+
+    channels: int
+    names: Sequence[str]
+    labels: Tensor | None
+    class_names: tuple[str, ...]
+    skipped: list[tuple[str, str]]
+    """Name of each image that could not be read, and the reason."""
+    notes: tuple[str, ...]
+    """Sentences to show to the user."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the pixels."""
+
+    @property
+    def shards(self) -> Shards | None:
+        """Shards whose neighboring images are best read at once; None if any order is as fast."""
+
+    def ragged(self, index: Int64[Tensor, " b"]) -> Ragged:
+        """The images on `device`, without padding; `index` is best on the CPU."""
+
+    def batch(
+        self, index: Int64[Tensor, " b"]
+    ) -> tuple[UInt8[Tensor, "b c h w"], Int64[Tensor, "b 2"]]:
+        """Pixels, padded with zeros to the largest image, and each image's height and width."""
+
+    def prefetch(self, index: Int64[Tensor, " b"]) -> None:
+        """Start to prepare images that will be needed soon."""
+
+    def pack(
+        self, index: Int64[Tensor, " b"], allocate: Allocate
+    ) -> tuple[Ragged, Int64[Tensor, " b"]]:
+        """Copy the images into one new buffer; also return their numbers.
+
+        A number differs from `index` where an unreadable image was replaced by another one.
+        """
+
+
+class CachedImages:
+    """Decoded pixels of all images, one after the other, each as [C, H, W]."""
 
     def __init__(
         self,
@@ -44,32 +88,27 @@ class Images:
 
     @property
     def device(self) -> torch.device:
-        """Where the pixels are."""
+        """Device of the pixels."""
         return self.flat.device
 
     @property
-    def bytes(self) -> int:
-        """What the pixels take."""
+    def num_bytes(self) -> int:
+        """Size of all pixels."""
         return self.flat.numel()
-
-    @cached_property
-    def pool(self) -> ThreadPoolExecutor:
-        """Threads that gather batches."""
-        return ThreadPoolExecutor(COPIERS, thread_name_prefix="copy")
-
-    @property
-    def kept(self) -> bool:
-        """Whether a batch is only numbers: its pixels lie on `device` already."""
-        return True
 
     @property
     def shards(self) -> Shards | None:
-        """Which neighbors are best read together; kept ones can be taken from anywhere."""
+        """None: cached images are read in any order."""
         return None
 
-    def to(self, device: torch.device | str) -> "Images":
-        """The same images on another device."""
-        return Images(
+    @cached_property
+    def copy_threads(self) -> ThreadPoolExecutor:
+        """Threads that copy the images of a batch."""
+        return ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="copy")
+
+    def to(self, device: torch.device | str) -> "CachedImages":
+        """Copy the images to another device."""
+        return CachedImages(
             self.flat.to(device),
             self.heights,
             self.widths,
@@ -82,52 +121,56 @@ class Images:
         )
 
     def ragged(self, index: Int64[Tensor, " b"]) -> Ragged:
-        """The images as they lie, on `device`; `index` is best on the host."""
-        starts, sizes = self.where(index.cpu())
+        """The images on `device`, without copying pixels; `index` is best on the CPU."""
+        starts, sizes = self.locate(index.cpu())
         largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max())) if len(sizes) else (0, 0)
-        there = Ragged(self.flat, starts, sizes, self.channels, largest)
-        return there.to(self.device)
+        return Ragged(self.flat, starts, sizes, self.channels, largest).to(self.device)
 
-    def where(self, index: Int64[Tensor, " b"]) -> tuple[Int64[Tensor, " b"], Int64[Tensor, "b 2"]]:
-        """First byte, and height and width, on the host."""
+    def locate(
+        self, index: Int64[Tensor, " b"]
+    ) -> tuple[Int64[Tensor, " b"], Int64[Tensor, "b 2"]]:
+        """First byte of each image, and its height and width; on the CPU."""
         return self.starts[index], torch.stack([self.heights[index], self.widths[index]], dim=1)
 
     def batch(
         self, index: Int64[Tensor, " b"]
     ) -> tuple[UInt8[Tensor, "b c h w"], Int64[Tensor, "b 2"]]:
-        """Pixels, padded with zeros to the largest, and each image's own height and width."""
+        """Pixels, padded with zeros to the largest image, and each image's height and width."""
         images = self.ragged(index)
         return images.padded(), images.sizes
 
-    def expect(self, index: Int64[Tensor, " b"]) -> None:
-        """These images will be asked for soon; kept ones need no preparation."""
+    def prefetch(self, index: Int64[Tensor, " b"]) -> None:
+        """Do nothing: cached images need no preparation."""
 
-    def packed(self, index: Int64[Tensor, " b"], room: Room) -> tuple[Ragged, Int64[Tensor, " b"]]:
-        """A copy of the images in the room given, and which images they are."""
-        starts, sizes = self.where(index)
+    def pack(
+        self, index: Int64[Tensor, " b"], allocate: Allocate
+    ) -> tuple[Ragged, Int64[Tensor, " b"]]:
+        """Copy the images into one new buffer; also return their numbers, which are `index`."""
+        starts, sizes = self.locate(index)
         flat = self.flat.numpy()
-        area = (self.channels * sizes[:, 0] * sizes[:, 1]).tolist()
-        parts = [flat[a : a + n] for a, n in zip(starts.tolist(), area, strict=True)]
-        return pack(parts, sizes, self.channels, room, self.pool), index
+        lengths = (self.channels * sizes[:, 0] * sizes[:, 1]).tolist()
+        pixels = [flat[a : a + n] for a, n in zip(starts.tolist(), lengths, strict=True)]
+        return copy_to_ragged(pixels, sizes, self.channels, allocate, self.copy_threads), index
 
 
-def pack(
-    parts: Sequence[np.ndarray],
+def copy_to_ragged(
+    pixels: Sequence[np.ndarray],
     sizes: Int64[Tensor, "b 2"],
     channels: int,
-    room: Room,
-    pool: ThreadPoolExecutor,
+    allocate: Allocate,
+    threads: ThreadPoolExecutor,
 ) -> Ragged:
-    """Images [C, H, W] from anywhere, copied one behind the other by a few threads."""
-    ends = np.cumsum([part.size for part in parts])
-    flat = room(int(ends[-1]))
+    """Copy images [C, H, W] into one new buffer, one after the other, with a few threads."""
+    ends = np.cumsum([image.size for image in pixels])
+    flat = allocate(int(ends[-1]))
     out = flat.numpy()
 
     def copy(first: int) -> None:
-        for part, end in zip(parts[first::COPIERS], ends[first::COPIERS], strict=True):
-            out[end - part.size : end] = part.reshape(-1)  # NumPy lets go of the interpreter
+        images = zip(pixels[first::COPY_THREADS], ends[first::COPY_THREADS], strict=True)
+        for image, end in images:
+            out[end - image.size : end] = image.reshape(-1)  # without the interpreter's lock
 
-    list(pool.map(copy, range(COPIERS)))
+    list(threads.map(copy, range(COPY_THREADS)))
     starts = torch.from_numpy(ends) - sizes.prod(1) * channels
     largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max()))
     return Ragged(flat, starts, sizes, channels, largest)

@@ -1,9 +1,10 @@
-"""Batches in an order that is a function of (seed, step): the cursor is one integer."""
+"""Batches in an order that is a function of (seed, step): the position is one integer."""
 
 import contextlib
 import itertools
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -12,20 +13,20 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from selfsight.data.image_store import Images
+from selfsight.data.image_store import CachedImages, ImageStore
 from selfsight.data.order import Order
-from selfsight.data.wait_timer import Waits
 from selfsight.errors import UserError
 from selfsight.ragged import Ragged
 
-AHEAD = 3  # batches that are ready before they are used
-EXPECTED = 4  # batches beyond these that are read and decoded meanwhile
-TOGETHER = 64  # steps whose order is computed at once
+PREFETCH = 3  # batches that are ready before they are used
+DECODE_AHEAD = 4  # batches beyond these that are being read and decoded
+ORDER_STEPS = 64  # steps whose order is computed at once
+MAX_LEAD = 4  # batches that the CPU may be ahead of the GPU: hides its work, bounds memory
 Item = TypeVar("Item")
 
 
-class Raw(NamedTuple):
-    """A batch before any view is made of it, on the device."""
+class RawBatch(NamedTuple):
+    """Images, labels and indices of a batch on the device, before augmentation."""
 
     images: Ragged
     labels: Int64[Tensor, " n"] | None
@@ -34,14 +35,11 @@ class Raw(NamedTuple):
 
 
 class Loader:
-    """This process's part of each global batch; the order is the same for any world size.
-
-    `waited` grows by the seconds in which the device had no batch to work on.
-    """
+    """Loads this process's share of each global batch; the order holds for any world size."""
 
     def __init__(
         self,
-        images: Images,
+        images: ImageStore,
         *,
         batch_size: int,
         seed: int,
@@ -49,134 +47,138 @@ class Loader:
         world_size: int = 1,
         device: torch.device | str | None = None,
     ) -> None:
-        check_batches(images, batch_size, world_size)
+        check_batch_size(images, batch_size, world_size)
         self.images = images
-        self.batch_size, self.local, self.rank = batch_size, batch_size // world_size, rank
-        self.device = _whole(images.device if device is None else torch.device(device))
+        self.batch_size, self.local_batch_size = batch_size, batch_size // world_size
+        self.rank = rank
+        self.device = _with_index(images.device if device is None else torch.device(device))
         self.order = Order(
             count=len(images), batch_size=batch_size, seed=seed, shards=images.shards
         )
-        self.waits = Waits(self.device)
-        self.computed: dict[tuple[int, int], Tensor] = {}
+        self.wait_timer = WaitTimer(self.device)
+        self.order_cache: dict[tuple[int, int], Tensor] = {}
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches of an epoch; other images are left over in each."""
+        """Full batches per epoch; the images that are left over differ from epoch to epoch."""
         return len(self.images) // self.batch_size
 
     @property
-    def waited(self) -> float:
-        """Seconds in which the device had no batch to work on."""
-        return self.waits.seconds
+    def wait_seconds(self) -> float:
+        """Seconds so far in which the device had no batch to work on."""
+        return self.wait_timer.seconds
 
     @property
     def resident(self) -> bool:
-        """Whether all pixels lie on the device: every batch then shares one `flat`."""
-        return self.images.kept and self.images.device == self.device
+        """Whether all pixels are in the memory of the device: all batches then share one `flat`."""
+        return isinstance(self.images, CachedImages) and self.images.device == self.device
 
     def indices(self, step: int) -> tuple[int, Int64[Tensor, " local"]]:
-        """Epoch of a step, and the images that this process takes in it."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        block, row = divmod(place, TOGETHER)
-        rows = self.computed.get((epoch, block))
+        """Epoch of a step, and this process's images of that step."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        block, row = divmod(step_in_epoch, ORDER_STEPS)
+        rows = self.order_cache.get((epoch, block))
         if rows is None:
-            steps = torch.arange(block * TOGETHER, (block + 1) * TOGETHER)
-            first = steps[steps < self.steps_per_epoch] * self.batch_size + self.rank * self.local
-            position = first[:, None] + torch.arange(self.local)
+            steps = torch.arange(block * ORDER_STEPS, (block + 1) * ORDER_STEPS)
+            steps = steps[steps < self.steps_per_epoch]
+            first = steps * self.batch_size + self.rank * self.local_batch_size
+            position = first[:, None] + torch.arange(self.local_batch_size)
             rows = self.order.images(epoch, position.flatten()).view(position.shape)
-            # Only the blocks that steps ahead of each other can touch are worth keeping.
-            self.computed = dict([*self.computed.items()][-1:]) | {(epoch, block): rows}
+            # Steps that are prefetched and the current step touch at most two blocks.
+            self.order_cache = dict([*self.order_cache.items()][-1:]) | {(epoch, block): rows}
         return epoch, rows[row]
 
-    def batches(self, start_step: int = 0) -> Iterator[Raw]:
+    def batches(self, start_step: int = 0) -> Iterator[RawBatch]:
         """Yield the batches from a step on, without end."""
         steps = (self.indices(step) for step in itertools.count(start_step))
-        yield from read_batches(self.images, steps, self.device, self.waits)
+        yield from read_batches(self.images, steps, self.device, self.wait_timer)
 
 
 def read_batches(
-    images: Images,
+    images: ImageStore,
     batches: Iterable[tuple[int, Int64[Tensor, " _"]]],
     device: torch.device,
-    waits: Waits | None = None,
-) -> Iterator[Raw]:
+    wait_timer: "WaitTimer | None" = None,
+) -> Iterator[RawBatch]:
     """Yield the images of each (epoch, index) on the device, in this order.
 
     Images that are not on the device are read, decoded and copied in the background. Training and
     evaluation both read through this function.
     """
-    device = _whole(device)
-    waits = waits or Waits(device)
-    if images.kept and images.device.type == "cuda" and images.device != device:
+    device = _with_index(device)
+    wait_timer = wait_timer or WaitTimer(device)
+    if isinstance(images, CachedImages) and images.device.type == "cuda":
         images = images.to(device)
     labels = None if images.labels is None else images.labels.cpu()
-    if images.kept and images.device == device:
-        yield from _resident_batches(images, labels, batches, waits)
+    if isinstance(images, CachedImages) and images.device == device:
+        yield from _resident_batches(images, labels, batches, wait_timer)
         return
-    with contextlib.closing(ahead(_fetch(images, labels, batches, device), AHEAD)) as fetched:
+    copies = _copied_batches(images, labels, batches, device)
+    with contextlib.closing(prefetch(copies, PREFETCH)) as prefetched:
         while True:
-            with waits.one():
-                item = next(fetched, None)
+            with wait_timer.measure():
+                item = next(prefetched, None)
                 if item is not None and item[1] is not None:
-                    _take_over(*item)
+                    _use_on_current_stream(*item)
             if item is None:
                 return
             yield item[0]
 
 
 def _resident_batches(
-    images: Images,
+    images: CachedImages,
     labels: Tensor | None,
     batches: Iterable[tuple[int, Tensor]],
-    waits: Waits,
-) -> Iterator[Raw]:
-    """Batches of images whose pixels are all on the device: only numbers are copied to it."""
+    wait_timer: "WaitTimer",
+) -> Iterator[RawBatch]:
+    """Yield batches of images whose pixels are all on the device: only numbers are copied."""
     for epoch, index in batches:
-        # On a CPU this is no waiting; the host must not run too far ahead of a GPU.
-        with waits.one() if images.device.type == "cuda" else contextlib.nullcontext():
-            starts, sizes = images.where(index)
-            # The largest size of the whole set, so that shapes are the same for every batch.
+        # Selecting images in memory is not waiting; but the CPU must not run ahead of a GPU.
+        on_gpu = images.device.type == "cuda"
+        with wait_timer.measure() if on_gpu else contextlib.nullcontext():
+            starts, sizes = images.locate(index)
+            # The largest image of the data set, so that shapes do not change between batches.
             ragged = Ragged(images.flat, starts, sizes, images.channels, images.largest)
-            raw = _moved(Raw(ragged, _rows(labels, index), index, epoch), images.device)
+            raw = _copy_to(RawBatch(ragged, _select(labels, index), index, epoch), images.device)
         yield raw
 
 
-def _fetch(
-    images: Images,
+def _copied_batches(
+    images: ImageStore,
     labels: Tensor | None,
     batches: Iterable[tuple[int, Tensor]],
     device: torch.device,
-) -> Iterator[tuple[Raw, Any]]:
-    """Batches, each with the event of its copy to the GPU; runs in a thread of its own."""
+) -> Iterator[tuple[RawBatch, Any]]:
+    """Yield batches, each with the event of its copy to the GPU; runs in its own thread."""
     iterator = iter(batches)
-    expected: deque[tuple[int, Tensor]] = deque()
-    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+    announced: deque[tuple[int, Tensor]] = deque()
+    copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def allocate(count: int) -> Tensor:
-        # Torch reuses pinned memory once the copy from it is done.
-        return torch.empty(count, dtype=torch.uint8, pin_memory=side is not None)
+        # torch reuses pinned memory once the copy from it is done.
+        return torch.empty(count, dtype=torch.uint8, pin_memory=copy_stream is not None)
 
     while True:
-        while len(expected) < EXPECTED and (item := next(iterator, None)) is not None:
-            images.expect(item[1])
-            expected.append(item)
-        if not expected:
+        while len(announced) < DECODE_AHEAD and (item := next(iterator, None)) is not None:
+            images.prefetch(item[1])
+            announced.append(item)
+        if not announced:
             return
-        epoch, index = expected.popleft()
-        # A thread starts out on the first GPU, whichever the process uses.
-        with torch.cuda.stream(side) if side else contextlib.nullcontext():
-            ragged, index = images.packed(index, allocate)
-            raw = _moved(Raw(ragged, _rows(labels, index), index, epoch), device)
-            copied = side.record_event() if side else None
+        epoch, index = announced.popleft()
+        # A new thread uses the first GPU, whichever the process uses.
+        with torch.cuda.stream(copy_stream) if copy_stream else contextlib.nullcontext():
+            ragged, index = images.pack(index, allocate)
+            raw = _copy_to(RawBatch(ragged, _select(labels, index), index, epoch), device)
+            copied = copy_stream.record_event() if copy_stream else None
         yield raw, copied
 
 
-def _rows(labels: Tensor | None, index: Tensor) -> Tensor | None:
+def _select(labels: Tensor | None, index: Tensor) -> Tensor | None:
     return None if labels is None else labels[index]
 
 
-def ahead(items: Iterator[Item], count: int) -> Generator[Item]:
-    """The same items, made in a thread while earlier ones are used."""
+def prefetch(items: Iterator[Item], count: int) -> Generator[Item]:
+    """Yield the same items; up to `count` of them are computed ahead in a thread."""
     ready: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(count)
     closed = threading.Event()
 
@@ -194,7 +196,7 @@ def ahead(items: Iterator[Item], count: int) -> Generator[Item]:
                 if closed.is_set():
                     return
             put(None)
-        except BaseException as error:  # to be raised where the items are used
+        except BaseException as error:  # raised again by the consumer
             put(error)
 
     worker = threading.Thread(target=work, name="batches", daemon=True)
@@ -209,17 +211,59 @@ def ahead(items: Iterator[Item], count: int) -> Generator[Item]:
         worker.join()
 
 
-def _moved(raw: Raw, device: torch.device) -> Raw:
-    """The batch on a device: its numbers travel in one pinned piece, its pixels if they must."""
+class WaitTimer:
+    """Measures how long the device had nothing to do because its next batch was not ready.
+
+    The CPU also waits for batches while the GPU is still busy with earlier ones. So on a GPU the
+    wait is the gap between two CUDA events: the end of earlier work and the arrival of the batch.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.finished_seconds = 0.0
+        self.pending: deque[tuple[Any, Any]] = deque()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds waited so far; without the last few batches, if the GPU is not there yet."""
+        while self.pending and self.pending[0][1].query():
+            before, after = self.pending.popleft()
+            self.finished_seconds += before.elapsed_time(after) / 1000
+        return self.finished_seconds
+
+    @contextlib.contextmanager
+    def measure(self) -> Iterator[None]:
+        """Measure the enclosed work: getting one batch, including its copy to the device."""
+        if self.device.type != "cuda":
+            began = time.perf_counter()
+            yield
+            self.finished_seconds += time.perf_counter() - began
+            return
+        if len(self.pending) >= MAX_LEAD:
+            self.pending[-MAX_LEAD][1].synchronize()
+        _ = self.seconds  # drop finished events
+        before = self._record_event()
+        yield
+        self.pending.append((before, self._record_event()))
+
+    def _record_event(self) -> Any:
+        # `blocking` leaves the CPU to the workers that decode.
+        event = torch.cuda.Event(enable_timing=True, blocking=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+
+def _copy_to(raw: RawBatch, device: torch.device) -> RawBatch:
+    """Copy a batch to a GPU: its numbers in one pinned tensor, and its pixels if necessary."""
     if device.type != "cuda":
         return raw
     images, labels, n = raw.images, raw.labels, len(raw.index)
-    parts = [images.starts, images.sizes.flatten(), raw.index]
-    parts += [] if labels is None else [labels]
-    numbers = torch.cat(parts).pin_memory().to(device, non_blocking=True)
+    columns = [images.starts, images.sizes.flatten(), raw.index]
+    columns += [] if labels is None else [labels]
+    numbers = torch.cat(columns).pin_memory().to(device, non_blocking=True)
     starts, sizes, index = numbers[:n], numbers[n : 3 * n].view(n, 2), numbers[3 * n : 4 * n]
     flat = images.flat.to(device, non_blocking=True)
-    return Raw(
+    return RawBatch(
         images._replace(flat=flat, starts=starts, sizes=sizes),
         None if labels is None else numbers[4 * n :],
         index,
@@ -227,22 +271,22 @@ def _moved(raw: Raw, device: torch.device) -> Raw:
     )
 
 
-def _take_over(raw: Raw, copied: Any) -> None:
-    """Let the stream in use wait for the copy, and the memory for the stream."""
-    here = torch.cuda.current_stream(raw.index.device)
-    here.wait_event(copied)
-    raw.images.flat.record_stream(here)
-    raw.index.record_stream(here)  # all numbers share its memory
+def _use_on_current_stream(raw: RawBatch, copied: Any) -> None:
+    """Let the current stream wait for the copy, and keep the memory until that stream is done."""
+    stream = torch.cuda.current_stream(raw.index.device)
+    stream.wait_event(copied)
+    raw.images.flat.record_stream(stream)
+    raw.index.record_stream(stream)  # starts, sizes and labels share its memory
 
 
-def _whole(device: torch.device) -> torch.device:
-    """A device with its number, so that it can be compared."""
-    alone = device.type == "cuda" and device.index is None
-    return torch.device("cuda", torch.cuda.current_device()) if alone else device
+def _with_index(device: torch.device) -> torch.device:
+    """A CUDA device with its index, so that devices can be compared."""
+    unnumbered = device.type == "cuda" and device.index is None
+    return torch.device("cuda", torch.cuda.current_device()) if unnumbered else device
 
 
-def check_batches(images: Images, batch_size: int, world_size: int) -> None:
-    """Refuse images that do not fill two batches."""
+def check_batch_size(images: ImageStore, batch_size: int, world_size: int) -> None:
+    """Check that processes can share a batch, and that there are images for two batches."""
     if batch_size < 1 or batch_size % world_size:
         raise UserError(
             f"batch_size is {batch_size}, which {world_size} processes cannot share equally. Use a "
@@ -256,7 +300,7 @@ def check_batches(images: Images, batch_size: int, world_size: int) -> None:
     advice = (
         f"Use --batch-size {largest} or smaller, or add images."
         if largest >= 2
-        else f"Add images: {4 * world_size} would be the least for {world_size} process(es)."
+        else f"Add images: {world_size} process(es) need at least {4 * world_size}."
     )
     raise UserError(
         f"There are {count} images{skipped}, but two batches of {batch_size} need "

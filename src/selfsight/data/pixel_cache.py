@@ -1,8 +1,9 @@
-"""Where decoded pixels are collected: in memory, or in a mapped file once they outgrow it."""
+"""Decode all images once: into memory, or into a memory-mapped file that later runs load again."""
 
 import contextlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -12,201 +13,279 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from selfsight.data import cgroup_limits
-from selfsight.data.temporary_files import abandoned, new_part, remove_abandoned
+from selfsight import dist
+from selfsight.data.cgroup_limits import free_memory, processes_per_machine
+from selfsight.data.dataset_index import create_part_file, list_abandoned, remove_abandoned
+from selfsight.data.decode import MODES, VERSION
+from selfsight.data.image_store import CachedImages
+from selfsight.data.sources.source import SelectedNames, Source, digest, summarize
+from selfsight.data.workers import decode_images
 from selfsight.errors import UserError
 
-CAP = "SELFSIGHT_CACHE_GIB"  # environment variable
-CAP_GIB = 200.0  # that all decoded pixels together may take on disk
+LIMIT_VARIABLE = "SELFSIGHT_CACHE_GIB"  # environment variable
+DEFAULT_LIMIT_GIB = 200.0  # of disk space for all cached pixels
+POLL = 0.2  # seconds between checks whether another process has finished
 
 
-class Stored(NamedTuple):
-    """Pixels of all images that could be read, and which those are."""
+def load_images(
+    source: Source,
+    *,
+    store_size: int,
+    channels: int | None = None,
+    decoder: str = "cpu",
+    device: torch.device | str = "cpu",
+    workers: int | None = None,
+    budget_bytes: int | None = None,
+    cache_dir: str | Path | None = None,
+    progress: bool = True,
+) -> CachedImages:
+    """Decode every image once; unreadable ones are left out and listed in `skipped`.
 
-    flat: UInt8[Tensor, " bytes"]
-    heights: Int64[np.ndarray, " n"]
-    widths: Int64[np.ndarray, " n"]
-    kept: Int64[np.ndarray, " n"]
-    skipped: list[tuple[str, str]]
+    Channels are 3 unless given (sources of decoded pixels keep theirs). Pixels that exceed
+    `budget_bytes` (half the free memory unless given) go to a memory-mapped file, which later
+    runs load again. Of several processes on a machine one decodes, and all map its file.
+    """
+    channels = resolve_channels(source, channels)
+    folder = Path(cache_dir) if cache_dir else cache_folder()
+    key = cache_key(source, store_size=store_size, channels=channels, decoder=decoder)
+    entry = load_entry(folder, key) if key else None
+    shared = key is not None and processes_per_machine() > 1
+    if entry is None and key is not None and shared and dist.local_rank() > 0:
+        entry = _wait_for_entry(folder, key)
+    if entry is None:
+        budget = free_memory() // 2 if budget_bytes is None else budget_bytes
+        with CacheWriter(folder, key, 0 if shared else budget) as writer:
+            decoded = decode_images(
+                source,
+                range(len(source)),
+                store_size=store_size,
+                channels=channels,
+                decoder=decoder,
+                workers=workers,
+                progress=progress,
+            )
+            for i, pixels in enumerate(decoded):
+                if isinstance(pixels, str):
+                    writer.skip(source.names[i], pixels)
+                else:
+                    writer.add(i, pixels)
+            _check_any_readable(source, writer.skipped)
+            entry = writer.finish()
+    readable = entry.readable
+    all_readable = len(readable) == len(source)
+    return CachedImages(
+        entry.flat,
+        torch.from_numpy(entry.heights),
+        torch.from_numpy(entry.widths),
+        channels=channels,
+        names=source.names if all_readable else SelectedNames(source.names, readable),
+        labels=None if source.labels is None else torch.from_numpy(source.labels[readable]),
+        class_names=source.class_names,
+        skipped=entry.skipped,
+        notes=source.notes,
+    ).to(device)
 
 
-def default_folder() -> Path:
-    """The user's cache folder."""
+def cache_key(source: Source, *, store_size: int, channels: int, decoder: str) -> str | None:
+    """File name of the cached pixels; None if these images are not cached."""
+    if source.fingerprint is None:
+        return None
+    suffix = "" if decoder == "cpu" else f" {decoder}"
+    settings = f"{source.name} {store_size} {channels} {VERSION}{suffix}"
+    return digest([settings, source.fingerprint()])
+
+
+def resolve_channels(source: Source, channels: int | None) -> int:
+    """Channels to decode to: those given, else those of a source of decoded pixels, else 3."""
+    if channels is None:
+        first = source.read(0) if len(source) and source.fingerprint is None else None
+        return first.shape[2] if isinstance(first, np.ndarray) else 3
+    if channels not in MODES:
+        raise UserError(
+            f"data.channels is {channels}; image files give 1 (gray), 3 (color) or 4 (color "
+            "and transparency)."
+        )
+    return channels
+
+
+def cache_folder() -> Path:
+    """The folder `selfsight` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "selfsight"
 
 
-def cap() -> int:
-    """Bytes that the files of decoded pixels may take together."""
-    word = os.environ.get(CAP, "")
+def cache_limit() -> int:
+    """Bytes that all cached pixels may take on disk."""
+    text = os.environ.get(LIMIT_VARIABLE, "")
     try:
-        return int(float(word or CAP_GIB) * 2**30)
+        return int(float(text or DEFAULT_LIMIT_GIB) * 2**30)
     except ValueError:
-        raise UserError(f"{CAP} is {word!r}; it should be a number of GiB, such as 500.") from None
-
-
-def free_memory() -> int:
-    """Bytes that can be taken without swapping, or passing the limit of a container."""
-    free, left = _available(), cgroup_limits.memory_left()
-    return free if left is None else min(free, left)
-
-
-def _available() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        raise UserError(
+            f"{LIMIT_VARIABLE} is {text!r}; it should be a number of GiB, such as 500."
+        ) from None
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes that decoded pixels may still take: of the disk, and of the cap once old ones go."""
-    while not os.path.exists(folder):  # nor is what may not be looked at
+    """Bytes that new cached pixels may take: old ones are evicted if necessary."""
+    while not os.path.exists(folder):  # False, without raising, where access is denied
         folder = folder.parent
     disk = os.statvfs(folder)
-    old = sum(file.stat().st_size for file in (*folder.glob("*.pixels"), *abandoned(folder)))
-    return min(cap(), disk.f_bavail * disk.f_frsize + old)
+    old = sum(file.stat().st_size for file in (*folder.glob("*.pixels"), *list_abandoned(folder)))
+    return min(cache_limit(), disk.f_bavail * disk.f_frsize + old)
 
 
-def make_room(folder: Path, needed: int) -> None:
-    """Remove the pixels that were not used for longest until so many bytes are within the cap.
+def evict(folder: Path, needed: int) -> None:
+    """Remove the least recently used pixels until `needed` bytes are within the limit.
 
-    A run that has mapped a removed file keeps its bytes until it ends. What runs that were killed
-    left half written goes first.
+    A run that has mapped a removed file keeps its bytes until it ends. Unfinished files of runs
+    that were killed are removed first.
     """
     remove_abandoned(folder)
     files = sorted(folder.glob("*.pixels"), key=lambda file: file.stat().st_mtime)
     total = needed + sum(file.stat().st_size for file in files)
     for file in files:
-        if total <= cap():
+        if total <= cache_limit():
             return
         total -= file.stat().st_size
         file.with_suffix(".npz").unlink(missing_ok=True)  # first: without it pixels do not count
         file.unlink(missing_ok=True)
 
 
-def is_stored(folder: Path, key: str) -> bool:
-    """Whether an earlier run left whole pixels under this key."""
-    return all(os.path.exists(path) for path in _paths(folder, key))
+class CacheEntry(NamedTuple):
+    """Pixels of all readable images, and which images those are."""
+
+    flat: UInt8[Tensor, " bytes"]
+    heights: Int64[np.ndarray, " n"]
+    widths: Int64[np.ndarray, " n"]
+    readable: Int64[np.ndarray, " n"]
+    skipped: list[tuple[str, str]]
 
 
-def open_stored(folder: Path, key: str) -> Stored | None:
-    """What an earlier run left under this key, mapped; None if there is nothing whole."""
-    if not is_stored(folder, key):
+def has_entry(folder: Path, key: str) -> bool:
+    """Whether an earlier run has finished writing pixels under this key."""
+    return all(os.path.exists(path) for path in _entry_paths(folder, key))
+
+
+def load_entry(folder: Path, key: str) -> CacheEntry | None:
+    """Map the pixels that an earlier run wrote under this key; None if there are none."""
+    if not has_entry(folder, key):
         return None
-    pixels, index = _paths(folder, key)
+    pixels, index = _entry_paths(folder, key)
     with np.load(index) as saved:
-        heights, widths, kept = (saved[name] for name in ("heights", "widths", "kept"))
-        skipped = [(name, why) for name, why in json.loads(str(saved["skipped"]))]
-    os.utime(pixels)  # used now: the oldest are removed first
-    return Stored(_mapped(pixels), heights, widths, kept, skipped)
+        heights, widths, readable = (saved[name] for name in ("heights", "widths", "readable"))
+        skipped = [(name, reason) for name, reason in json.loads(str(saved["skipped"]))]
+    os.utime(pixels)  # mark as recently used
+    return CacheEntry(_map_file(pixels), heights, widths, readable, skipped)
 
 
-class Store:
-    """Takes images one by one; holds at most `budget` bytes before it turns to a file.
+class CacheWriter:
+    """Collects images one by one; beyond `budget` bytes it writes them to a file.
 
-    The file is left for later runs if it has a key, and gone with this one if not.
+    With a key the file is left for later runs; without one it is removed when this run ends.
     """
 
     def __init__(self, folder: Path, key: str | None, budget: int) -> None:
         self.folder, self.key, self.budget = folder, key, budget
-        self.parts: list[np.ndarray] = []
+        self.in_memory: list[np.ndarray] = []
         self.sizes: list[tuple[int, int]] = []
-        self.kept: list[int] = []
+        self.readable: list[int] = []
         self.skipped: list[tuple[str, str]] = []
         self.total = 0
         self.file: IO[bytes] | None = None
-        self.beside: list[Path] = []
+        self.unfinished: list[Path] = []
 
-    def __enter__(self) -> "Store":
+    def __enter__(self) -> "CacheWriter":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.file is not None:
-            with contextlib.suppress(OSError):  # what did not fit is written once more
+            with contextlib.suppress(OSError):  # closing a file on a full disk flushes once more
                 self.file.close()
-        for path in self.beside:
+        for path in self.unfinished:
             path.unlink(missing_ok=True)
 
     def skip(self, name: str, reason: str) -> None:
-        """Note an image that cannot be read."""
+        """Record an image that cannot be read."""
         self.skipped.append((name, reason))
 
     def add(self, index: int, pixels: UInt8[np.ndarray, "c h w"]) -> None:
-        """Take the next image."""
-        pixels = np.ascontiguousarray(pixels)
-        self.kept.append(index)
+        """Add the next image."""
+        self.readable.append(index)
         self.sizes.append((pixels.shape[1], pixels.shape[2]))
         self.total += pixels.nbytes
         if self.file is None and self.total > self.budget:
-            self._spill()
+            self._move_to_file()
         if self.file is None:
-            self.parts.append(pixels)
+            self.in_memory.append(pixels)
         else:
             self._write(pixels)
 
-    def finish(self) -> Stored:
-        """All that was taken."""
+    def finish(self) -> CacheEntry:
+        """Return all images, from memory or mapped from the file."""
         heights, widths = np.array(self.sizes, dtype=np.int64).reshape(-1, 2).T.copy()
-        kept = np.array(self.kept, dtype=np.int64)
+        readable = np.array(self.readable, dtype=np.int64)
         if self.file is None:
-            flat = np.empty(self.total, dtype=np.uint8)
-            at = 0
-            self.parts.reverse()
-            while self.parts:  # each goes as it is copied: there is no room for all of them twice
-                part = self.parts.pop()
-                flat[at : at + part.size] = part.reshape(-1)
-                at += part.size
-            return Stored(torch.from_numpy(flat), heights, widths, kept, self.skipped)
-        told = np.array(json.dumps(self.skipped))
-        with self._told():
+            flat = torch.from_numpy(self._concatenate())
+            return CacheEntry(flat, heights, widths, readable, self.skipped)
+        skipped = np.array(json.dumps(self.skipped))
+        with self._explain_errors():
             self.file.flush()
-            pixels = self.beside[0]
-            if self.key is None:  # the mapping outlives the name
-                return Stored(_mapped(pixels), heights, widths, kept, self.skipped)
-            make_room(self.folder, self.total)
-            index = self._part()
+            path = self.unfinished[0]
+            if self.key is None:  # the mapping outlives the file name
+                return CacheEntry(_map_file(path), heights, widths, readable, self.skipped)
+            evict(self.folder, self.total)
+            index = self._create_file()
             try:
-                np.savez(index, heights=heights, widths=widths, kept=kept, skipped=told)
+                np.savez(index, heights=heights, widths=widths, readable=readable, skipped=skipped)
             finally:
                 index.close()
-            # The index comes last: while it is missing the pixels do not count.
-            for written, path in zip(self.beside, _paths(self.folder, self.key), strict=True):
+            # The index comes last: without it the pixels do not count.
+            for written, path in zip(
+                self.unfinished, _entry_paths(self.folder, self.key), strict=True
+            ):
                 os.replace(written, path)
-            pixels, _ = _paths(self.folder, self.key)
-        return Stored(_mapped(pixels), heights, widths, kept, self.skipped)
+        pixels, _ = _entry_paths(self.folder, self.key)
+        return CacheEntry(_map_file(pixels), heights, widths, readable, self.skipped)
 
-    def _part(self) -> IO[bytes]:
-        """A new file that is gone with this store unless it gets its final name."""
-        part = new_part(self.folder, self.key)
-        self.beside.append(Path(part.name))
-        return part
+    def _concatenate(self) -> np.ndarray:
+        flat = np.empty(self.total, dtype=np.uint8)
+        at = 0
+        self.in_memory.reverse()
+        while self.in_memory:  # free each as it is copied: memory cannot hold all of them twice
+            pixels = self.in_memory.pop()
+            flat[at : at + pixels.size] = pixels.reshape(-1)
+            at += pixels.size
+        return flat
 
-    def _spill(self) -> None:
-        with self._told():
+    def _create_file(self) -> IO[bytes]:
+        """Create a file that is removed with this writer unless it gets its final name."""
+        file = create_part_file(self.folder, self.key)
+        self.unfinished.append(Path(file.name))
+        return file
+
+    def _move_to_file(self) -> None:
+        with self._explain_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(self.folder)
-            self.file = self._part()
-        for part in self.parts:
-            self._write(part)
-        self.parts = []
+            self.file = self._create_file()
+        for pixels in self.in_memory:
+            self._write(pixels)
+        self.in_memory = []
 
     def _write(self, pixels: np.ndarray) -> None:
         assert self.file is not None
-        if self.total > cap():
+        if self.total > cache_limit():
             raise UserError(
-                f"The decoded images take more than the {cap() / 2**30:.0f} GiB that the cache "
-                f"in {self.folder} may have. Raise {CAP}, lower data.store_size, or use "
-                "--data.keep stream."
+                f"The decoded images take more than the {cache_limit() / 2**30:.0f} GiB that the "
+                f"cache in {self.folder} may take. Raise {LIMIT_VARIABLE}, lower data.store_size, "
+                "or use --data.storage stream."
             )
-        with self._told():
+        with self._explain_errors():
             self.file.write(pixels.data)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """A disk that is full or takes nothing is told in a sentence."""
+    def _explain_errors(self) -> Iterator[None]:
+        """Turn an OSError into a UserError."""
         try:
             yield
         except OSError as error:
@@ -214,14 +293,33 @@ class Store:
                 "The decoded images do not fit in memory, and writing them to "
                 f"{self.folder} failed after {self.total / 2**30:.1f} GiB: {error.strerror}. Free "
                 "some space, set XDG_CACHE_HOME to a larger disk, lower data.store_size, or use "
-                "--data.keep stream."
+                "--data.storage stream."
             ) from error
 
 
-def _paths(folder: Path, key: str) -> tuple[Path, Path]:
+def _entry_paths(folder: Path, key: str) -> tuple[Path, Path]:
     return folder / f"{key}.pixels", folder / f"{key}.npz"
 
 
-def _mapped(path: Path) -> Tensor:
-    """The file's bytes, paged in as they are used; writing to them would not reach the file."""
+def _map_file(path: Path) -> Tensor:
+    """Map a file copy-on-write: pages are read as they are used, and the file never changes."""
     return torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
+
+
+def _wait_for_entry(folder: Path, key: str) -> CacheEntry:
+    """Wait for the first process of this machine; if it fails, torchrun ends this one too."""
+    while (entry := load_entry(folder, key)) is None:
+        time.sleep(POLL)
+    return entry
+
+
+def _check_any_readable(source: Source, skipped: list[tuple[str, str]]) -> None:
+    if not len(source):
+        raise UserError(f"{source.name} has no images.")
+    if len(skipped) < len(source):
+        return
+    reasons = summarize([f"{name} ({reason})" for name, reason in skipped], 3)
+    raise UserError(
+        f"All {len(source)} images of {source.name} are unreadable: {reasons}. Are the files "
+        "complete? Open one in an image viewer."
+    )

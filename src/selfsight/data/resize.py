@@ -1,8 +1,9 @@
-"""Decoded images made smaller where they lie."""
+"""Resize decoded images to the size at which they are stored."""
 
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import UInt8
@@ -11,39 +12,81 @@ from torch import Tensor
 from selfsight.rng import has_triton
 
 Pixels = UInt8[Tensor, "c _ _"]
+MAX_ASPECT = 4  # long side in store sizes: one panorama would otherwise pad its whole batch
 
 
-def shrunk(images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list[Pixels]:
-    """Each image at its (height, width), antialiased, bicubic; all of one number of channels."""
+def stored_size(size: tuple[int, int], store_size: int) -> tuple[int, int]:
+    """Width and height at which an image of this width and height is stored."""
+    scale = min(1.0, store_size / min(size), MAX_ASPECT * store_size / max(size))
+    width, height = (max(1, round(side * scale)) for side in size)
+    return width, height
+
+
+def resize_to_store(
+    pixels: UInt8[np.ndarray, "h w c"], store_size: int
+) -> UInt8[np.ndarray, "h2 w2 c"]:
+    """Reduce an image to its stored size, antialiased and bicubic.
+
+    torch gives Pillow's pixels (a few differ by one level) several times as fast.
+    """
+    height, width = pixels.shape[:2]
+    size = stored_size((width, height), store_size)
+    if size == (width, height):
+        return pixels
+    x = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    x = F.interpolate(x, size=size[::-1], mode="bicubic", antialias=True)
+    return x[0].permute(1, 2, 0).numpy()
+
+
+def resize_each(images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list[Pixels]:
+    """Reduce each image to its (height, width), antialiased and bicubic, on its device.
+
+    All images have the same number of channels.
+    """
     if images and images[0].is_cuda and has_triton():
-        return together(images, sizes)
-    return [_alone(x, size) for x, size in zip(images, sizes, strict=True)]
+        return resize_each_in_one_launch(images, sizes)
+    return [_resize_one(x, size) for x, size in zip(images, sizes, strict=True)]
 
 
-def together(images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list[Pixels]:
-    """One launch of one kernel, however many sizes there are."""
-    from selfsight.data.resize_kernel import COLUMNS, shrink
+def resize_each_in_one_launch(
+    images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]
+) -> list[Pixels]:
+    """As `resize_each`, by one launch of one Triton kernel for all images."""
+    from selfsight.data.resize_kernel import COLUMNS, resize_kernel
 
-    planes, device = len(images[0]), images[0].device
+    channels, device = len(images[0]), images[0].device
     flat = torch.cat([x.flatten() for x in images])
-    counts = [planes * height * width for height, width in sizes]
-    places = [0, *accumulate(counts)]
-    rows = zip(
-        accumulate((x.numel() for x in images), initial=0), images, places, sizes, strict=False
+    counts = [channels * height * width for height, width in sizes]
+    out_starts = [0, *accumulate(counts)]
+    starts = accumulate((x.numel() for x in images), initial=0)
+    table = torch.tensor(
+        [
+            [start, *x.shape[1:], out_start, *size]
+            for start, x, out_start, size in zip(starts, images, out_starts, sizes, strict=False)
+        ]
     )
-    numbers = torch.tensor([[at, *x.shape[1:], to, *size] for at, x, to, size in rows])
     if device.type == "cuda":
-        numbers = numbers.pin_memory().to(device, non_blocking=True)
-    starts, before, to, after = (x.contiguous() for x in numbers.split((1, 2, 1, 2), dim=1))
-    out = torch.empty(places[-1], dtype=torch.uint8, device=device)
+        table = table.pin_memory().to(device, non_blocking=True)
+    columns = [x.contiguous() for x in table.split((1, 2, 1, 2), dim=1)]
+    out = torch.empty(out_starts[-1], dtype=torch.uint8, device=device)
     tallest, widest = (max(side) for side in zip(*sizes, strict=True))
     across = -(-widest // COLUMNS)
     grid = (across * tallest, len(images))
-    shrink[grid](flat, starts, before, out, to, after, across, planes=planes, columns=COLUMNS)
-    parts = zip(out.split(counts), sizes, strict=True)
-    return [part.view(planes, *size) for part, size in parts]
+    resize_kernel[grid](
+        flat,
+        columns[0],
+        columns[1],
+        out,
+        columns[2],
+        columns[3],
+        across,
+        channels=channels,
+        columns=COLUMNS,
+    )
+    resized = zip(out.split(counts), sizes, strict=True)
+    return [pixels.view(channels, *size) for pixels, size in resized]
 
 
-def _alone(x: Pixels, size: tuple[int, int]) -> Pixels:
-    made = F.interpolate(x[None].float(), size=size, mode="bicubic", antialias=True)
-    return made[0].round_().clamp_(0, 255).byte()
+def _resize_one(x: Pixels, size: tuple[int, int]) -> Pixels:
+    y = F.interpolate(x[None].float(), size=size, mode="bicubic", antialias=True)
+    return y[0].round_().clamp_(0, 255).byte()

@@ -1,4 +1,4 @@
-"""Images of any sizes, each shrunk to a size of its own: one launch for a whole batch."""
+"""Triton kernel that resizes images of different sizes, each to its own size, in one launch."""
 
 from typing import no_type_check
 
@@ -7,60 +7,62 @@ import triton.language as tl
 
 from selfsight.triton_helpers.resample import resample
 
-COLUMNS = 128  # pixels of a row that a program makes
+COLUMNS = 128  # pixels of a row that one program writes
 
 
-@triton.jit(do_not_specialize_on_alignment=["flat", "starts", "sizes", "out", "places", "made"])
+@triton.jit(
+    do_not_specialize_on_alignment=["flat", "starts", "sizes", "out", "out_starts", "out_sizes"]
+)
 @no_type_check
-def shrink(
+def resize_kernel(
     flat,
     starts,
     sizes,
     out,
-    places,
-    made,
+    out_starts,
+    out_sizes,
     across,
-    planes: tl.constexpr,
+    channels: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """Images [planes, H, W] from `starts` on, of `sizes`, to `places` on, of the sizes `made`."""
+    """Read images [C, H, W] at `starts` with `sizes`; write them to `out_starts`, `out_sizes`."""
     i = tl.program_id(1)
-    down = tl.program_id(0) // across
-    along = (tl.program_id(0) % across) * columns + tl.arange(0, columns)
+    row = tl.program_id(0) // across
+    column = (tl.program_id(0) % across) * columns + tl.arange(0, columns)
     height, width = tl.load(sizes + 2 * i).to(tl.int32), tl.load(sizes + 2 * i + 1).to(tl.int32)
-    to_height = tl.load(made + 2 * i).to(tl.int32)
-    to_width = tl.load(made + 2 * i + 1).to(tl.int32)
-    inside = along < to_width
-    if down < to_height:
-        # Beyond its row a program makes the last pixel again, and does not store it.
-        at = tl.minimum(along, to_width - 1)
+    out_height = tl.load(out_sizes + 2 * i).to(tl.int32)
+    out_width = tl.load(out_sizes + 2 * i + 1).to(tl.int32)
+    inside = column < out_width
+    if row < out_height:
+        # Beyond the row a program computes the last pixel again, and does not store it.
+        at = tl.minimum(column, out_width - 1)
         plane = height.to(tl.int64) * width
         source = flat + tl.load(starts + i)
         total, first, second, third = resample(
             source,
             width,
             plane,
-            down,
+            row,
             at,
             0,
             0,
             height,
             width,
-            to_height,
-            to_width,
+            out_height,
+            out_width,
             columns,
-            planes,
+            channels,
             True,
         )
-        area = to_height.to(tl.int64) * to_width
-        target = out + tl.load(places + i) + down.to(tl.int64) * to_width + along
-        tl.store(target, _level(first / total), mask=inside)
-        if planes == 3:
-            tl.store(target + area, _level(second / total), mask=inside)
-            tl.store(target + 2 * area, _level(third / total), mask=inside)
+        area = out_height.to(tl.int64) * out_width
+        target = out + tl.load(out_starts + i) + row.to(tl.int64) * out_width + column
+        tl.store(target, _to_uint8(first / total), mask=inside)
+        if channels == 3:
+            tl.store(target + area, _to_uint8(second / total), mask=inside)
+            tl.store(target + 2 * area, _to_uint8(third / total), mask=inside)
 
 
 @triton.jit
 @no_type_check
-def _level(x):
+def _to_uint8(x):
     return tl.minimum(tl.maximum(x + 0.5, 0.0), 255.0).to(tl.uint8)

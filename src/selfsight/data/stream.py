@@ -1,4 +1,4 @@
-"""Images that are read and decoded when they are asked for; none of their pixels are kept."""
+"""Images that are read and decoded anew whenever they are needed; no pixels are stored."""
 
 import itertools
 import threading
@@ -8,36 +8,41 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.data.decode_threads import own_workers, reason, silence
-from selfsight.data.image_store import Images, Room, pack
+from selfsight.data.cgroup_limits import cpus_per_process
+from selfsight.data.decode import (
+    Decoded,
+    Encoded,
+    describe_error,
+    ignore_pillow_warnings,
+    try_decode,
+)
+from selfsight.data.image_store import COPY_THREADS, Allocate, copy_to_ragged
 from selfsight.data.nvjpeg import decode_batch
 from selfsight.data.order import Shards
-from selfsight.data.read_ahead import Encoded, Needed, Pieces
-from selfsight.data.source import Source
-from selfsight.data.worker_process import planes
-from selfsight.data.workers import decoders_for
+from selfsight.data.shard_reader import ChunkUses, ShardReader
+from selfsight.data.sources.source import Source
+from selfsight.data.workers import start_processes
 from selfsight.errors import UserError
 from selfsight.ragged import Ragged
 
-FETCHERS = 4  # threads that read files of this machine for a GPU that decodes
+READ_THREADS = 4  # that read local files for a GPU that decodes
 CHUNK = 16  # images per task
-TRIES = 64  # images tried in place of others that cannot be read, before giving up is thought of
-HOPELESS = 0.75  # share of them that cannot be read either
-NOTED = 1000  # unreadable images that are remembered by name
-EXPECTED = 16  # batches that may be under way
+MIN_FAILURES = 64  # unreadable replacements before the run may give up
+MAX_FAILURE_RATE = 0.75  # of the replacements tried, above which the run gives up
+MAX_SKIPPED = 1000  # unreadable images that are recorded by name
+MAX_PENDING = 16  # prefetched batches
 
 
-class Streamed(Images):
-    """The interface of `Images` over an encoded source.
+class StreamedImages:
+    """An `ImageStore` that decodes images when they are needed.
 
-    An image that cannot be read is noted in `skipped`, and replaced by one from anywhere that can
-    and that the batch does not hold yet: which one is a function of the batch alone.
+    An unreadable image is recorded in `skipped` and replaced by a readable one that the batch does
+    not hold yet. Which one depends on the batch alone.
     """
 
     def __init__(
@@ -52,186 +57,188 @@ class Streamed(Images):
     ) -> None:
         self.source, self.store_size, self.channels = source, store_size, channels
         self.decoder = decoder
-        self.where_decoded = torch.device(device if decoder == "nvjpeg" else "cpu")
+        self.device = torch.device(device if decoder == "nvjpeg" else "cpu")
         self.names, self.class_names, self.notes = source.names, source.class_names, source.notes
         self.labels = None if source.labels is None else torch.from_numpy(source.labels)
         self.skipped: list[tuple[str, str]] = []
-        cores, choose = own_workers(), decoder == "cpu" and workers is None
-        self.processes = decoders_for(source, len(source), cores) if choose else None
-        at_hand = decoder == "nvjpeg" and source.path is not None
-        threads = min(FETCHERS, cores) if at_hand else cores
+        cores = cpus_per_process()
+        use_processes = decoder == "cpu" and workers is None
+        self.processes = start_processes(source, len(source), cores) if use_processes else None
+        only_read = decoder == "nvjpeg" and source.local_path is not None
+        threads = min(READ_THREADS, cores) if only_read else cores
         self.threads = ThreadPoolExecutor(workers or threads, thread_name_prefix="decode")
-        self.lock, self.begun = threading.Lock(), threading.Lock()
-        self.pieces = None if self.shards is None else Pieces(source, self.shards)
-        self.pending: OrderedDict[bytes, _Begun] = OrderedDict()
-        silence()
+        self.copy_threads = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="copy")
+        self.skipped_lock, self.pending_lock = threading.Lock(), threading.Lock()
+        self.reader = None if self.shards is None else ShardReader(source, self.shards)
+        self.pending: OrderedDict[bytes, _PendingBatch] = OrderedDict()
+        ignore_pillow_warnings()
 
-    @property
-    def device(self) -> torch.device:
-        """Where pixels come out."""
-        return self.where_decoded
-
-    @property
-    def bytes(self) -> int:
-        """Nothing is kept."""
-        return 0
-
-    @property
-    def kept(self) -> bool:
-        """No batch is there before it is decoded."""
-        return False
+    def __len__(self) -> int:
+        return len(self.names)
 
     @cached_property
     def shards(self) -> Shards | None:
-        """Neighbors that are read in one go, where the source has such."""
+        """Shards, if the source can read neighboring images at once."""
         source = self.source
-        if source.read_run is None or source.shards is None or source.group == 1:
+        if source.read_range is None or source.shard_starts is None or source.chunk_size == 1:
             return None
-        return Shards(source.shards, source.group)
+        return Shards(source.shard_starts, source.chunk_size)
 
-    def to(self, device: torch.device | str) -> Images:
-        """These: what is not kept cannot be moved."""
-        return self
+    def close(self) -> None:
+        """End the worker processes and threads; without a call they end with this object."""
+        self.threads.shutdown(cancel_futures=True)
+        self.copy_threads.shutdown()
+        if self.processes is not None:
+            self.processes.close()
 
     def ragged(self, index: Int64[Tensor, " b"]) -> Ragged:
-        """The images, decoded now."""
-        images, _ = self.packed(index.cpu(), lambda n: torch.empty(n, dtype=torch.uint8))
+        """Decode the images now; return them on `device`."""
+        images, _ = self.pack(index.cpu(), lambda n: torch.empty(n, dtype=torch.uint8))
         return images.to(self.device)
 
-    def expect(self, index: Int64[Tensor, " b"]) -> None:
-        """Begin to read these images, and to decode them if the CPU does that."""
-        with self.begun:
+    def batch(
+        self, index: Int64[Tensor, " b"]
+    ) -> tuple[UInt8[Tensor, "b c h w"], Int64[Tensor, "b 2"]]:
+        """Pixels, padded with zeros to the largest image, and each image's height and width."""
+        images = self.ragged(index)
+        return images.padded(), images.sizes
+
+    def prefetch(self, index: Int64[Tensor, " b"]) -> None:
+        """Start to read these images, and to decode them if the CPU decodes."""
+        with self.pending_lock:
             key = index.numpy().tobytes()
             if key not in self.pending:
-                needed = {} if self.pieces is None else self.pieces.need(index.tolist())
-                self.pending[key] = _Begun(self._begin(index), needed)
-            while len(self.pending) > EXPECTED:
-                forgotten = self.pending.popitem(last=False)[1]
-                for future in forgotten.futures:
+                uses = {} if self.reader is None else self.reader.acquire(index.tolist())
+                self.pending[key] = _PendingBatch(self._start_tasks(index), uses)
+            while len(self.pending) > MAX_PENDING:
+                oldest = self.pending.popitem(last=False)[1]
+                for future in oldest.futures:
                     future.cancel()
-                self._release(forgotten.needed)
+                self._release(oldest.uses)
 
-    def packed(self, index: Int64[Tensor, " b"], room: Room) -> tuple[Ragged, Int64[Tensor, " b"]]:
-        """The images, in the room given or where they were decoded; and which ones they are."""
-        with self.begun:
-            begun = self.pending.pop(index.numpy().tobytes(), None)
-        futures, needed = begun or _Begun(self._begin(index), {})
+    def pack(
+        self, index: Int64[Tensor, " b"], allocate: Allocate
+    ) -> tuple[Ragged, Int64[Tensor, " b"]]:
+        """The decoded images in one buffer, and their numbers.
+
+        nvJPEG's pixels stay on the GPU; otherwise they are copied to an allocated buffer.
+        """
+        with self.pending_lock:
+            pending = self.pending.pop(index.numpy().tobytes(), None)
+        futures, uses = pending or _PendingBatch(self._start_tasks(index), {})
         try:
-            found = [one for future in futures for one in future.result()]
+            results = [result for future in futures for result in future.result()]
         finally:
-            self._release(needed)
-        chosen = index.tolist()
+            self._release(uses)
+        numbers = index.tolist()
         if self.decoder == "nvjpeg":
-            return self._on_device(chosen, found)
-        self._replace(chosen, found)
-        sizes = torch.tensor([part.shape[1:] for part in found])
-        return pack(found, sizes, self.channels, room, self.pool), torch.tensor(chosen)
+            return self._decode_on_gpu(numbers, results)
+        self._replace_unreadable(numbers, results)
+        sizes = torch.tensor([pixels.shape[1:] for pixels in results])
+        images = copy_to_ragged(results, sizes, self.channels, allocate, self.copy_threads)
+        return images, torch.tensor(numbers)
 
-    def _begin(self, index: Tensor) -> "list[Future[list[Any]]]":
-        """Tasks that read, and decode if the CPU does that."""
+    def _start_tasks(self, index: Tensor) -> "list[Future[list[Any]]]":
+        """Start to read, and to decode if the CPU decodes."""
         task: Callable[[Sequence[int]], list[Any]]
-        task = self._decoded if self.decoder == "cpu" else self._encoded
-        return [self.threads.submit(task, part.tolist()) for part in index.split(CHUNK)]
+        task = self._decode_chunk if self.decoder == "cpu" else self._read_chunk
+        return [self.threads.submit(task, chunk.tolist()) for chunk in index.split(CHUNK)]
 
-    def _release(self, needed: Needed) -> None:
-        if self.pieces is not None:
-            self.pieces.release(needed)
+    def _release(self, uses: ChunkUses) -> None:
+        if self.reader is not None:
+            self.reader.release(uses)
 
-    def _on_device(self, chosen: list[int], found: list[Any]) -> tuple[Ragged, Tensor]:
-        files = [one for one in found if not isinstance(one, str)]
+    def _decode_on_gpu(self, numbers: list[int], results: list[Any]) -> tuple[Ragged, Tensor]:
+        files = [file for file in results if not isinstance(file, str)]
         settings = dict(store_size=self.store_size, channels=self.channels)
         pixels = iter(decode_batch(files, device=self.device, **settings))
-        found = [one if isinstance(one, str) else next(pixels) for one in found]
-        self._replace(chosen, found)
-        good = [torch.as_tensor(one, device=self.device) for one in found]
-        sizes = torch.tensor([x.shape[1:] for x in good])
+        results = [file if isinstance(file, str) else next(pixels) for file in results]
+        self._replace_unreadable(numbers, results)
+        images = [torch.as_tensor(x, device=self.device) for x in results]
+        sizes = torch.tensor([x.shape[1:] for x in images])
         ends = (sizes.prod(1) * self.channels).cumsum(0)
         largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max()))
-        flat = torch.cat([x.flatten() for x in good])
+        flat = torch.cat([x.flatten() for x in images])
         starts = ends - sizes.prod(1) * self.channels
-        return Ragged(flat, starts, sizes, self.channels, largest), torch.tensor(chosen)
+        return Ragged(flat, starts, sizes, self.channels, largest), torch.tensor(numbers)
 
-    def _replace(self, chosen: list[int], found: list[Any]) -> None:
-        """Put pixels of others where there is only a reason, and say which others these are."""
-        failed = [place for place, one in enumerate(found) if isinstance(one, str)]
+    def _replace_unreadable(self, numbers: list[int], results: list[Any]) -> None:
+        """Replace each reason in `results` by the pixels of another image, and its number."""
+        failed = [place for place, result in enumerate(results) if isinstance(result, str)]
         if not failed:
             return
-        count, taken = len(self.source), set(chosen)
-        others = {place: _others(chosen[place], count) for place in failed}
+        count, in_batch = len(self.source), set(numbers)
+        candidates = {place: _replacements(numbers[place], count) for place in failed}
         for place in failed:
-            self._note(chosen[place], found[place])
-        tried = broken = 0
+            self._record_skipped(numbers[place], results[place])
+        tried = unreadable = 0
         while failed:
-            now, failed = failed[:CHUNK], failed[CHUNK:]
-            for place in now:
-                # A set that the batch holds wholly has no others.
-                free = (i for i in others[place] if i not in taken or len(taken) >= count)
-                chosen[place] = next(free)
-                taken.add(chosen[place])
-            tried += len(now)
-            for place, one in zip(
-                now, self.pool.map(self._decode, [chosen[place] for place in now]), strict=True
-            ):
-                found[place] = one
-                if isinstance(one, str):
-                    self._note(chosen[place], one)
-                    broken += 1
+            places, failed = failed[:CHUNK], failed[CHUNK:]
+            for place in places:
+                # If the batch holds the whole data set, an image has to come twice.
+                free = (i for i in candidates[place] if i not in in_batch or len(in_batch) >= count)
+                numbers[place] = next(free)
+                in_batch.add(numbers[place])
+            tried += len(places)
+            decoded = self.copy_threads.map(self._decode_one, [numbers[p] for p in places])
+            for place, pixels in zip(places, decoded, strict=True):
+                results[place] = pixels
+                if isinstance(pixels, str):
+                    self._record_skipped(numbers[place], pixels)
+                    unreadable += 1
                     failed.append(place)
-            if broken >= TRIES and broken >= HOPELESS * tried:
-                raise self._hopeless(broken, tried)
+            if unreadable >= MIN_FAILURES and unreadable >= MAX_FAILURE_RATE * tried:
+                name, reason = self.skipped[-1]
+                raise UserError(
+                    f"{unreadable} of {tried} images of {self.source.name} tried in a row cannot "
+                    f"be read; the last is {name}: {reason}. Check that the data are complete and "
+                    "reachable."
+                )
 
-    def _decoded(self, part: Sequence[int]) -> list[np.ndarray | str]:
-        """In a process if there are any; what that cannot read is looked at here."""
+    def _decode_chunk(self, numbers: Sequence[int]) -> list[Decoded]:
+        """Decode in a process if there are any; failures are tried again in this thread."""
         if self.processes is None:
-            return [self._decode(i) for i in part]
-        alone = self.source.path if self.shards is None else None
+            return [self._decode_one(i) for i in numbers]
+        local_path = self.source.local_path if self.shards is None else None
         try:
-            handed = [self._read(i) if alone is None else alone(i) for i in part]
+            requests = [self._read(i) if local_path is None else local_path(i) for i in numbers]
         except (OSError, ValueError):
-            return [self._decode(i) for i in part]
+            return [self._decode_one(i) for i in numbers]
         settings = dict(store_size=self.store_size, channels=self.channels)
-        found = zip(part, self.processes(handed, **settings), strict=True)
-        return [self._decode(i) if isinstance(x, str) else x for i, x in found]
+        decoded = zip(numbers, self.processes.decode(requests, **settings), strict=True)
+        return [self._decode_one(i) if isinstance(x, str) else x for i, x in decoded]
 
-    def _decode(self, i: int) -> np.ndarray | str:
-        """An image's pixels [C, H, W], or why there are none."""
-        return planes(lambda: self._read(i), store_size=self.store_size, channels=self.channels)
+    def _decode_one(self, i: int) -> Decoded:
+        return try_decode(lambda: self._read(i), store_size=self.store_size, channels=self.channels)
 
-    def _encoded(self, part: Sequence[int]) -> list[Encoded | str]:
-        return [self._fetch(i) for i in part]
+    def _read_chunk(self, numbers: Sequence[int]) -> list[Encoded | str]:
+        return [self._try_read(i) for i in numbers]
 
-    def _fetch(self, i: int) -> Encoded | str:
+    def _try_read(self, i: int) -> Encoded | str:
         try:
             return self._read(i)
         except (OSError, ValueError) as error:
-            return reason(error)
+            return describe_error(error)
 
     def _read(self, i: int) -> Encoded:
-        return self.source.read(i) if self.pieces is None else self.pieces.read(i)
+        return self.source.read(i) if self.reader is None else self.reader.read(i)
 
-    def _note(self, i: int, why: str) -> None:
-        noted = (str(self.names[i]), why)
-        with self.lock:
-            if len(self.skipped) < NOTED and noted not in self.skipped:
-                self.skipped.append(noted)
-
-    def _hopeless(self, broken: int, tried: int) -> UserError:
-        name, why = self.skipped[-1]
-        return UserError(
-            f"{broken} of {tried} images of {self.source.name} tried in a row cannot be read; "
-            f"the last is {name}: {why}. Check that the data are whole and can be reached."
-        )
+    def _record_skipped(self, i: int, reason: str) -> None:
+        skipped = (str(self.names[i]), reason)
+        with self.skipped_lock:
+            if len(self.skipped) < MAX_SKIPPED and skipped not in self.skipped:
+                self.skipped.append(skipped)
 
 
-class _Begun(NamedTuple):
-    """Tasks of a batch, and the pieces that are kept for it."""
+class _PendingBatch(NamedTuple):
+    """Tasks of a prefetched batch, and the chunks that it uses."""
 
     futures: list[Future[list[Any]]]
-    needed: Needed
+    uses: ChunkUses
 
 
-def _others(index: int, count: int) -> Iterator[int]:
-    """Images to be tried in place of one: all there are, from anywhere, again and again."""
+def _replacements(index: int, count: int) -> Iterator[int]:
+    """Images to try in place of an unreadable one: a shuffled data set, again and again."""
     key = rng.key(0, "instead")
     start = int(rng.bits(key, torch.tensor([index]), 1))
     for first in itertools.count(start, CHUNK):

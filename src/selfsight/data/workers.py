@@ -1,12 +1,12 @@
-"""Decoding in processes of its own, with their results in shared memory.
+"""Decode images in worker processes that return pixels in shared memory, or in threads.
 
-Threads of one process wait for each other: an image takes a dozen calls, each of which gives the
-interpreter up and wants it back, and the thread that drives a GPU is one of those that wait. On 16
-cores 16 threads read and decode 2,000 JPEG files of 500 x 375 a second, 16 processes 5,900.
+Threads of one process wait for each other: decoding an image takes a dozen calls, each of which
+releases the interpreter's lock and takes it again, and the thread that drives a GPU waits as well.
+On 16 cores 16 threads read and decode 2,000 JPEG files of 500 x 375 a second, 16 processes 5,900.
 """
 
 import contextlib
-import functools
+import gc
 import math
 import mmap
 import os
@@ -18,154 +18,303 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import torch
+from PIL import Image
 
-from selfsight.data.source import Source
-from selfsight.data.worker_process import Handed, here
+from selfsight.data.cgroup_limits import available_cpus
+from selfsight.data.decode import (
+    Decoded,
+    Encoded,
+    describe_error,
+    ignore_pillow_warnings,
+    pillow_warnings_ignored,
+    try_decode,
+)
+from selfsight.data.nvjpeg import decode_batch
+from selfsight.data.remote import read_file
+from selfsight.data.sources.source import Source
+from selfsight.progress import DelayedProgress
 
-ROOM = 2**28  # bytes of shared memory for a process; what is not written to takes none
-SLOTS = 8  # answers that lie there at once
-PROGRAM = "import sys; from selfsight.data.worker_process import main; main(sys.argv[1:])"
-ALONE = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-PATIENCE = 10.0  # seconds for a process to end
-FEW = 4  # cores below which threads hardly get into each other's way
-MANY = 2048  # images from which on processes pay: they take a few seconds to start
+Request = str | Encoded  # the path of a file, its content, or pixels that need no decoding
+
+CHUNK = 64  # images per task of `decode_images`
+SHARED_BYTES = 2**28  # shared memory of a worker; pages that are never written take none
+SLOTS = 8  # results that fit in the shared memory of a worker at once
+PROGRAM = "import sys; from selfsight.data.workers import serve_all; serve_all(sys.argv[1:])"
+ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+STOP_TIMEOUT = 10.0  # seconds for the workers to end
+MIN_CORES = 4  # with fewer, threads hardly slow each other down
+MIN_IMAGES = 2048  # with fewer, starting processes takes longer than they save
+NICENESS = 5  # of workers: the thread that drives a GPU goes first
 
 
-class Decoders:
-    """Processes that decode, each for whichever thread asks.
+def decode_images(
+    source: Source,
+    index: Sequence[int],
+    *,
+    store_size: int,
+    channels: int,
+    decoder: str = "cpu",
+    workers: int | None = None,
+    processes: "DecodeProcesses | None" = None,
+    progress: bool = False,
+) -> Iterator[Decoded]:
+    """Yield the decoded images in the order of `index`; only a few are in memory at once.
 
-    Until they have started, and in place of one that has died, the thread that asks decodes.
+    Threads, `workers` of them, read. Processes decode: those given, or new ones if there are many
+    images and `workers` is not given. Otherwise the same threads decode.
+    """
+    cores = available_cpus()
+    start_new = processes is None and decoder == "cpu" and workers is None
+    workers = cores if workers is None else max(1, workers)
+    settings = {"store_size": store_size, "channels": channels}
+    with contextlib.ExitStack() as stack:
+        if start_new and (new := start_processes(source, len(index), cores)):
+            processes = new
+            stack.callback(new.close)
+
+        def decode_chunk(numbers: Sequence[int]) -> list[Decoded]:
+            if processes is None:
+                return [try_decode(lambda i=i: source.read(i), **settings) for i in numbers]  # type: ignore[misc]
+            read = source.read if source.local_path is None else source.local_path
+            requests = [_try_read(read, i) for i in numbers]
+            sent = [r for r in requests if not isinstance(r, OSError)]
+            pixels = iter(processes.decode(sent, **settings))
+            return [str(r) if isinstance(r, OSError) else next(pixels) for r in requests]
+
+        def read_chunk(numbers: Sequence[int]) -> list[Any]:
+            return [_try_read(source.read, i) for i in numbers]
+
+        def next_chunk() -> list[Decoded]:
+            chunk = running.popleft().result()
+            bar.advance(len(chunk))
+            return chunk if decoder == "cpu" else _decode_on_gpu(chunk, **settings)
+
+        task: Callable[[Sequence[int]], list[Any]]
+        task = decode_chunk if decoder == "cpu" else read_chunk
+        running: deque[Future[list[Any]]] = deque()
+        threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+        stack.callback(threads.shutdown, cancel_futures=True)
+        stack.enter_context(pillow_warnings_ignored())
+        title = f"decoding {source.name}" if progress else None
+        bar = stack.enter_context(DelayedProgress(title, len(index)))
+        for start in range(0, len(index), CHUNK):
+            running.append(threads.submit(task, index[start : start + CHUNK]))
+            if len(running) > 2 * workers:
+                yield from next_chunk()
+        while running:
+            yield from next_chunk()
+
+
+def _try_read(read: Callable[[int], Any], i: int) -> Any:
+    """Read an image, or return an OSError with the reason why it cannot be read."""
+    try:
+        return read(i)
+    except (OSError, ValueError) as error:
+        return OSError(describe_error(error))
+
+
+def _decode_on_gpu(chunk: list[Any], **settings: int) -> list[Decoded]:
+    files = [file for file in chunk if not isinstance(file, OSError)]
+    pixels = iter(decode_batch(files, device="cuda", **settings))
+    out: list[Decoded] = []
+    for file in chunk:
+        x = str(file) if isinstance(file, OSError) else next(pixels)
+        out.append(x if isinstance(x, str) else x.cpu().numpy())
+    return out
+
+
+def start_processes(source: Source, count: int, cores: int) -> "DecodeProcesses | None":
+    """Start one process per core to decode `count` images; None where threads are as fast."""
+    worthwhile = source.fingerprint is not None and count >= MIN_IMAGES and cores >= MIN_CORES
+    return DecodeProcesses(cores) if worthwhile and hasattr(os, "memfd_create") else None
+
+
+class DecodeProcesses:
+    """Worker processes that decode; any thread may call `decode`.
+
+    Until they have started, and in place of one that has died, the calling thread decodes. They
+    end with `close`, with this object, or with this process.
     """
 
     def __init__(self, count: int) -> None:
-        self.free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self.count, lines, rooms = count, [socket.socketpair() for _ in range(count)], []
+        self.idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self.count, pipes, buffers = count, [socket.socketpair() for _ in range(count)], []
         self.dead: list[_Worker] = []
-        self.warned = threading.Lock()  # for good, by the first that warns
+        self.warned = threading.Lock()  # acquired for good by the first thread that warns
         for _ in range(count):
-            rooms.append(os.memfd_create("selfsight-pixels"))
-            os.ftruncate(rooms[-1], ROOM)
-        theirs = [(line.fileno(), room) for (_, line), room in zip(lines, rooms, strict=True)]
-        self.started = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *(f"{a}:{b}" for a, b in theirs)],
-            pass_fds=[number for pair in theirs for number in pair],
-            env=os.environ | ALONE | {"PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)},
+            buffers.append(os.memfd_create("selfsight-pixels"))
+            os.ftruncate(buffers[-1], SHARED_BYTES)
+        handles = [(pipe.fileno(), fd) for (_, pipe), fd in zip(pipes, buffers, strict=True)]
+        self.parent = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *(f"{pipe}:{fd}" for pipe, fd in handles)],
+            pass_fds=[handle for pair in handles for handle in pair],
+            env=os.environ
+            | ONE_THREAD
+            | {"PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)},
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt is for us; they end when we hang up
+            start_new_session=True,  # Ctrl-C must not reach them; they end when the pipe closes
         )
         workers = [
-            _Worker(Connection(mine.detach()), mmap.mmap(room, ROOM))
-            for (mine, _), room in zip(lines, rooms, strict=True)
+            _Worker(Connection(pipe.detach()), mmap.mmap(fd, SHARED_BYTES))
+            for (pipe, _), fd in zip(pipes, buffers, strict=True)
         ]
-        for (_, line), room in zip(lines, rooms, strict=True):
-            line.close()
-            os.close(room)
-        self.settled = threading.Event()
-        waiting = (workers, self.free, self.dead, self.settled)
-        threading.Thread(target=_await, args=waiting, daemon=True).start()
-        self.close = weakref.finalize(self, _close, workers, self.started)
+        for (_, pipe), fd in zip(pipes, buffers, strict=True):
+            pipe.close()
+            os.close(fd)
+        self.started = threading.Event()
+        arguments = (workers, self.idle, self.dead, self.started)
+        threading.Thread(target=_await_start, args=arguments, daemon=True).start()
+        self.close = weakref.finalize(self, _stop, workers, self.parent)
 
     def wait(self, seconds: float = 60.0) -> bool:
-        """Wait until all have started; whether that many have."""
-        return self.settled.wait(seconds) and self.free.qsize() == self.count
+        """Wait until the processes have started; return whether all of them have."""
+        return self.started.wait(seconds) and self.idle.qsize() == self.count
 
-    def __call__(
-        self, handed: Sequence[Handed], *, store_size: int, channels: int
-    ) -> list[np.ndarray | str]:
-        """Each image's pixels [C, H, W], or why it has none."""
-        how = {"store_size": store_size, "channels": channels}
-        with contextlib.suppress(queue.Empty):  # none is free
-            worker = self.free.get_nowait()
+    def decode(
+        self, requests: Sequence[Request], *, store_size: int, channels: int
+    ) -> list[Decoded]:
+        """Decode each image, or return the reason why it cannot be decoded."""
+        settings = {"store_size": store_size, "channels": channels}
+        with contextlib.suppress(queue.Empty):  # no worker is idle
+            worker = self.idle.get_nowait()
             try:
-                found = worker.ask(list(handed), how)
-                self.free.put(worker)
-                return found
+                decoded = worker.decode(list(requests), settings)
+                self.idle.put(worker)
+                return decoded
             except (EOFError, OSError):
                 self.dead.append(worker)
         if self.dead and self.warned.acquire(blocking=False):
-            left = self.count - len(self.dead)
             warnings.warn(
-                f"{len(self.dead)} of the {self.count} processes that decode images ended before "
-                f"their time; {left} are left, and threads do the rest, more slowly. Memory may "
-                "have run out: see dmesg.",
+                f"{len(self.dead)} of the {self.count} processes that decode images ended "
+                f"unexpectedly; {self.count - len(self.dead)} are left, and slower threads "
+                "replace the others. Memory may have run out: see dmesg.",
                 stacklevel=2,
             )
-        return [here(one, **how) for one in handed]
+        return [_read_and_decode(request, **settings) for request in requests]
 
 
 class _Worker:
-    """One process: its line, and the memory that it writes pixels to.
+    """One worker process as its parent sees it: a connection, and its shared memory.
 
-    A slot of that memory is free again when nobody holds an image in it any more.
+    A slot of that memory is free again when no image in it is referenced any more.
     """
 
-    def __init__(self, line: Connection, room: mmap.mmap) -> None:
-        self.line, self.room = line, memoryview(room)
-        self.free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for slot in range(1, SLOTS):  # the first is for answers that are copied
-            self.free.put(slot)
+    def __init__(self, connection: Connection, shared: mmap.mmap) -> None:
+        self.connection, self.shared = connection, memoryview(shared)
+        self.free_slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(1, SLOTS):  # slot 0 is for results that are copied
+            self.free_slots.put(slot)
 
-    def ask(self, handed: list[Handed], how: dict[str, int]) -> list[np.ndarray | str]:
+    def decode(self, requests: list[Request], settings: dict[str, int]) -> list[Decoded]:
         try:
-            slot = self.free.get_nowait()
+            slot = self.free_slots.get_nowait()
         except queue.Empty:
             slot = 0
-        size = len(self.room) // SLOTS
-        self.line.send((handed, slot * size, size, how))
-        told: list[Any] = self.line.recv()
-        # An array of its own, which all images in it keep alive.
-        block = np.frombuffer(self.room[slot * size : (slot + 1) * size], np.uint8)
+        size = len(self.shared) // SLOTS
+        self.connection.send((requests, slot * size, size, settings))
+        replies: list[Any] = self.connection.recv()
+        # A new array, which every image in it keeps alive.
+        block = np.frombuffer(self.shared[slot * size : (slot + 1) * size], np.uint8)
         if slot:
-            weakref.finalize(block, self.free.put, slot)
-        at, out = 0, list[np.ndarray | str]()
-        for one in told:
-            if isinstance(one, tuple):
-                count = math.prod(one)
-                pixels = block[at : at + count].reshape(one)
+            weakref.finalize(block, self.free_slots.put, slot)
+        at, out = 0, list[Decoded]()
+        for reply in replies:
+            if isinstance(reply, tuple):  # the shape of pixels in shared memory
+                count = math.prod(reply)
+                pixels = block[at : at + count].reshape(reply)
                 out.append(pixels if slot else pixels.copy())
                 at += count
             else:
-                out.append(one)
+                out.append(reply)
         return out
 
 
-def decoders_for(source: Source, count: int, cores: int) -> Decoders | None:
-    """For so many images of a source, on so many cores; None where threads do as well."""
-    pay = source.stamp is not None and count >= MANY and cores >= FEW
-    return shared(cores) if pay and hasattr(os, "memfd_create") else None
-
-
-@functools.cache
-def shared(cores: int) -> Decoders:
-    """Those of this process, started when first asked for."""
-    return Decoders(cores)
-
-
-def _await(
+def _await_start(
     workers: list[_Worker],
-    free: "queue.SimpleQueue[_Worker]",
+    idle: "queue.SimpleQueue[_Worker]",
     dead: list[_Worker],
-    settled: threading.Event,
+    started: threading.Event,
 ) -> None:
     for worker in workers:
         try:
-            worker.line.recv()
-            free.put(worker)
+            worker.connection.recv()
+            idle.put(worker)
         except (EOFError, OSError):
             dead.append(worker)
-    settled.set()
+    started.set()
 
 
-def _close(workers: list[_Worker], started: "subprocess.Popen[bytes]") -> None:
+def _stop(workers: list[_Worker], parent: "subprocess.Popen[bytes]") -> None:
     for worker in workers:
-        worker.line.close()
+        worker.connection.close()
     try:
-        started.wait(PATIENCE)
-    except subprocess.TimeoutExpired:  # a disk that does not answer, for one
-        os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
+        parent.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:  # for example a disk that does not answer
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+
+
+def serve_all(pairs: list[str]) -> None:
+    """Fork one worker for each PIPE:MEMORY pair of file descriptors, and wait for all to end."""
+    # Import here what decoding the first image would import: once, in memory that all share.
+    import torchvision.io  # noqa: F401
+
+    Image.init()
+    handles = [tuple(map(int, pair.split(":"))) for pair in pairs]
+    torch.set_num_threads(1)
+    ignore_pillow_warnings()
+    os.nice(NICENESS)
+    gc.freeze()  # a collection would write to the memory that they share
+    for pipe, shared in handles:
+        if os.fork() == 0:
+            for other, _ in handles:  # else the end of another worker would not be noticed
+                if other != pipe:
+                    os.close(other)
+            _serve(Connection(pipe), shared)
+            os._exit(0)
+    for pipe, _ in handles:
+        os.close(pipe)
+    for _ in handles:
+        os.wait()
+    os._exit(0)  # torch's clean-up would take a second
+
+
+def _serve(connection: Connection, shared_memory: int) -> None:
+    """Answer requests until the other side closes the connection."""
+    shared = np.frombuffer(mmap.mmap(shared_memory, 0), np.uint8)
+    try:
+        connection.send("ready")
+        while True:
+            requests, start, size, settings = connection.recv()
+            connection.send(_reply(requests, shared[start : start + size], **settings))
+    except (EOFError, OSError):
+        return
+
+
+def _reply(requests: list[Request], shared: np.ndarray, **settings: int) -> list[Any]:
+    """For each image: the shape of its pixels in shared memory, its pixels, or the reason."""
+    replies: list[Any] = []
+    at = 0
+    for request in requests:
+        pixels = _read_and_decode(request, **settings)
+        if not isinstance(pixels, str) and at + pixels.size <= len(shared):
+            shared[at : at + pixels.size].reshape(pixels.shape)[:] = pixels
+            at += pixels.size
+            replies.append(pixels.shape)
+        else:
+            replies.append(pixels)
+    return replies
+
+
+def _read_and_decode(request: Request, **settings: int) -> Decoded:
+    return try_decode(
+        lambda: read_file(request) if isinstance(request, str) else request, **settings
+    )

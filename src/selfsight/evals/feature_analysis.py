@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import dist, rng
-from selfsight.data import Images, Raw, read_batches
+from selfsight.data import ImageStore, RawBatch, read_batches
 from selfsight.errors import UserError
 from selfsight.evals import view_statistics
 from selfsight.evals.features import encode, eval_mode, module_device
@@ -24,7 +24,7 @@ from selfsight.evals.spectrum import (
 )
 from selfsight.nn import Encoder
 from selfsight.progress import track
-from selfsight.run_folder import Run, plain
+from selfsight.run_folder import Run, to_json
 from selfsight.views import View, apply_views
 
 EPOCH = 2**31 - 2  # draws views that no epoch of training showed; each view has its own, downwards
@@ -57,7 +57,7 @@ class FeatureAnalysis:
     projector (names then begin with `projector_`), and at EqCo's bounds.
     """
 
-    images: Images
+    images: ImageStore
     views: Sequence[View]  # those of the first one's size are drawn in turn
     seed: int = 0
     limit: int = 1000  # images; LiDAR's paper takes 1,000, JCL's figure 32,768
@@ -91,8 +91,8 @@ class FeatureAnalysis:
         """Keep the numbers in results/analysis.json and the figures in images/analysis.json."""
         found = self.measure(network)
         if dist.rank() == 0:
-            run.write_result("analysis", plain({**found.numbers, "settings": self.settings()}))
-            run.write_image_json("analysis", plain(found.figures))
+            run.write_result("analysis", to_json({**found.numbers, "settings": self.settings()}))
+            run.write_image_json("analysis", to_json(found.figures))
         return found.numbers
 
     def settings(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class FeatureAnalysis:
         """The views of the first one's size."""
         return [view for view in self.views if view.size == self.views[0].size]
 
-    def _sample_views(self, raw: Raw) -> Iterator[Float[Tensor, "b c s s"]]:
+    def _sample_views(self, raw: RawBatch) -> Iterator[Float[Tensor, "b c s s"]]:
         """Yield `num_views` views of a batch, each with an epoch of its own."""
         alike = self._alike()
         for number in range(self.num_views):

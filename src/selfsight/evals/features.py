@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.data import Images, read_batches
+from selfsight.data import ImageStore, read_batches
 from selfsight.errors import UserError
 from selfsight.progress import track
 from selfsight.views import EvalView, View, apply_eval_view, apply_views
@@ -31,7 +31,7 @@ class Features(NamedTuple):
 
 def features(
     backbone: nn.Module,
-    images: Images,
+    images: ImageStore,
     spec: EvalView,
     *,
     batch_size: int = 256,
@@ -104,7 +104,7 @@ class AugmentedBatch(NamedTuple):
 
 
 def augmented_batches(
-    images: Images,
+    images: ImageStore,
     batches: Iterable[Sequence[tuple[int, Int64[Tensor, " _"]]]],
     view: View,
     *,

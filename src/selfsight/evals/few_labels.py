@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.data import Images
+from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
 from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, falling, sgd
 from selfsight.optim import Optim, Schedule
@@ -96,7 +96,7 @@ def by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
 
 def load_or_sample_few(
     folder: Path,
-    images: Images,
+    images: ImageStore,
     amount: LabelAmount,
     *,
     among: Int64[Tensor, " n"] | None = None,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from selfsight import rng
-from selfsight.data import Images, read_batches
+from selfsight.data import ImageStore, read_batches
 from selfsight.errors import UserError
 from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.spectrum import alignment, effective_rank, retrieval, uniformity
@@ -22,7 +22,7 @@ EPOCH = 2**31 - 1  # draws views that no epoch of training showed
 class LabelFreeEvaluator:
     """Retrieval, effective rank, alignment and uniformity, from two views of some images."""
 
-    images: Images
+    images: ImageStore
     views: Sequence[View]  # the first two are used; a single one is drawn twice
     seed: int = 0
     limit: int = 2048  # images; retrieval among fewer is easier, so compare at equal numbers

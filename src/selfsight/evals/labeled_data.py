@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from selfsight.data import Images
+from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
 from selfsight.evals.features import Features, features
 from selfsight.evals.splits import Split
@@ -21,8 +21,8 @@ class LabeledData:
     `split` it depends on the evaluator what is scored.
     """
 
-    train: Images
-    test: Images | None = None
+    train: ImageStore
+    test: ImageStore | None = None
     spec: EvalView
     split: Split | None = None
     few: Int64[Tensor, " m"] | None = None
@@ -115,7 +115,7 @@ class LabeledData:
         return self._features(backbone, self.train, index, "test features")
 
     def _features(
-        self, backbone: nn.Module, images: Images, index: Tensor | None, title: str
+        self, backbone: nn.Module, images: ImageStore, index: Tensor | None, title: str
     ) -> Features:
         return features(
             backbone,
@@ -129,7 +129,7 @@ class LabeledData:
             shared=self.shared,
         )
 
-    def _translation(self, test: Images) -> Int64[Tensor, " c"]:
+    def _translation(self, test: ImageStore) -> Int64[Tensor, " c"]:
         """The training set's number for each class of the test set.
 
         Classes are numbered by name within a set, so a set that lacks one numbers the rest anew.
@@ -153,7 +153,7 @@ class LabeledData:
         return torch.tensor([known.index(name) for name in test.class_names])
 
 
-def _check(name: str, images: Images) -> None:
+def _check(name: str, images: ImageStore) -> None:
     if images.labels is None:
         raise UserError(
             f"The {name} images have no labels, which this evaluation needs. Put each "

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfsight.backbones.resnet import ResNet
-from selfsight.data import Images, Source
-from selfsight.data import load as load_images
+from selfsight.data import ImageStore, Source, load_images
 from selfsight.errors import UserError, suggest
 from selfsight.evals.features import features
 from selfsight.evals.labeled_data import LabeledData
@@ -58,9 +57,9 @@ class MultilabelData:
     without it, their features.
     """
 
-    train: Images
+    train: ImageStore
     train_y: Int8[Tensor, "n c"]
-    test: Images
+    test: ImageStore
     test_y: Int8[Tensor, "m c"]
     class_names: tuple[str, ...]
     train_index: Int64[Tensor, " n"] | None = None  # which images the marks are of; None: all
@@ -103,7 +102,7 @@ class MultilabelData:
         )
 
     def _encoded(
-        self, network: nn.Module, images: Images, index: Tensor | None, title: str
+        self, network: nn.Module, images: ImageStore, index: Tensor | None, title: str
     ) -> Float[Tensor, "n d"]:
         return features(
             network,
@@ -168,7 +167,7 @@ def load_voc07(folder: str | Path, **settings: Any) -> MultilabelData:
 
 def open_voc(
     folder: str | Path, split: str, *, store_size: int = 256
-) -> tuple[Images, Int8[Tensor, "n c"], tuple[str, ...]]:
+) -> tuple[ImageStore, Int8[Tensor, "n c"], tuple[str, ...]]:
     """Images, marks and classes of a split of VOCdevkit/VOC2007 or another year's folder."""
     root = Path(folder)
     names, marks, classes = voc_marks(root, split)

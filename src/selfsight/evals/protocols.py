@@ -14,7 +14,7 @@ import tyro
 from torch import nn
 
 from selfsight import dist
-from selfsight.data import Images
+from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
 from selfsight.evals import few_labels, fine_tune, linear_augmented, svm, transfer
 from selfsight.evals.classifier import ClassifierEvaluator
@@ -150,7 +150,7 @@ def detection(
     )
 
 
-def analysis(data: tuple[Images, Sequence[View]], options: EvalOptions) -> FeatureAnalysis:
+def analysis(data: tuple[ImageStore, Sequence[View]], options: EvalOptions) -> FeatureAnalysis:
     """What the features look like, without labels."""
     images, views = data
     shared = dist.world_size() > 1

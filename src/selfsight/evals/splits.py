@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.data import Images
+from selfsight.data import ImageStore
 from selfsight.errors import UserError
 from selfsight.run_folder import read_json, write_json
 
@@ -53,7 +53,9 @@ def stratified(
     return Split((~is_test).nonzero()[:, 0], is_test.nonzero()[:, 0], _notes(alone))
 
 
-def saved_split(folder: Path, images: Images, *, test_share: float = 0.2, seed: int = 0) -> Split:
+def saved_split(
+    folder: Path, images: ImageStore, *, test_share: float = 0.2, seed: int = 0
+) -> Split:
     """The split that the folder keeps for these images, made and written on first use.
 
     The file is named after the images' names and labels, so another set gets its own.

@@ -62,7 +62,7 @@ def _read(run: Run) -> tuple[dict[str, Json], Records, dict[str, Json]]:
             f"{run.path} is not a run folder: it holds no recipe.json. "
             "Give the folder that `selfsight pretrain` wrote (its `--out`)."
         )
-    return recipe, run.records(), run.results_all()
+    return recipe, run.records(), run.all_results()
 
 
 def _content(run: Run) -> dict[str, Any]:

@@ -16,9 +16,9 @@ COMPARED_SETTINGS = ("data", "test_data", "train", "test", "features", "view", "
 
 def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
     """Collect a record for each run with a key for each measure, and notes on what differs."""
-    results = {run.path.name: run.results_all() for run in runs}
+    results = {run.path.name: run.all_results() for run in runs}
     if len(results) < len(runs):
-        results = {str(run.path): run.results_all() for run in runs}
+        results = {str(run.path): run.all_results() for run in runs}
     if not any(results.values()):
         raise UserError(
             "None of these folders has results. Evaluate them first: "

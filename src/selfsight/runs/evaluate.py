@@ -11,8 +11,7 @@ from rich.console import Console
 
 from selfsight import dist
 from selfsight.console import build_table
-from selfsight.data import Images, open_source, splits_of
-from selfsight.data import load as load_images
+from selfsight.data import ImageStore, list_splits, load_images, open_source
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
 from selfsight.evals.feature_analysis import FeatureAnalysis
@@ -227,7 +226,7 @@ def _analyze_features(
         views = recipe.views
     if labeled is not None:
         data = _data_settings(run, encoders)
-        images = load_images(
+        images: ImageStore = load_images(
             open_source(labeled), store_size=data.store_size, channels=data.channels
         ).to(device)
     elif first.student is not None:
@@ -268,7 +267,7 @@ def _evaluate_label_free(
 def _report(
     run: Run,
     encoder: EncoderUnderTest,
-    train_images: Images | None,
+    train_images: ImageStore | None,
     results: Results,
     *,
     quiet: bool,
@@ -353,14 +352,14 @@ def _data_settings(run: Run, encoders: Sequence[EncoderUnderTest]) -> Data:
 
 def _load_labeled(
     data: Data, labeled: str, test: str | None, device: torch.device
-) -> tuple[Images, Images | None]:
+) -> tuple[ImageStore, ImageStore | None]:
     """Load the labeled training images, and the test images if they are separate."""
 
-    def load(path: str, split: str) -> Images:
-        source = open_source(path, labels=True, split=split if split in splits_of(path) else None)
+    def load(path: str, split: str) -> ImageStore:
+        source = open_source(path, labels=True, split=split if split in list_splits(path) else None)
         return load_images(source, store_size=data.store_size, channels=data.channels).to(device)
 
-    if test is None and "test" not in splits_of(labeled):
+    if test is None and "test" not in list_splits(labeled):
         return load(labeled, "train"), None
     return load(labeled, "train"), load(test or labeled, "test")
 

@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from selfsight import rng
-from selfsight.data import Images, read_batches
+from selfsight.data import ImageStore, read_batches
 from selfsight.evals.features import Features
 from selfsight.evals.features import features as compute_features
 from selfsight.evals.knn import neighbors
@@ -27,7 +27,9 @@ MIN_TSNE_POINTS = 10  # fewer have no neighborhoods
 NEIGHBOR_IMAGES = 5000  # images among which neighbors are searched
 
 
-def write_views(run: Run, images: Images, views: Sequence[View], seed: int, rows: int = 8) -> None:
+def write_views(
+    run: Run, images: ImageStore, views: Sequence[View], seed: int, rows: int = 8
+) -> None:
     """Write some images, each with its views of the first epoch."""
     index = sample_few(images, rows, seed)
     raw = next(read_batches(images, [(0, index)], images.device))
@@ -51,7 +53,7 @@ def write_views(run: Run, images: Images, views: Sequence[View], seed: int, rows
 
 
 def write_map(
-    run: Run, images: Images, features: Features, limit: int = 1500, seed: int = 0
+    run: Run, images: ImageStore, features: Features, limit: int = 1500, seed: int = 0
 ) -> None:
     """Write the features of some images in two dimensions, each with a thumbnail."""
     count = min(limit, len(features.h))
@@ -77,7 +79,7 @@ def write_map(
 
 
 def write_neighbors(
-    run: Run, images: Images, features: Features, rows: int = 12, k: int = 7, seed: int = 0
+    run: Run, images: ImageStore, features: Features, rows: int = 12, k: int = 7, seed: int = 0
 ) -> None:
     """Write some images, each with the k others whose features are most similar."""
     h = unit(features.h).nan_to_num(0.0, 0.0, 0.0)
@@ -100,7 +102,9 @@ def write_neighbors(
     run.write_image_json("neighbors", {"tile": NEIGHBOR_TILE, "columns": k + 1, "rows": lines})
 
 
-def write_map_and_neighbors(run: Run, recipe: Recipe, trained: nn.Module, images: Images) -> None:
+def write_map_and_neighbors(
+    run: Run, recipe: Recipe, trained: nn.Module, images: ImageStore
+) -> None:
     """Write the map and the nearest neighbors of some images."""
     subset = sample_images(images, NEIGHBOR_IMAGES, recipe.seed)
     h = compute_features(trained, images, eval_view(recipe), index=subset, progress="images")
@@ -129,13 +133,15 @@ def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 
         return "t-SNE", tsne.fit_transform(x)
 
 
-def sample_few(images: Images, count: int, seed: int) -> Int64[Tensor, " n"]:
+def sample_few(images: ImageStore, count: int, seed: int) -> Int64[Tensor, " n"]:
     """Sample a few images, the same for the same seed."""
     position = torch.arange(min(count, len(images)))
     return rng.shuffled(rng.key(seed, "pictures"), len(images), position)
 
 
-def names_and_labels(images: Images, index: Int64[Tensor, " n"]) -> list[tuple[str, str | None]]:
+def names_and_labels(
+    images: ImageStore, index: Int64[Tensor, " n"]
+) -> list[tuple[str, str | None]]:
     """Name of each image and, if it has one, its class."""
     names = [str(images.names[i]) for i in index.tolist()]
     if images.labels is None:
@@ -145,7 +151,7 @@ def names_and_labels(images: Images, index: Int64[Tensor, " n"]) -> list[tuple[s
     return [(n, str(classes[y]) if y >= 0 else None) for n, y in zip(names, labels, strict=True)]
 
 
-def load_uncropped(images: Images, index: Int64[Tensor, " n"]) -> list[Image.Image]:
+def load_uncropped(images: ImageStore, index: Int64[Tensor, " n"]) -> list[Image.Image]:
     """Load stored images without their padding."""
     loaded = []
     for raw in read_batches(images, ((0, part) for part in index.split(64)), images.device):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from selfsight import dist
-from selfsight.data import Images
+from selfsight.data import ImageStore
 from selfsight.evals.baselines import baselines
 from selfsight.evals.features import Features
 from selfsight.evals.knn import KNN
@@ -20,7 +20,7 @@ from selfsight.evals.protocols import Evaluator, protocol
 from selfsight.evals.splits import saved_split
 from selfsight.options import EVAL_DEFAULTS, EvalOptions
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run, plain
+from selfsight.run_folder import Run, to_json
 from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
 
 Built = TypeVar("Built")
@@ -31,8 +31,8 @@ BASELINE_FEATURES = "pixels, colors and the untrained backbone"
 def score_labeled(
     run: Run,
     encoders: Sequence[EncoderUnderTest],
-    train: Images,
-    test: Images | None,
+    train: ImageStore,
+    test: ImageStore | None,
     options: EvalOptions = EVAL_DEFAULTS,
     *,
     names: Sequence[str] = ("knn", "linear"),
@@ -108,7 +108,7 @@ def score_protocol(
 
 
 def score_label_free(
-    run: Run, recipe: Recipe, trained: nn.Module, untrained: nn.Module, images: Images
+    run: Run, recipe: Recipe, trained: nn.Module, untrained: nn.Module, images: ImageStore
 ) -> dict[str, Any]:
     """Score the measures that need no labels, trained and untrained."""
     evaluator = LabelFreeEvaluator(
@@ -123,7 +123,7 @@ def score_label_free(
 def write_result(run: Run, name: str, result: dict[str, Any]) -> None:
     """Write a result by the first process, with null for numbers that are not finite."""
     if dist.rank() == 0:
-        run.write_result(name, plain(result))
+        run.write_result(name, to_json(result))
 
 
 def _first_process_first(build: Callable[[], Built]) -> Built:

@@ -10,8 +10,15 @@ from rich.table import Table
 
 from selfsight import dist, report
 from selfsight.console import format_value
-from selfsight.data import Images, Source, open_images, open_source, planned
-from selfsight.data.loader import check_batches
+from selfsight.data import (
+    ImageStore,
+    Source,
+    StreamedImages,
+    open_images,
+    open_source,
+    plan_storage,
+)
+from selfsight.data.loader import check_batch_size
 from selfsight.errors import UserError
 from selfsight.evals.baselines import baselines
 from selfsight.nn.memory_bank import refuse_too_large
@@ -77,7 +84,7 @@ def resume_run(recipe: Recipe, run: Run, device: torch.device, console: Console)
         dist.stop()
 
 
-def _check_same_images(run: Run, images: Images) -> None:
+def _check_same_images(run: Run, images: ImageStore) -> None:
     """Check the number of images. Shuffling depends on the size of the data set."""
     count = (read_json(run.recipe_path) or {}).get("images", len(images))
     if count != len(images):
@@ -105,12 +112,13 @@ def open_recipe_source(recipe: Recipe) -> Source:
 def resolve_storage(recipe: Recipe, source: Source, device: torch.device) -> tuple[Recipe, Reasons]:
     """Replace `auto` in how the images are stored and decoded by a choice, with its reasons."""
     data = recipe.data
-    plan = planned(source, **_storage_settings(data), device=device)
-    return replace(recipe, data=replace(data, keep=plan.keep, decoder=plan.decoder)), plan.reasons
+    plan = plan_storage(source, **_storage_settings(data), device=device)
+    data = replace(data, storage=plan.storage, decoder=plan.decoder)
+    return replace(recipe, data=data), plan.reasons
 
 
 def _storage_settings(data: Data) -> dict[str, Any]:
-    return {name: getattr(data, name) for name in ("keep", "decoder", "store_size", "channels")}
+    return {name: getattr(data, name) for name in ("storage", "decoder", "store_size", "channels")}
 
 
 def open_recipe_images(
@@ -118,7 +126,7 @@ def open_recipe_images(
     device: torch.device,
     console: Console | None = None,
     source: Source | None = None,
-) -> Images:
+) -> ImageStore:
     """Open the images of a recipe; cached pixels are on the device if they fit."""
     source = open_recipe_source(recipe) if source is None else source
     if device.type != "cuda" and recipe.data.decoder == "nvjpeg":  # a run from another machine
@@ -132,7 +140,7 @@ def open_recipe_images(
     return images
 
 
-def _print_skipped(images: Images, console: Console) -> None:
+def _print_skipped(images: ImageStore, console: Console) -> None:
     if not images.skipped:
         return
     shown = ", ".join(f"{name} ({why})" for name, why in images.skipped[:5])
@@ -155,7 +163,7 @@ def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
         "backbone": recipe.backbone.name,
         "views": f"{len(recipe.views)} of {view.size} px",
         "data.store_size": recipe.data.store_size,
-        "data.keep": recipe.data.keep,
+        "data.storage": recipe.data.storage,
         "data.decoder": recipe.data.decoder,
         "batch_size": recipe.batch_size,
         "epochs": recipe.epochs,
@@ -174,7 +182,7 @@ def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
 
 def write_verdict(run: Run, recipe: Recipe) -> Verdict:
     """Judge the run from its folder; write the verdict and the report."""
-    verdict = judge(run.records(), run.results_all(), to_dict(recipe))
+    verdict = judge(run.records(), run.all_results(), to_dict(recipe))
     run.write_result("verdict", verdict.to_dict())
     report.write(run)
     return verdict
@@ -184,11 +192,11 @@ def _write_recipe_and_train(
     recipe: Recipe,
     reasons: Reasons,
     run: Run,
-    images: Images,
+    images: ImageStore,
     device: torch.device,
     console: Console,
 ) -> None:
-    check_batches(images, recipe.batch_size, dist.world_size())
+    check_batch_size(images, recipe.batch_size, dist.world_size())
     console.print(recipe_table(recipe, reasons))
     if dist.rank() == 0:
         about = {
@@ -208,13 +216,13 @@ def _write_recipe_and_train(
 
 
 def _train_to_verdict(
-    recipe: Recipe, run: Run, images: Images, device: torch.device, console: Console
+    recipe: Recipe, run: Run, images: ImageStore, device: torch.device, console: Console
 ) -> None:
     if dist.rank() == 0:
         write_views(run, images, recipe.views, recipe.seed)
     knn = build_online_knn(recipe, images)
     state = pretrain(recipe, run, images, device, knn=knn, console=console)
-    if not images.kept:  # a stream finds unreadable images while it trains
+    if isinstance(images, StreamedImages):  # a stream finds unreadable images while it trains
         _print_skipped(images, console)
     if dist.rank() == 0:
         _evaluate_trained(recipe, run, images, device, state)
@@ -229,7 +237,7 @@ def _train_to_verdict(
 
 
 def _evaluate_trained(
-    recipe: Recipe, run: Run, images: Images, device: torch.device, state: State
+    recipe: Recipe, run: Run, images: ImageStore, device: torch.device, state: State
 ) -> None:
     """Measure what the verdict and the report need, trained and untrained."""
     trained = state.method.student.backbone

@@ -16,7 +16,7 @@ import torch._functorch.config as tracing
 from torch import nn
 
 from selfsight.compile_options import COMPILE_OPTIONS
-from selfsight.data.pixel_cache import default_folder
+from selfsight.data.pixel_cache import cache_folder
 from selfsight.methods import Method
 from selfsight.nn import encoders
 
@@ -25,7 +25,7 @@ def keep_code() -> None:
     """Let what is compiled from now on be found again, also after a restart of the machine."""
     # Losses and crops want all of float32; the networks are in bf16 anyway.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(default_folder() / "compiled")
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(cache_folder() / "compiled")
     with contextlib.suppress(OSError):  # where nothing can be written, torch has a place of its own
         Path(folder).mkdir(parents=True, exist_ok=True)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder

@@ -15,9 +15,9 @@ __all__ = ["Batch", "State", "feed", "train"]
 
 def feed(loader: Loader, recipe: Recipe, start_step: int) -> Iterator[Batch]:
     """What each step is made from: views, or images on a GPU that makes views of them itself."""
-    waited = loader.waited
+    waited = loader.wait_seconds
     for raw in loader.batches(start_step):
-        waited, before = loader.waited, waited
+        waited, before = loader.wait_seconds, waited
         if loader.resident and raw.index.device.type == "cuda":
             yield Batch([], raw.labels, raw.index, waited - before, raw.images)
         else:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import rng
-from selfsight.data import Images
+from selfsight.data import ImageStore
 from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.splits import Split, stratified
@@ -49,7 +49,7 @@ class Probe:
         self.optimizer.load_state_dict(saved["optimizer"])
 
 
-def build_online_knn(recipe: Recipe, images: Images) -> KNN | None:
+def build_online_knn(recipe: Recipe, images: ImageStore) -> KNN | None:
     """Build the kNN that is measured during training: on training images, if they have labels.
 
     Both the neighbors and the test images are training images, so its accuracy is called
@@ -67,7 +67,7 @@ def build_online_knn(recipe: Recipe, images: Images) -> KNN | None:
     return KNN(data=data, ks=(20,))
 
 
-def sample_images(images: Images, count: int, seed: int) -> Int64[Tensor, " n"]:
+def sample_images(images: ImageStore, count: int, seed: int) -> Int64[Tensor, " n"]:
     """Sample the indices of at most this many images, in rising order."""
     position = torch.arange(min(count, len(images)))
     return rng.shuffled(rng.key(seed, "measure"), len(images), position).sort().values

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from selfsight import dist
 from selfsight.console import build_table
-from selfsight.data import Images
+from selfsight.data import ImageStore
 from selfsight.data.loader import Loader
 from selfsight.evals.knn import KNN
 from selfsight.methods import DataFacts, Method
@@ -33,7 +33,7 @@ def build(recipe: Recipe, device: torch.device, data: DataFacts = UNKNOWN) -> Me
     return method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
 
 
-def start(recipe: Recipe, run: Run, images: Images, device: torch.device) -> State:
+def start(recipe: Recipe, run: Run, images: ImageStore, device: torch.device) -> State:
     """Fresh state, or that of the run's last checkpoint."""
     classes = 0 if images.labels is None else int(images.labels.max()) + 1
     method = build(recipe, device, DataFacts(len(images), classes))
@@ -51,7 +51,7 @@ def start(recipe: Recipe, run: Run, images: Images, device: torch.device) -> Sta
     return state
 
 
-def loader_of(recipe: Recipe, images: Images, device: torch.device) -> Loader:
+def loader_of(recipe: Recipe, images: ImageStore, device: torch.device) -> Loader:
     """This process's part of the recipe's batches."""
     return Loader(
         images,
@@ -66,7 +66,7 @@ def loader_of(recipe: Recipe, images: Images, device: torch.device) -> Loader:
 def pretrain(
     recipe: Recipe,
     run: Run,
-    images: Images,
+    images: ImageStore,
     device: torch.device,
     *,
     knn: KNN | None,
@@ -81,7 +81,7 @@ def pretrain(
     first = dist.rank() == 0
     if first:
         console.print(build_table(describe_groups(state.optimizer), title="parameter groups"))
-        run.keep_records(state.step)
+        run.truncate_log(state.step)
     watch.restart()
     with Bar(console, total, state.step, shown=first) as bar:
         batches = feed(loader, recipe, state.step)

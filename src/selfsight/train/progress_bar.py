@@ -10,9 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
 WAITING = 0.03  # share of time that may go to waiting for data
 ADVICE = (
-    "The network waits for data. What helps, best first: --data.keep pixels (decode once, if there "
-    "is room), --data.decoder nvjpeg on a GPU, more processor cores, a smaller --data.store-size, "
-    "images on a faster disk or in tar shards."
+    "The network waits for data. What helps, best first: --data.storage cache (decode once, "
+    "if there is room), --data.decoder nvjpeg on a GPU, more CPU cores, a smaller "
+    "--data.store-size, images on a faster disk or in tar shards."
 )
 
 

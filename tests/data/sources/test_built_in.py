@@ -21,7 +21,7 @@ def test_shapes_are_the_same_on_every_machine():
     assert digest.startswith("8f00a009c18bdaca")
 
 
-def test_an_image_depends_on_its_own_number_only(drawn):
+def test_an_image_depends_on_its_index_alone(drawn):
     (train, _), (test, _) = drawn
     np.testing.assert_array_equal(shapes("train", count=30)[0], train[:30])
     assert not (train[:30] == test[:30]).all(axis=(1, 2, 3)).any()
@@ -38,11 +38,11 @@ def knn(features, train, test):
     return model.score(features(test[0]), test[1])
 
 
-def test_pixels_tell_little(drawn):
+def test_raw_pixels_classify_poorly(drawn):
     assert knn(lambda x: x.reshape(len(x), -1) - 127.5, *drawn) < 0.3
 
 
-def test_colors_tell_next_to_nothing(drawn):
+def test_color_histograms_classify_hardly_above_chance(drawn):
     def histogram(x):
         code = (x.astype(int) // 64) @ (16, 4, 1)
         return np.stack([np.bincount(c.ravel(), minlength=64) ** 0.5 for c in code])
@@ -50,7 +50,7 @@ def test_colors_tell_next_to_nothing(drawn):
     assert knn(histogram, *drawn) < 2 / len(CLASSES)
 
 
-def test_texture_tells_more_than_pixels(drawn):
+def test_texture_classifies_better_than_pixels(drawn):
     """What filters see, pooled over place, separates the classes: there is something to learn."""
 
     def texture(x):

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torchvision
 
-from selfsight.data import open_source, splits_of
-from selfsight.data.sources.folder import files_under
+from selfsight.data import list_splits, open_source
+from selfsight.data.sources.folder import list_folder
 from selfsight.errors import UserError
-from tests.data.made import parquet, pixels, png, write
+from tests.data.image_files import parquet, pixels, png, write
 
 
 def read_all(source):
@@ -26,12 +26,12 @@ def test_a_folder_is_read_at_any_depth_in_order(tmp_path):
     assert read_all(source) == [png(pixels(seed=i)) for i in (1, 0, 2)]
 
 
-def test_links_are_followed_and_a_loop_ends(tmp_path):
+def test_links_are_followed_and_loops_end(tmp_path):
     write(tmp_path / "else/1.png", pixels())
     (tmp_path / "here").mkdir()
     os.symlink(tmp_path / "else", tmp_path / "here/link")
     os.symlink(tmp_path / "here", tmp_path / "here/loop")
-    assert files_under(tmp_path / "here") == ["link/1.png"]
+    assert list_folder(tmp_path / "here") == ["link/1.png"]
 
 
 def test_labels_are_the_first_sub_folders(tmp_path):
@@ -53,7 +53,7 @@ def test_images_outside_class_folders_are_left_out_with_a_note(tmp_path):
 def test_train_and_val_folders_are_splits(tmp_path):
     for name in ["train/cat/1.png", "train/dog/1.png", "val/dog/2.png"]:
         write(tmp_path / name, pixels())
-    assert splits_of(tmp_path) == ("train", "test")
+    assert list_splits(tmp_path) == ("train", "test")
     assert list(open_source(tmp_path).names) == ["cat/1.png", "dog/1.png"]
     assert list(open_source(tmp_path, split="test").names) == ["dog/2.png"]
     assert open_source(tmp_path, split="train", labels=True).class_names == ("cat", "dog")
@@ -61,12 +61,12 @@ def test_train_and_val_folders_are_splits(tmp_path):
 
 def test_a_folder_without_splits_has_none(tmp_path):
     write(tmp_path / "train/1.png", pixels())
-    assert splits_of(tmp_path) == ()
+    assert list_splits(tmp_path) == ()
     with pytest.raises(UserError, match='no split "test"'):
         open_source(tmp_path, split="test")
 
 
-def test_a_list_names_files_beside_it(tmp_path):
+def test_a_list_is_relative_to_its_folder(tmp_path):
     write(tmp_path / "in side/1.png", pixels(seed=1))
     write(tmp_path / "2.png", pixels(seed=2))
     (tmp_path / "list.txt").write_text("2.png\tdog\n\nin side/1.png\tcat\n")
@@ -80,14 +80,14 @@ def test_numbers_as_classes_are_sorted_as_numbers(tmp_path):
     assert open_source(tmp_path / "list.txt").class_names == ("2", "10")
 
 
-def test_a_pattern_gives_the_images_it_matches(tmp_path):
+def test_a_pattern_selects_the_images_it_matches(tmp_path):
     for name in ["a1.png", "a2.png", "b1.png"]:
         write(tmp_path / name, pixels())
     source = open_source(f"{tmp_path}/a*.png")
     assert [Path(n).name for n in source.names] == ["a1.png", "a2.png"]
 
 
-def test_listed_classes_are_kept_and_renumbered(tmp_path):
+def test_listed_classes_are_selected_and_renumbered(tmp_path):
     for name in ["n01/1.png", "n02/1.png", "n03/1.png"]:
         write(tmp_path / "data" / name, pixels())
     (tmp_path / "keep").write_text("n03 a fish\nN01\nn99\n")
@@ -98,14 +98,14 @@ def test_listed_classes_are_kept_and_renumbered(tmp_path):
     assert "n99" in source.notes[0]
 
 
-def test_a_class_is_found_by_any_of_its_names(tmp_path):
+def test_a_class_is_found_by_any_synonym(tmp_path):
     names = ("tench, Tinca tinca", "goldfish")
     file = parquet(tmp_path / "x.parquet", [pixels(), pixels(seed=1)], [0, 1], names)
     (tmp_path / "keep").write_text("Tinca tinca\n")
     assert open_source(file, classes=tmp_path / "keep").class_names == names[:1]
 
 
-def test_torchvision_sets_come_by_name():
+def test_torchvision_data_sets_are_opened_by_name():
     source = open_source("torchvision:FakeData")
     assert len(source) == 1000
     expected = np.asarray(torchvision.datasets.FakeData()[3][0])
@@ -121,7 +121,7 @@ def test_a_torchvision_set_on_disk_is_read(tmp_path):
         labels = bytes([0, 0, 8, 1]) + count.to_bytes(4, "big")
         (raw / f"{kind}-labels-idx1-ubyte").write_bytes(labels + bytes(range(count)))
     word = f"torchvision:MNIST@{tmp_path}"
-    assert splits_of(word) == ("train", "test")
+    assert list_splits(word) == ("train", "test")
     source = open_source(word, split="test")
     assert (len(source), source.labels.tolist()) == (3, [0, 1, 2])
     assert source.read(0).shape == (28, 28, 1) and source.class_names[1] == "1 - one"
@@ -145,11 +145,11 @@ def make_flat(folder):
     write(folder / "1.png", pixels())
 
 
-REFUSED = {
+INVALID = {
     "missing": (make_flat, "{}/1.pgn", {}, ['no file or folder "', "Did you mean", "1.png"]),
     "near a built-in": (None, "shape", {}, ['Did you mean "shapes"?']),
     "empty folder": (make_nothing, "{}/empty", {}, ["holds no images: it is empty"]),
-    "no images": (make_texts, "{}", {}, ["3 files, none an image: .csv, .txt"]),
+    "no images": (make_texts, "{}", {}, ["3 files, none of them an image: .csv, .txt"]),
     "empty list": (lambda f: (f / "l.txt").write_text("\n"), "{}/l.txt", {}, ["is empty", "PATH"]),
     "single image": (make_flat, "{}/1.png", {}, ["is a single image"]),
     "other file": (lambda f: (f / "a.zip").write_text(""), "{}/a.zip", {}, ['".zip" file']),
@@ -169,31 +169,31 @@ REFUSED = {
     ),
     "unknown split": (None, "digits", {"split": "tset"}, ["train and test"]),
     "unknown set": (None, "torchvision:cifar1O", {}, ['Did you mean "CIFAR10"?']),
-    "absent set": (None, "torchvision:CIFAR10@{}", {}, ["nothing is downloaded", "download=True"]),
+    "absent set": (None, "torchvision:CIFAR10@{}", {}, ["does not download", "download=True"]),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_mistake_is_told_in_a_sentence(case, tmp_path):
-    make, word, settings, said = REFUSED[case]
+@pytest.mark.parametrize("case", INVALID)
+def test_a_wrong_argument_raises_with_advice(case, tmp_path):
+    make, spec, settings, messages = INVALID[case]
     if make:
         make(tmp_path)
     with pytest.raises(UserError) as error:
-        open_source(word.format(tmp_path), **settings)
-    for part in said:
-        assert part in str(error.value)
+        open_source(spec.format(tmp_path), **settings)
+    for message in messages:
+        assert message in str(error.value)
 
 
-def test_heic_alone_is_refused_with_the_extra(tmp_path, monkeypatch):
+def test_only_heic_files_raise_with_the_missing_package(tmp_path, monkeypatch):
     monkeypatch.setattr("selfsight.data.sources.folder.heic_readable", lambda: False)
     make_heic(tmp_path)
     with pytest.raises(UserError, match=r"All 1 images .*selfsight\[heic\]"):
         open_source(tmp_path)
 
 
-@pytest.mark.parametrize(("text", "said"), [("n99\n", "lists no class"), ("", "It is empty")])
-def test_a_list_without_known_classes_is_refused(text, said, tmp_path):
+@pytest.mark.parametrize(("text", "message"), [("n99\n", "lists no class"), ("", "It is empty")])
+def test_a_list_without_known_classes_raises(text, message, tmp_path):
     write(tmp_path / "data/n01/1.png", pixels())
     (tmp_path / "keep").write_text(text)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         open_source(tmp_path / "data", classes=tmp_path / "keep")

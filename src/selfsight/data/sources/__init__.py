@@ -1,1 +1,1 @@
-"""Where images come from: folders, tar shards, Parquet, torchvision, built-in sets."""
+"""Kinds of sources: folders, tar shards, Parquet, torchvision data sets, built-in sets."""

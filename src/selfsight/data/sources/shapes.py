@@ -1,8 +1,9 @@
-"""`shapes`: an image set drawn by code, so that a first run needs no download.
+"""`shapes`: a generated data set, so that a first run needs no download.
 
-Twelve kinds of objects differ by the motif or texture on them. Color, place, size, outline, turn,
-bend, light, clutter and background are drawn without regard to the kind. Image i is a pure
-function of (seed, split, i), drawn in float64 so that another machine's last bit changes no byte.
+The twelve classes differ by the motif or texture of an object. Color, position, size, outline,
+rotation, distortion, light, clutter and background are independent of the class. Image i is a pure
+function of (seed, split, i), computed in float64 so that rounding differences between machines
+change no byte.
 """
 
 import math
@@ -15,16 +16,16 @@ from jaxtyping import Float64, Int64, UInt8
 from selfsight import rng
 
 Field = Float64[np.ndarray, "_ _ _"]  # one plane, or one per image
-Draw = Callable[..., np.ndarray]  # draw(low, high, *shape): fresh numbers for each image
+Sample = Callable[..., np.ndarray]  # sample(low, high, *shape): new random numbers per image
 
 COUNTS = {"train": 4096, "test": 1024}
 SIZE = 32  # pixels
-CHUNK = 64  # images drawn together: arrays that stay in the processor's cache
+CHUNK = 64  # images rendered at once: arrays that fit in the CPU's cache
 SUPERSAMPLE = 2  # samples of the texture per pixel and axis
-GRID = 3  # the background runs through GRID x GRID random colors
+GRID = 3  # the background interpolates GRID x GRID random colors
 CLUTTER = 4  # specks per image
-BEND = 0.05  # of the texture, in half sides: as on cloth
-CHROMA = 0.15  # how far red, green and blue stray: color must not be what tells images apart
+DISTORTION = 0.05  # of the texture, in half sides: as on cloth
+CHROMA = 0.15  # range of red, green and blue: color alone must not tell images apart
 
 
 def _disc(x: Field, y: Field) -> Field:
@@ -52,7 +53,7 @@ def _star(x: Field, y: Field) -> Field:
 
 
 def _lattice(motif: Callable[[Field, Field], Field]) -> Callable[[Field, Field], Field]:
-    """A motif repeated in rows, every other row moved by half a step."""
+    """Repeat a motif in rows, every other row shifted by half a step."""
 
     def texture(x: Field, y: Field) -> Field:
         x = x + np.mod(np.floor(y / 2), 2)
@@ -97,7 +98,7 @@ def _spokes(x: Field, y: Field) -> Field:
     return np.sin(7 * np.arctan2(y, x)) * np.hypot(x, y) / 7
 
 
-# Each is about the distance to the edge of the marks, negative within them.
+# Each is roughly the signed distance to the edge of the marks, negative inside.
 TEXTURES: dict[str, Callable[[Field, Field], Field]] = {
     "dots": _lattice(_disc),
     "rings": _lattice(_ring),
@@ -119,20 +120,20 @@ CENTERED = ("target", "spokes")
 def shapes(
     split: str = "train", *, seed: int = 0, count: int | None = None
 ) -> tuple[UInt8[np.ndarray, "n 32 32 3"], Int64[np.ndarray, " n"]]:
-    """Images and labels of one split; labels go round, so that every stretch is balanced."""
+    """Images and labels of one split; labels cycle, so that every range is balanced."""
     count = COUNTS[split] if count is None else count
     labels = np.arange(count) % len(CLASSES)
     images = np.empty((count, SIZE, SIZE, 3), np.uint8)
     key = rng.key(seed, "shapes", split)
     for label, name in enumerate(CLASSES):
-        alike = np.flatnonzero(labels == label)
-        for start in range(0, len(alike), CHUNK):
-            rows = alike[start : start + CHUNK]
-            images[rows] = _image(name, _numbers(key, rows))
+        of_class = np.flatnonzero(labels == label)
+        for start in range(0, len(of_class), CHUNK):
+            index = of_class[start : start + CHUNK]
+            images[index] = _render(name, _random_numbers(key, index))
     return images, labels
 
 
-def built_in(
+def load_shapes_split(
     split: str,
 ) -> tuple[list[str], np.ndarray, tuple[str, ...], Callable[[int], np.ndarray]]:
     """Names, labels, class names and a reader."""
@@ -141,80 +142,81 @@ def built_in(
     return names, labels, CLASSES, images.__getitem__
 
 
-def _numbers(key: rng.Key, rows: np.ndarray) -> Draw:
-    """Hands out each image's numbers in the order they are asked for."""
-    drawn = rng.uniform(key, torch.from_numpy(rows), 3 * GRID**2 + 9 * CLUTTER + 40).numpy()
-    taken = 0
+def _random_numbers(key: rng.Key, index: np.ndarray) -> Sample:
+    """A function that returns each image's random numbers, one after the other."""
+    uniform = rng.uniform(key, torch.from_numpy(index), 3 * GRID**2 + 9 * CLUTTER + 40).numpy()
+    used = 0
 
-    def draw(low: float | int, high: float | int, *shape: int) -> np.ndarray:
-        nonlocal taken
-        part = drawn[:, taken : (taken := taken + math.prod(shape))]
-        return (low + (high - low) * part).reshape(len(rows), *(shape or (1, 1)))
+    def sample(low: float | int, high: float | int, *shape: int) -> np.ndarray:
+        nonlocal used
+        values = uniform[:, used : (used := used + math.prod(shape))]
+        return (low + (high - low) * values).reshape(len(index), *(shape or (1, 1)))
 
-    return draw
+    return sample
 
 
-def _image(name: str, draw: Draw) -> UInt8[np.ndarray, "n h w 3"]:
-    """Background, clutter, object and light, in that order."""
-    x, y = _plane(SIZE)
-    canvas = _background(draw)
+def _render(name: str, sample: Sample) -> UInt8[np.ndarray, "n h w 3"]:
+    """Render background, clutter, object and light, in that order."""
+    x, y = _coordinates(SIZE)
+    canvas = _background(sample)
     for _ in range(CLUTTER):
-        _paint(canvas, _speck(draw, x, y), _color(draw, 0.1, 0.9))
-    inside, marks = _object(name, draw)
-    dark, bright, swap = _color(draw, 0.1, 0.35), _color(draw, 0.65, 0.9), draw(0, 1, 1) < 0.5
+        _paint(canvas, _speck(sample, x, y), _color(sample, 0.1, 0.9))
+    inside, marks = _object(name, sample)
+    dark, bright, swap = _color(sample, 0.1, 0.35), _color(sample, 0.65, 0.9), sample(0, 1, 1) < 0.5
     _paint(canvas, inside, np.where(swap, bright, dark))
     _paint(canvas, marks, np.where(swap, dark, bright))
-    toward = draw(0, 2 * math.pi)
-    light = 1 + draw(0, 0.45) * (np.cos(toward) * x + np.sin(toward) * y)
+    direction = sample(0, 2 * math.pi)
+    light = 1 + sample(0, 0.45) * (np.cos(direction) * x + np.sin(direction) * y)
     return (np.clip(canvas * light[..., None], 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
-def _object(name: str, draw: Draw) -> tuple[Field, Field]:
-    """How much of each pixel the object covers, and how much the marks on it."""
-    size, turn, x0, y0 = draw(0.75, 1.0), draw(0, 2 * math.pi), draw(-0.25, 0.25), draw(-0.25, 0.25)
-    x, y = _plane(SIZE)
-    inside = _cover(_outline(draw, (x - x0) / size, (y - y0) / size) * size)
-    x, y = _plane(SIZE * SUPERSAMPLE)
-    u, v = _turned(x - x0, y - y0, turn)
-    # Bent, so that no two stripes match pixel by pixel.
+def _object(name: str, sample: Sample) -> tuple[Field, Field]:
+    """The share of each pixel that the object covers, and that the marks on it cover."""
+    size, angle = sample(0.75, 1.0), sample(0, 2 * math.pi)
+    x0, y0 = sample(-0.25, 0.25), sample(-0.25, 0.25)
+    x, y = _coordinates(SIZE)
+    inside = _coverage(_contour(sample, (x - x0) / size, (y - y0) / size) * size)
+    x, y = _coordinates(SIZE * SUPERSAMPLE)
+    u, v = _rotate(x - x0, y - y0, angle)
+    # Distorted, so that no two stripes match pixel by pixel.
     u, v = (
-        u + BEND * np.sin(draw(2, 4) * v + draw(-1, 1) * u + draw(0, 2 * math.pi)),
-        v + BEND * np.sin(draw(2, 4) * u + draw(-1, 1) * v + draw(0, 2 * math.pi)),
+        u + DISTORTION * np.sin(sample(2, 4) * v + sample(-1, 1) * u + sample(0, 2 * math.pi)),
+        v + DISTORTION * np.sin(sample(2, 4) * u + sample(-1, 1) * v + sample(0, 2 * math.pi)),
     )
-    pitch, shift = draw(0.35, 0.5), 1.1 if name in CENTERED else 2.0
-    distance = TEXTURES[name](u / pitch + draw(-shift, shift), v / pitch + draw(-shift, shift))
-    marks = _cover(distance * pitch * SUPERSAMPLE)
+    pitch, shift = sample(0.35, 0.5), 1.1 if name in CENTERED else 2.0
+    distance = TEXTURES[name](u / pitch + sample(-shift, shift), v / pitch + sample(-shift, shift))
+    marks = _coverage(distance * pitch * SUPERSAMPLE)
     blocks = marks.reshape(len(marks), SIZE, SUPERSAMPLE, SIZE, SUPERSAMPLE)
     return inside, inside * blocks.mean(axis=(2, 4))
 
 
-def _plane(side: int) -> tuple[Field, Field]:
+def _coordinates(side: int) -> tuple[Field, Field]:
     axis = (np.arange(side) + 0.5) / side * 2 - 1
     y, x = np.meshgrid(axis, axis, indexing="ij")
     return x[None], y[None]
 
 
-def _turned(x: Field, y: Field, turn: np.ndarray) -> tuple[Field, Field]:
-    cos, sin = np.cos(turn), np.sin(turn)
+def _rotate(x: Field, y: Field, angle: np.ndarray) -> tuple[Field, Field]:
+    cos, sin = np.cos(angle), np.sin(angle)
     return cos * x + sin * y, cos * y - sin * x
 
 
-def _cover(distance: Field) -> Field:
-    """1 within, 0 outside, and a pixel's share on the edge."""
+def _coverage(distance: Field) -> Field:
+    """1 inside, 0 outside, and the covered share of a pixel on the edge."""
     return np.clip(0.5 - distance * (SIZE / 2), 0, 1)
 
 
-def _paint(canvas: np.ndarray, cover: Field, color: np.ndarray) -> None:
-    canvas += cover[..., None] * (color[:, None, None] - canvas)
+def _paint(canvas: np.ndarray, coverage: Field, color: np.ndarray) -> None:
+    canvas += coverage[..., None] * (color[:, None, None] - canvas)
 
 
-def _color(draw: Draw, low: float, high: float) -> np.ndarray:
-    return draw(low, high, 1) + draw(-CHROMA, CHROMA, 3)
+def _color(sample: Sample, low: float, high: float) -> np.ndarray:
+    return sample(low, high, 1) + sample(-CHROMA, CHROMA, 3)
 
 
-def _background(draw: Draw) -> np.ndarray:
-    """One random color that strays smoothly."""
-    knots = _color(draw, 0.2, 0.8)[:, None, None] + draw(-0.2, 0.2, GRID, GRID, 3)
+def _background(sample: Sample) -> np.ndarray:
+    """A random color that varies smoothly."""
+    knots = _color(sample, 0.2, 0.8)[:, None, None] + sample(-0.2, 0.2, GRID, GRID, 3)
     at = (np.arange(SIZE) + 0.5) / SIZE * (GRID - 1)
     low = at.astype(int)
     share = at - low
@@ -226,16 +228,16 @@ def _background(draw: Draw) -> np.ndarray:
     return np.tensordot(rows, weights, (2, 1)).transpose(1, 0, 3, 2).copy()
 
 
-def _speck(draw: Draw, x: Field, y: Field) -> Field:
-    """A small disc or a short stroke somewhere."""
-    u, v = _turned(x - draw(-1, 1), y - draw(-1, 1), draw(0, math.pi))
-    beyond = np.maximum(np.abs(u) - draw(0, 0.4), 0)
-    return _cover(np.hypot(beyond, v) - draw(0.04, 0.12))
+def _speck(sample: Sample, x: Field, y: Field) -> Field:
+    """A small disc or a short stroke at a random position."""
+    u, v = _rotate(x - sample(-1, 1), y - sample(-1, 1), sample(0, math.pi))
+    along = np.maximum(np.abs(u) - sample(0, 0.4), 0)
+    return _coverage(np.hypot(along, v) - sample(0.04, 0.12))
 
 
-def _outline(draw: Draw, x: Field, y: Field) -> Field:
-    """A round outline, dented at random, that tells nothing of the kind."""
+def _contour(sample: Sample, x: Field, y: Field) -> Field:
+    """A round contour with random dents, independent of the class."""
     angle, dents = np.arctan2(y, x), np.zeros(())
     for lobes in (2, 3, 4):
-        dents = dents + draw(0, 0.1) * np.cos(lobes * angle + draw(0, 2 * math.pi))
+        dents = dents + sample(0, 0.1) * np.cos(lobes * angle + sample(0, 2 * math.pi))
     return np.hypot(x, y) - 1 - dents

@@ -16,8 +16,8 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from selfsight import dist, rng
-from selfsight.data.decode import UnreadableError, decode, header
-from selfsight.data.decode_threads import num_workers
+from selfsight.data.cgroup_limits import available_cpus
+from selfsight.data.decode import UnreadableError, decode, read_header
 from selfsight.errors import UserError
 from selfsight.evals.detection.annotations import DetectionDataset, rasterized
 from selfsight.evals.detection.detector_settings import DetectorSettings
@@ -96,7 +96,7 @@ class Images:
         height, width = objects.sizes[i].tolist()
         try:
             data = objects.read(i)
-            told = header(data)
+            told = read_header(data)
             pixels = decode(data, store_size=self.store_size, channels=self.channels)
         except (UnreadableError, OSError) as error:
             raise UserError(
@@ -170,7 +170,7 @@ def batches(
 ) -> Generator[Batch, None, None]:
     """The planned batches in order; a few are decoded ahead."""
     waiting: deque[tuple[Plan, list[Future[Loaded]]]] = deque()
-    pool = ThreadPoolExecutor(num_workers(), thread_name_prefix="decode")
+    pool = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decode")
     try:
         for plan in plans:
             waiting.append((plan, [pool.submit(images.get, i) for i in plan.images]))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from selfsight.data.decode import UnreadableError, header
+from selfsight.data.decode import UnreadableError, read_header
 from selfsight.errors import UserError
 from selfsight.evals.detection.annotations import (
     DetectionDataset,
@@ -40,7 +40,7 @@ def read_trimaps(paths: Sequence[Path], *, classes: Classes = "one") -> Detectio
     sizes, instances = [], []
     for row, label in enumerate(labels):
         try:
-            told = header(images[row].as_py())
+            told = read_header(images[row].as_py())
             mask = np.asarray(Image.open(io.BytesIO(masks[row].as_py())))
         except (UnreadableError, OSError, TypeError) as error:
             raise UserError(

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from selfsight.data.source import numbered
+from selfsight.data.sources.source import encode_labels
 from selfsight.errors import UserError, suggest
 from selfsight.evals.detection.annotation_files import Files
 from selfsight.evals.detection.annotations import DetectionDataset, Instances, clipped, some
@@ -39,7 +39,7 @@ def read_voc(files: Files, split: str) -> DetectionDataset:
                 f"missing, {folder}/{missing[0]}.{suffix} for one. Add them, or shorten the list."
             )
     parsed = [_parsed(files, f"Annotations/{stem}.xml") for stem in stems]
-    words, class_names = numbered([word for _, found in parsed for word, _, _ in found])
+    words, class_names = encode_labels([word for _, found in parsed for word, _, _ in found])
     sizes = np.array([size for size, _ in parsed], np.int64)
     instances, at, dropped = [], 0, 0
     for (height, width), found in parsed:

@@ -1,4 +1,4 @@
-"""Small image files made on the spot."""
+"""Small image files for tests."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def parquet(path, images, labels=None, class_names=(), *, plain=False, **setting
         columns["label"] = pa.array(labels)
         if class_names:
             features["label"] = {"names": list(class_names), "_type": "ClassLabel"}
-    told = json.dumps({"info": {"features": features}})
-    table = pa.table(columns).replace_schema_metadata({"huggingface": told})
+    metadata = json.dumps({"info": {"features": features}})
+    table = pa.table(columns).replace_schema_metadata({"huggingface": metadata})
     pq.write_table(table, path, **settings)
     return path

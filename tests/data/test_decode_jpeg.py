@@ -1,4 +1,4 @@
-"""JPEG files are read past Pillow where that gives the same pixels."""
+"""JPEG files are decoded without Pillow where that gives the same pixels."""
 
 import io
 
@@ -7,9 +7,13 @@ import pytest
 from PIL import Image, ImageOps
 
 from selfsight.data import decode as module
-from selfsight.data.decode import UnreadableError, decode
-from selfsight.data.jpeg_header import jpeg, pixels_of
-from tests.data.made import encoded, pixels
+from selfsight.data.decode import (
+    UnreadableError,
+    decode,
+    decode_rgb_jpeg,
+    read_jpeg_header,
+)
+from tests.data.image_files import encoded, pixels
 
 SIZES = {(37, 53): 32, (160, 121): 64, (64, 48): 64}  # width and height: short side that is kept
 
@@ -17,7 +21,7 @@ SIZES = {(37, 53): 32, (160, 121): 64, (64, 48): 64}  # width and height: short 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("subsampling", [0, 1, 2])
 @pytest.mark.parametrize("progressive", [False, True])
-def test_the_pixels_are_pillows(monkeypatch, size, subsampling, progressive):
+def test_pixels_equal_pillows(monkeypatch, size, subsampling, progressive):
     image = Image.fromarray(pixels()).resize(size, Image.Resampling.BICUBIC)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -27,7 +31,7 @@ def test_the_pixels_are_pillows(monkeypatch, size, subsampling, progressive):
         expected = np.asarray(ImageOps.exif_transpose(opened))
     np.testing.assert_array_equal(decode(data, store_size=1000), expected)
     small = decode(data, store_size=SIZES[size])
-    monkeypatch.setattr(module, "_plain", lambda *_: None)
+    monkeypatch.setattr(module, "_decode_with_libjpeg", lambda *_: None)
     np.testing.assert_array_equal(small, decode(data, store_size=SIZES[size]))
 
 
@@ -39,8 +43,8 @@ def entry(kind, value, count=1, order="big", tag=0x0112):
     start = {"big": b"MM\0*", "little": b"II*\0"}[order]
     head = [(8, 4), (1, 2), (tag, 2), (kind, 2), (count, 4)]
     size = {1: 1, 3: 2, 4: 4}[kind]
-    told = start + b"".join(n.to_bytes(width, order) for n, width in head)
-    return b"Exif\0\0" + told + value.to_bytes(size, order).ljust(4, b"\0") + bytes(4)
+    info = start + b"".join(n.to_bytes(width, order) for n, width in head)
+    return b"Exif\0\0" + info + value.to_bytes(size, order).ljust(4, b"\0") + bytes(4)
 
 
 ODD = {
@@ -62,14 +66,14 @@ ODD = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # of EXIF that is cut
 @pytest.mark.parametrize("odd", ODD)
-def test_an_image_is_turned_as_pillow_does_at_any_size(odd):
+def test_orientation_equals_pillows_at_any_size(odd):
     image = Image.fromarray(pixels(8, 8)).resize((60, 40), Image.Resampling.BICUBIC)
     data = encoded(image, "JPEG", **ODD[odd])
     with Image.open(io.BytesIO(data)) as opened:
         expected = np.asarray(_turned(opened))
-    told = jpeg(data)  # what nvJPEG's pixels are turned by, unless Pillow is asked
+    info = read_jpeg_header(data)  # nvJPEG rotates by this, unless it is None
     lies = expected.shape[:2] == (60, 40)
-    assert told is None or (told.orientation in range(5, 9)) == lies
+    assert info is None or (info.orientation in range(5, 9)) == lies
     np.testing.assert_array_equal(decode(data, store_size=40), expected)
     small = decode(data, store_size=8)  # Pillow decodes it at a fraction
     assert (small.shape[0] > small.shape[1]) == (expected.shape[0] > expected.shape[1])
@@ -83,7 +87,7 @@ def _turned(image):
         return image.copy()
 
 
-def test_what_comes_behind_the_frame_turns_too():
+def test_exif_after_the_frame_is_respected():
     data = encoded(Image.fromarray(pixels()), "JPEG")
     exif = entry(3, 6)
     block = b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif
@@ -91,23 +95,23 @@ def test_what_comes_behind_the_frame_turns_too():
     assert decode(data[:at] + block + data[at:], store_size=64).shape == (16, 12, 3)
 
 
-def test_pillow_reads_gray_large_and_broken_ones(monkeypatch):
-    asked = []
-    monkeypatch.setattr(module, "pixels_of", lambda data: asked.append(data))
+def test_pillow_reads_gray_large_and_broken_files(monkeypatch):
+    calls = []
+    monkeypatch.setattr(module, "decode_rgb_jpeg", lambda data: calls.append(data))
     image = Image.fromarray(pixels()).resize((64, 48))
     gray, large = encoded(image.convert("L"), "JPEG"), encoded(image, "JPEG")
     assert decode(gray, store_size=64).shape == (48, 64, 3)
     assert decode(large, store_size=12).shape == (12, 16, 3)  # decoded at half its size
-    assert not asked
+    assert not calls
     assert decode(large, store_size=13).shape == (13, 17, 3)  # libjpeg gives up
-    assert asked == [large]
+    assert calls == [large]
 
 
-def test_what_neither_reads_has_a_reason():
+def test_a_file_that_neither_can_read_has_a_reason():
     data = encoded(Image.fromarray(pixels()), "JPEG")
-    told = jpeg(data)
-    assert told is not None and (told.width, told.height, told.components) == (16, 12, 3)
+    info = read_jpeg_header(data)
+    assert info is not None and (info.width, info.height, info.components) == (16, 12, 3)
     broken = data[:2] + b"\xff\xc0\x00\x11\x08\x00\x0c\x00\x10\x03" + bytes(30) + b"\xff\xd9"
-    assert jpeg(broken) is not None and pixels_of(broken) is None
+    assert read_jpeg_header(broken) is not None and decode_rgb_jpeg(broken) is None
     with pytest.raises(UnreadableError):
         decode(broken, store_size=8)

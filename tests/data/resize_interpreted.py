@@ -1,4 +1,4 @@
-"""`python -m tests.data.interpreted`, with TRITON_INTERPRET=1 set: shrinking without a GPU.
+"""`python -m tests.data.resize_interpreted`, with TRITON_INTERPRET=1 set: shrinking without a GPU.
 
 Prints as JSON, for each number of channels, how far the kernel is from torch, in gray levels.
 """
@@ -7,7 +7,7 @@ import json
 
 import torch
 
-from selfsight.data.resize import shrunk, together
+from selfsight.data.resize import resize_each, resize_each_in_one_launch
 from tests.views.interpreted import let_numpy_index
 
 # Not to a width of 1, where torch 2.11 is wrong by some gray levels (and Pillow is not).
@@ -33,4 +33,11 @@ def apart(ours, theirs):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     let_numpy_index()
-    print(json.dumps({c: apart(together(*images(c)), shrunk(*images(c))) for c in (1, 3)}))
+    print(
+        json.dumps(
+            {
+                c: apart(resize_each_in_one_launch(*images(c)), resize_each(*images(c)))
+                for c in (1, 3)
+            }
+        )
+    )

@@ -1,0 +1,209 @@
+"""A source: numbered images that are still encoded, with their names and classes."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+from jaxtyping import Bool, Int64, Integer
+
+from selfsight.errors import UserError, suggest
+
+SPARSE = 4  # if fewer than one in so many images of a range are selected, read them one by one
+LABEL_CHUNK = 1 << 20  # labels checked at once
+UNLABELED = -1  # label of an image whose class is not known
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images by number; `read` returns the content of a file, or HWC uint8 pixels."""
+
+    name: str
+    names: Sequence[str]
+    labels: Int64[np.ndarray, " n"] | None
+    class_names: tuple[str, ...]
+    read: Callable[[int], bytes | np.ndarray]
+    fingerprint: Callable[[], str] | None = None
+    """Returns a text that changes when the images do; None: the pixels are not cached."""
+    notes: tuple[str, ...] = ()
+    """Sentences to show to the user."""
+    shard_starts: Int64[np.ndarray, " shards_1"] | None = None
+    """First image of each shard, then the number of images; None if each image is its own file."""
+    chunk_size: int = 1
+    """Number of consecutive images of a shard that are best read at once."""
+    read_range: Callable[[int, int], Sequence[bytes | np.ndarray]] | None = None
+    """Reads consecutive images of one shard, from the first up to but not including the second."""
+    local_path: Callable[[int], str] | None = None
+    """Path of an image that is a file on this machine, so that another process can read it."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class SelectedNames(Sequence[str]):
+    """Some of many names, without copying them."""
+
+    def __init__(self, names: Sequence[str], selected: Integer[np.ndarray, " m"]) -> None:
+        self.names, self.selected = names, selected
+
+    def __len__(self) -> int:
+        return len(self.selected)
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[str]: ...
+    def __getitem__(self, i: int | slice) -> str | Sequence[str]:
+        if isinstance(i, slice):
+            return SelectedNames(self.names, self.selected[i])
+        return self.names[int(self.selected[i])]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+
+class LazyNames(Sequence[str]):
+    """Names that are computed when they are needed."""
+
+    def __init__(self, count: int, name: Callable[[int], str]) -> None:
+        self.numbers, self.name = range(count), name
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[str]: ...
+    def __getitem__(self, i: int | slice) -> str | Sequence[str]:
+        if isinstance(i, slice):
+            return [self.name(k) for k in self.numbers[i]]
+        return self.name(self.numbers[i])
+
+
+def select_images(source: Source, selected: Integer[np.ndarray, " m"]) -> Source:
+    """Select some of the images, in their order, and renumber them."""
+    read, read_range = source.read, source.read_range
+    fingerprint, local_path = source.fingerprint, source.local_path
+
+    def read_selected(first: int, end: int) -> Sequence[bytes | np.ndarray]:
+        assert read_range is not None
+        low, high = int(selected[first]), int(selected[end - 1]) + 1
+        if high - low > SPARSE * (end - first):
+            return [read(int(i)) for i in selected[first:end]]
+        images = read_range(low, high)
+        return [images[i] for i in selected[first:end] - low]
+
+    return replace(
+        source,
+        names=SelectedNames(source.names, selected),
+        labels=None if source.labels is None else source.labels[selected],
+        read=lambda i: read(int(selected[i])),
+        fingerprint=None
+        if fingerprint is None
+        else lambda: f"{fingerprint()} {digest(map(str, selected))}",
+        shard_starts=None
+        if source.shard_starts is None
+        else np.searchsorted(selected, source.shard_starts),
+        read_range=None if read_range is None else read_selected,
+        local_path=None if local_path is None else lambda i: local_path(int(selected[i])),
+    )
+
+
+def resolve_unlabeled(source: Source, *, need_labels: bool) -> Source:
+    """Return a source in which every image has a label, or none has.
+
+    If labels are needed, unlabeled images are left out; otherwise partial labels are dropped.
+    """
+    if source.labels is None or all(chunk.all() for chunk in _is_labeled(source.labels)):
+        return source
+    if not need_labels or not any(chunk.any() for chunk in _is_labeled(source.labels)):
+        return replace(source, labels=None, class_names=())
+    labeled = np.flatnonzero(source.labels >= 0)
+    left_out = len(source) - len(labeled)
+    note = f"{left_out} of {len(source)} images of {source.name} have no label: left out."
+    return replace(select_images(source, labeled), notes=(*source.notes, note))
+
+
+def _is_labeled(labels: Int64[np.ndarray, " n"]) -> Iterator[Bool[np.ndarray, " m"]]:
+    """Which labels are known, chunk by chunk: a billion of them would take a gigabyte at once."""
+    for first in range(0, len(labels), LABEL_CHUNK):
+        yield labels[first : first + LABEL_CHUNK] >= 0
+
+
+def select_classes(source: Source, file: Path) -> Source:
+    """Select the images of the classes that a file lists, one class per line."""
+    if source.labels is None:
+        raise UserError(
+            f"--classes selects the classes that {file} lists, but {source.name} has no classes. "
+            "Put each class into its own sub-folder, or leave --classes out."
+        )
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The list of classes {file} cannot be read: {error}.") from error
+    numbers = _numbers_by_synonym(source.class_names)
+    selected, missing = set(), []
+    for line in filter(None, lines):
+        # Lists of ImageNet classes often say "n01440764 tench": there the first word decides.
+        number = numbers.get(line.lower(), numbers.get(line.split()[0].lower()))
+        selected.add(number) if number is not None else missing.append(line)
+    if not selected:
+        first = f' Its first line is "{missing[0]}".' if missing else " It is empty."
+        raise UserError(
+            f"{file} lists no class of {source.name}.{first} The classes of {source.name} are "
+            f"{summarize(source.class_names)}.{suggest(missing[0] if missing else '', numbers)}"
+        )
+    order = sorted(selected)
+    new_number = np.full(len(source.class_names), UNLABELED, np.int64)
+    new_number[order] = np.arange(len(order))
+    labels = np.where(source.labels >= 0, new_number[source.labels], UNLABELED)
+    images = select_images(replace(source, labels=labels), np.flatnonzero(labels >= 0))
+    note = f"{len(missing)} classes of {file} were not found: {summarize(missing)}."
+    return replace(
+        images,
+        class_names=tuple(source.class_names[i] for i in order),
+        notes=(*images.notes, note) if missing else images.notes,
+    )
+
+
+def sort_class_names(names: Iterable[str]) -> list[str]:
+    """Sort class names alphabetically, or by value if all are numbers."""
+    names = sorted(names)
+    decimal = all(name.lstrip("-").isdecimal() for name in names)
+    return sorted(names, key=int) if decimal else names
+
+
+def encode_labels(
+    classes: Sequence[str | None],
+) -> tuple[Int64[np.ndarray, " n"], tuple[str, ...]]:
+    """Number the classes: labels and class names from each image's class; None is unlabeled."""
+    names = sort_class_names({name for name in classes if name is not None})
+    numbers = {name: i for i, name in enumerate(names)}
+    labels = [UNLABELED if name is None else numbers[name] for name in classes]
+    return np.array(labels, dtype=np.int64), tuple(names)
+
+
+def digest(lines: Iterable[str]) -> str:
+    """Hash lines of text to a short hexadecimal string."""
+    total = hashlib.blake2b(digest_size=12)
+    for line in lines:
+        total.update(line.encode("utf-8", "surrogateescape") + b"\n")
+    return total.hexdigest()
+
+
+def summarize(items: Sequence[str], limit: int = 6) -> str:
+    """The first few items, and how many more there are."""
+    more = f" and {len(items) - limit} more" if len(items) > limit else ""
+    return ", ".join(items[:limit]) + more
+
+
+def _numbers_by_synonym(class_names: tuple[str, ...]) -> dict[str, int]:
+    """Class numbers by full name and by each synonym ("tench, Tinca tinca")."""
+    numbers: dict[str, int] = {}
+    for i, name in enumerate(class_names):
+        for synonym in (name, *name.split(",")):
+            numbers.setdefault(synonym.strip().lower(), i)
+    return numbers

@@ -1,0 +1,169 @@
+"""Choose between cache and stream and between decoders; open the images accordingly."""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from selfsight import dist, rng
+from selfsight.data.cgroup_limits import free_memory
+from selfsight.data.decode import Encoded, UnreadableError, read_header
+from selfsight.data.decoder_trial import Decoder, choose_decoder
+from selfsight.data.image_store import CachedImages, ImageStore
+from selfsight.data.pixel_cache import (
+    cache_folder,
+    cache_key,
+    free_disk,
+    has_entry,
+    load_images,
+    resolve_channels,
+)
+from selfsight.data.resize import stored_size
+from selfsight.data.sources.source import Source
+from selfsight.data.stream import StreamedImages
+from selfsight.errors import UserError, suggest
+
+Storage = Literal["auto", "cache", "stream"]
+STORAGES: tuple[Storage, ...] = ("auto", "cache", "stream")
+DECODERS: tuple[Decoder, ...] = ("auto", "cpu", "nvjpeg")
+MAX_GPU_SHARE = 0.5  # of a GPU's free memory that cached pixels may take
+SAMPLE = 64  # images from which sizes and speeds are estimated
+SAMPLE_RANGES = 4  # ranges of neighbors in the sample, where neighbors are read at once
+
+
+class StoragePlan(NamedTuple):
+    """The chosen storage and decoder, and the reasons by setting."""
+
+    storage: Storage
+    decoder: Decoder
+    reasons: dict[str, str]
+
+
+def plan_storage(
+    source: Source,
+    *,
+    storage: Storage = "auto",
+    decoder: Decoder = "auto",
+    store_size: int,
+    channels: int | None = None,
+    device: torch.device | str = "cpu",
+    cache_dir: str | Path | None = None,
+) -> StoragePlan:
+    """Replace "auto" by what suits these images and this machine; all processes agree."""
+    _check_choice("storage", storage, STORAGES)
+    _check_choice("decoder", decoder, DECODERS)
+    device = torch.device(device)
+    if decoder == "nvjpeg" and device.type != "cuda":
+        raise UserError(
+            "data.decoder is nvjpeg, which runs on a CUDA device, and this run is on the "
+            f"{device.type.upper()}. Use --data.decoder cpu, or auto."
+        )
+    if "auto" not in (storage, decoder):
+        return StoragePlan(storage, decoder, {})
+    plan = StoragePlan("cache", "cpu", {})
+    if dist.rank() == 0:
+        channels = resolve_channels(source, channels)
+        folder = Path(cache_dir) if cache_dir else cache_folder()
+        plan = _choose(source, storage, decoder, store_size, channels, device, folder)
+    choice = torch.tensor(
+        [STORAGES.index(plan.storage), DECODERS.index(plan.decoder)], device=device
+    )
+    first, second = dist.all_sum(choice if dist.rank() == 0 else choice * 0).tolist()
+    return StoragePlan(STORAGES[first], DECODERS[second], plan.reasons)
+
+
+def open_images(
+    source: Source,
+    *,
+    storage: str,
+    decoder: str,
+    store_size: int,
+    channels: int | None,
+    device: torch.device,
+) -> ImageStore:
+    """Open the images as planned; cached pixels are copied to the device if they fit."""
+    if storage == "stream":
+        channels = resolve_channels(source, channels)
+        return StreamedImages(
+            source, store_size=store_size, channels=channels, decoder=decoder, device=device
+        )
+    images = load_images(source, store_size=store_size, channels=channels, decoder=decoder)
+    return move_if_fits(images, device)
+
+
+def move_if_fits(images: CachedImages, device: torch.device) -> CachedImages:
+    """Copy the images to a GPU if that leaves enough of its memory for training."""
+    if device.type != "cuda":
+        return images
+    free, _ = torch.cuda.mem_get_info(device)
+    return images.to(device) if images.num_bytes <= MAX_GPU_SHARE * free else images
+
+
+def _choose(
+    source: Source,
+    storage: Storage,
+    decoder: Decoder,
+    store_size: int,
+    channels: int,
+    device: torch.device,
+    folder: Path,
+) -> StoragePlan:
+    if source.fingerprint is None:  # generated images
+        return StoragePlan("cache" if storage == "auto" else storage, "cpu", {})
+    for candidate in DECODERS[1:]:
+        allowed = storage != "stream" and decoder in ("auto", candidate)
+        usable = candidate == "cpu" or device.type == "cuda"
+        key = cache_key(source, store_size=store_size, channels=channels, decoder=candidate)
+        if allowed and usable and key and has_entry(folder, key):
+            return StoragePlan("cache", candidate, {"data.storage": "Decoded by an earlier run."})
+    files = read_sample(source)
+    reasons = {}
+    if storage == "auto":
+        total = _mean_stored_bytes(files, store_size, channels) * len(source)
+        memory, disk = free_memory() // 2, free_disk(folder)
+        storage = "cache" if total <= max(memory, disk) else "stream"
+        where = "memory" if total <= memory else "the cache" if total <= disk else "neither"
+        reasons["data.storage"] = (
+            f"All decoded images take {total / 2**30:.1f} GiB, which fits in {where}."
+            if where != "neither"
+            else f"All decoded images take {total / 2**30:.1f} GiB: too much for memory and cache."
+        )
+    if decoder == "auto":
+        decoder, reason = choose_decoder(source, files, storage, store_size, channels, device)
+        reasons |= {"data.decoder": reason} if reason else {}
+    return StoragePlan(storage, decoder, reasons)
+
+
+def read_sample(source: Source, count: int = SAMPLE) -> list[Encoded]:
+    """Read some images without decoding them; the same ones every time."""
+    key, n, images = rng.key(0, "sample"), len(source), []
+    ranges = SAMPLE_RANGES if source.read_range else count
+    starts = rng.shuffled(key, n, torch.arange(min(ranges, n))).sort().values.tolist()
+    for first in starts:
+        for i in range(first, min(first + max(1, count // ranges), n)):
+            try:
+                images.append(source.read(i))
+            except (OSError, ValueError):
+                continue
+    return images
+
+
+def _mean_stored_bytes(files: list[Encoded], store_size: int, channels: int) -> int:
+    """Mean size of a decoded image."""
+    sizes = []
+    for file in files:
+        try:
+            header = read_header(file)
+        except UnreadableError:
+            continue
+        width, height = stored_size((header.width, header.height), store_size)
+        sizes.append(channels * width * height)
+    return int(np.mean(sizes)) if sizes else channels * store_size**2
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UserError(
+            f'data.{name} is "{value}".{suggest(value, choices)} It is one of {", ".join(choices)}.'
+        )
