@@ -3,27 +3,56 @@
 run = selfsight.pretrain("photos/")
 selfsight.evaluate(run, labeled="labeled/")
 backbone = selfsight.load(run)  # an nn.Module that maps images to features
+
+The parts can be used alone too: selfsight.methods, losses, views, optim, nn and backbones.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from selfsight.version import __version__
 
-__all__ = ["METHODS", "__version__", "evaluate", "load", "pretrain"]
-
 if TYPE_CHECKING:
-    from selfsight.api import evaluate, load, pretrain
+    from selfsight import backbones, losses, methods, nn, optim, views
+    from selfsight.api import compare, evaluate, load, pretrain, resume
     from selfsight.methods import METHODS
+    from selfsight.options import EvalOptions, PretrainOptions
+
+__all__ = [
+    "METHODS",
+    "EvalOptions",
+    "PretrainOptions",
+    "__version__",
+    "backbones",
+    "compare",
+    "evaluate",
+    "load",
+    "losses",
+    "methods",
+    "nn",
+    "optim",
+    "pretrain",
+    "resume",
+    "views",
+]
+
+MODULES = ("backbones", "losses", "methods", "nn", "optim", "views")
+MODULE_OF = {
+    "METHODS": "selfsight.methods",
+    "EvalOptions": "selfsight.options",
+    "PretrainOptions": "selfsight.options",
+    **dict.fromkeys(("compare", "evaluate", "load", "pretrain", "resume"), "selfsight.api"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # torch takes seconds to import, so the public names come when they are asked for.
-    if name == "METHODS":
-        from selfsight.methods import METHODS
-
-        return METHODS
-    if name in __all__:
-        from selfsight import api
-
-        return getattr(api, name)
+    """Import a public name when it is first used, because importing torch takes seconds."""
+    if name in MODULES:
+        return importlib.import_module(f"selfsight.{name}")
+    if name in MODULE_OF:
+        return getattr(importlib.import_module(MODULE_OF[name]), name)
     raise AttributeError(f"module 'selfsight' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`python -m selfsight` is the `selfsight` command, as torchrun needs it."""
+"""Run the `selfsight` command as `python -m selfsight`, the form that torchrun needs."""
 
 from selfsight.cli import main
 
