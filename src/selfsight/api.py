@@ -68,7 +68,7 @@ def pretrain(
 
 def resume(run: Run | str | Path, *, device: str = "auto", method: str | None = None) -> Run:
     """Resume a run that stopped. A finished run does not change."""
-    return _resume(_existing(run), auto_recipe.resolve_device(device), _console(), allow=method)
+    return _resume(_check_run(run), auto_recipe.resolve_device(device), _console(), allow=method)
 
 
 def evaluate(
@@ -87,7 +87,7 @@ def evaluate(
     if (run is None) == (options.backbone is None):
         raise UserError("Give a run folder or --backbone, one of them.")
     if run is not None:
-        folder = _existing(run)
+        folder = _check_run(run)
         encoder = str(folder.path)
     else:
         encoder = str(options.backbone)
@@ -97,40 +97,39 @@ def evaluate(
 
 
 def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[dict[str, Any]]:
-    """A row for each folder from its results/*.json; nothing is written."""
+    """Compare runs by their results/*.json: a record for each; writes nothing."""
     folders = [run if isinstance(run, Run) else Run(Path(run)) for run in runs]
     for folder in folders:
         if not folder.results.is_dir():
             raise UserError(
                 f"{folder.path} has no results. Give folders that `selfsight evaluate` wrote to."
             )
-    found, notes = comparison.compare(folders)
+    records, notes = comparison.compare(folders)
     if not quiet:
         console = Console()
-        console.print(build_table(comparison.format_records(found)))
+        console.print(build_table(comparison.format_records(records)))
         console.print("\n".join(notes), highlight=False, markup=False)
-    return found
+    return records
 
 
 def load(run: Run | str | Path, *, device: str = "cpu") -> Backbone:
-    """The backbone of a run, in evaluation mode: normalized images in, features out."""
-    run = _existing(run)
+    """Load the backbone of a run, in evaluation mode: it maps normalized images to features."""
+    run = _check_run(run)
     return load_backbone(run, load_recipe(run), auto_recipe.resolve_device(device)).eval()
 
 
 def doctor(
     data: str | Path, *, device: str = "auto", sample: int = 512, quiet: bool = False
 ) -> dict[str, Any]:
-    """What is in the data, and the recipe that would be chosen for it."""
-    where = auto_recipe.resolve_device(device)
-    found = doctors.inspect_data(data, sample=sample)
-    made, reasons = auto_recipe.build_auto_recipe(_profile(found), where)
-    answer = asdict(found) | {"recipe": to_dict(made), "reasons": reasons}
+    """Summarize the data from a sample, with the recipe that pretrain would use."""
+    summary = doctors.inspect_data(data, sample=sample)
+    profile, torch_device = _profile(summary), auto_recipe.resolve_device(device)
+    recipe, reasons = auto_recipe.build_auto_recipe(profile, torch_device)
     if not quiet:
         console = Console()
-        console.print(doctors.describe(found), highlight=False)
-        console.print(start_resume.recipe_table(made, reasons))
-    return answer
+        console.print(doctors.describe(summary), highlight=False)
+        console.print(start_resume.recipe_table(recipe, reasons))
+    return asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons}
 
 
 def _resume(run: Run, device: torch.device, console: Console, *, allow: str | None) -> Run:
@@ -140,7 +139,8 @@ def _resume(run: Run, device: torch.device, console: Console, *, allow: str | No
     return run
 
 
-def _existing(run: Run | str | Path) -> Run:
+def _check_run(run: Run | str | Path) -> Run:
+    """Check that a folder holds a run."""
     run = run if isinstance(run, Run) else Run(Path(run))
     if not run.recipe_path.exists():
         raise UserError(
@@ -187,15 +187,15 @@ def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
-def _profile(found: doctors.DataSummary) -> auto_recipe.DataProfile:
-    if not found.short_side:
-        name, why = found.unreadable[0]
+def _profile(summary: doctors.DataSummary) -> auto_recipe.DataProfile:
+    if not summary.short_side:
+        name, why = summary.unreadable[0]
         raise UserError(
-            f"None of {found.sampled} images read from {found.data} is readable: {name}, for "
+            f"None of {summary.sampled} images read from {summary.data} is readable: {name}, for "
             f"one, because {why}. Check the files."
         )
     return auto_recipe.DataProfile(
-        count=found.count, short_side=found.short_side, channels=found.channels
+        count=summary.count, short_side=summary.short_side, channels=summary.channels
     )
 
 

@@ -1,4 +1,4 @@
-"""The automatic recipe: settings from the images and the device, each with its reason."""
+"""The automatic recipe: settings for the images and the device, each with its reason."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,18 +19,18 @@ Reasons = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class DataProfile:
-    """What the choice rests on."""
+    """Properties of the data that the recipe depends on."""
 
     count: int
     short_side: int  # median, in pixels
     channels: int = 3
 
 
-def resolve_device(word: str) -> torch.device:
-    """The device that a word means; never a silent fall to the CPU."""
-    kind = word.split(":")[0]
+def resolve_device(name: str) -> torch.device:
+    """Resolve auto, cpu or cuda; a GPU that cannot be used is an error, not the CPU."""
+    kind = name.split(":")[0]
     if kind not in ("auto", "cpu", "cuda"):
-        raise UserError(f'--device is "{word}"; use auto, cpu or cuda.')
+        raise UserError(f'--device is "{name}"; use auto, cpu or cuda.')
     usable = kind != "cpu" and torch.cuda.is_available()
     if kind == "cpu" or (kind == "auto" and not usable and not Path("/dev/nvidia0").exists()):
         return torch.device("cpu")
@@ -38,8 +38,8 @@ def resolve_device(word: str) -> torch.device:
         built = torch.version.cuda or "no CUDA at all"
         raise UserError(
             f"There is no GPU that torch {torch.__version__} (built for CUDA {built}) can use. "
-            "Is the driver recent enough (nvidia-smi shows it)? To work on the CPU all the same, "
-            "say --device cpu."
+            "Is the driver recent enough (nvidia-smi shows it)? To use the CPU instead, "
+            "add --device cpu."
         )
     device = torch.device("cuda", dist.local_rank())
     major, minor = torch.cuda.get_device_capability(device)
@@ -49,13 +49,13 @@ def resolve_device(word: str) -> torch.device:
     ):
         raise UserError(
             f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor}) is too old "
-            f"for torch {torch.__version__}. Install a torch built for it, or say --device cpu."
+            f"for torch {torch.__version__}. Install a torch built for it, or add --device cpu."
         )
     return device
 
 
 def adapt_to_device(recipe: Recipe, device: torch.device) -> tuple[Recipe, Reasons]:
-    """The recipe with a precision and compilation that this device has, and why."""
+    """Replace a precision or compilation that the device does not support, with the reasons."""
     reasons = {}
     precision: Literal["bf16", "fp16", "float32"] = recipe.precision
     if device.type == "cpu" and precision != "float32":
@@ -71,41 +71,41 @@ def adapt_to_device(recipe: Recipe, device: torch.device) -> tuple[Recipe, Reaso
 
 
 def build_auto_recipe(
-    facts: DataProfile,
+    data: DataProfile,
     device: torch.device,
     *,
     method: str | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
 ) -> tuple[Recipe, Reasons]:
-    """A recipe for these images on this device; what is given is kept and the rest fits it."""
+    """Build a recipe for these images on this device, with the given settings if any."""
     reasons: Reasons = {}
     gpu = device.type == "cuda"
 
-    size, reasons["views"] = _view_size(facts, gpu)
-    store, reasons["data.store_size"] = _store_size(facts, size)
-    backbone, reasons["backbone"] = _backbone(facts, size, gpu)
+    size, reasons["views"] = _view_size(data, gpu)
+    store, reasons["data.store_size"] = _store_size(data, size)
+    backbone, reasons["backbone"] = _backbone(data, size, gpu)
     if batch_size is None:
         queue = method is not None and getattr(method_config(method)(), "queue_size", 0) > 0
-        batch_size, reasons["batch_size"] = _batch_size(facts, size, gpu, queue)
+        batch_size, reasons["batch_size"] = _batch_size(data, size, gpu, queue)
     if epochs is None:
-        epochs, reasons["epochs"] = _epochs(facts, size, gpu)
-    steps = epochs * max(1, facts.count // batch_size)
-    config, why = _method(facts, method, batch_size, steps, gpu)
+        epochs, reasons["epochs"] = _epochs(data, size, gpu)
+    steps = epochs * max(1, data.count // batch_size)
+    config, why = _method(data, method, batch_size, steps, gpu)
     reasons |= why
     optim, reasons["optim"] = _optim(config, epochs, gpu)
     view = for_channels(
-        View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0), facts.channels
+        View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0), data.channels
     )
     precision, reasons["precision"] = _precision(device)
     compiled, reasons["compile"] = _compile(device, steps, batch_size, size, backbone.name)
-    per_epoch = max(1, facts.count // batch_size)
+    per_epoch = max(1, data.count // batch_size)
     recipe = Recipe(
         method=config,
         views=(view,) * config.num_views,
         optim=optim,
         backbone=backbone,
-        data=Data(store_size=store, channels=facts.channels),
+        data=Data(store_size=store, channels=data.channels),
         epochs=epochs,
         batch_size=batch_size,
         precision=precision,
@@ -117,8 +117,8 @@ def build_auto_recipe(
     return recipe, reasons
 
 
-def _view_size(facts: DataProfile, gpu: bool) -> tuple[int, str]:
-    side = facts.short_side
+def _view_size(data: DataProfile, gpu: bool) -> tuple[int, str]:
+    side = data.short_side
     if side <= 48:
         return 32, f"images are {side} px, so views are 32 px"
     if side <= 96 or not gpu:
@@ -129,66 +129,69 @@ def _view_size(facts: DataProfile, gpu: bool) -> tuple[int, str]:
     return 224, f"images are {side} px, so views have the usual 224 px"
 
 
-def _store_size(facts: DataProfile, size: int) -> tuple[int, str]:
-    if facts.short_side <= size:
-        return size, "images are kept as they are"
-    store = min(facts.short_side, size * 3 // 2)
-    return store, f"a view of {size} px is cut from images kept at {store} px on the short side"
+def _store_size(data: DataProfile, size: int) -> tuple[int, str]:
+    if data.short_side <= size:
+        return size, "images are stored at their own size"
+    store = min(data.short_side, size * 3 // 2)
+    return (
+        store,
+        f"views of {size} px are cropped from images with a short side of {store} px",
+    )
 
 
-def _backbone(facts: DataProfile, size: int, gpu: bool) -> tuple[BackboneConfig, str]:
+def _backbone(data: DataProfile, size: int, gpu: bool) -> tuple[BackboneConfig, str]:
     if not gpu:
         name, why = "resnet8_narrow", "a small, narrow ResNet, for the CPU"
-    elif size <= 64 or facts.count < 50_000:
-        name, why = "resnet18", "ResNet-18: enough for so few or so small images"
+    elif size <= 64 or data.count < 50_000:
+        name, why = "resnet18", "ResNet-18: enough for few or small images"
     else:
-        name, why = "resnet50", "ResNet-50, the field's usual"
+        name, why = "resnet50", "ResNet-50, the usual choice"
     kinds = {"lowres": "low-resolution", "half": "halving", "imagenet": "ImageNet"}
     stem = kinds[stem_for(size, name)]
-    config = BackboneConfig(name=name, in_channels=facts.channels, image_size=size)
+    config = BackboneConfig(name=name, in_channels=data.channels, image_size=size)
     return config, f"{why}, with the {stem} stem for views of {size} px"
 
 
-def _batch_size(facts: DataProfile, size: int, gpu: bool, queue: bool) -> tuple[int, str]:
+def _batch_size(data: DataProfile, size: int, gpu: bool, queue: bool) -> tuple[int, str]:
     most = 512 if gpu and size <= 64 else 256
     share = 10 if queue else 8  # a queue holds a batch or more, and at most a tenth of all
     batch = 8
-    while batch * 2 <= most and batch * 2 * share <= facts.count:
+    while batch * 2 <= most and batch * 2 * share <= data.count:
         batch *= 2
-    return batch, f"{facts.count} images give {max(1, facts.count // batch)} steps an epoch"
+    return batch, f"{data.count} images give {max(1, data.count // batch)} steps an epoch"
 
 
-def _epochs(facts: DataProfile, size: int, gpu: bool) -> tuple[int, str]:
+def _epochs(data: DataProfile, size: int, gpu: bool) -> tuple[int, str]:
     budget = 4_000_000 if gpu else 80_000 * (32 / size)
-    epochs = int(min(1000 if gpu else 100, max(100 if gpu else 5, budget / facts.count)))
+    epochs = int(min(1000 if gpu else 100, max(100 if gpu else 5, budget / data.count)))
     place = "a GPU" if gpu else "a few minutes on a CPU"
-    return epochs, f"about {epochs * facts.count:,} images seen, for {place}"
+    return epochs, f"about {epochs * data.count:,} images in total, for {place}"
 
 
 def _method(
-    facts: DataProfile, name: str | None, batch_size: int, steps: int, gpu: bool
+    data: DataProfile, name: str | None, batch_size: int, steps: int, gpu: bool
 ) -> tuple[MethodConfig, Reasons]:
     reasons: Reasons = {}
     kind = method_config(name or ("mocov3" if gpu else "simclr"))
     if name is None and gpu:
-        reasons["method"] = "mocov3 learns well from small batches and needs no queue"
+        reasons["method"] = "mocov3 trains well with small batches and needs no queue"
     elif name is None:
-        reasons["method"] = "simclr has no second network to run, which counts on a CPU"
+        reasons["method"] = "simclr has no teacher to run, which matters on a CPU"
     heads = {"temperature": 0.2, "dim": 256 if gpu else 128, "hidden_dim": 1024 if gpu else 128}
     known: dict[str, Any] = {f: v for f, v in heads.items() if f in kind.__dataclass_fields__}
     if "momentum" in kind.__dataclass_fields__:
-        # The teacher should forget its start within a few hundredths of the run.
+        # The teacher should forget its initial weights within a few per cent of the run.
         known["momentum"] = 0.95 if steps < 1000 else 0.99 if steps < 20_000 else 0.996
-        reasons["method.momentum"] = f"{steps} steps: the teacher averages over a few hundredths"
+        reasons["method.momentum"] = f"the teacher averages over a few per cent of {steps} steps"
     usual: Any = kind()
-    most = max(2, facts.count // 10)
+    most = max(2, data.count // 10)
     if getattr(usual, "queue_size", 0) > most:
-        # Whole batches where one fits; else the method keeps so many keys of the last batch.
+        # A multiple of the batch size if one fits, else a part of the last batch.
         known["queue_size"] = most // batch_size * batch_size or most
-        reasons["method.queue_size"] = f"at most a tenth of {facts.count} images"
+        reasons["method.queue_size"] = f"at most a tenth of {data.count} images"
     if getattr(usual, "num_prototypes", 0) > batch_size:
         known["num_prototypes"] = batch_size
-        reasons["method.num_prototypes"] = "no more than a batch can be dealt out among"
+        reasons["method.num_prototypes"] = "at most the batch size"
     if usual.bn == "shuffle":
         known["bn_group"] = _largest_divisor(batch_size, 32)
         reasons["method.bn_group"] = "shuffled batch norm in groups, as on several GPUs"
@@ -205,7 +208,7 @@ def _optim(config: MethodConfig, epochs: int, gpu: bool) -> tuple[Optim, str]:
         predictor_lr=predictor,  # type: ignore[arg-type]
         schedule=Schedule(warmup_epochs=min(10.0, epochs / 20)),
     )
-    return optim, "AdamW learns fastest in short runs; cosine schedule with a short warm-up"
+    return optim, "AdamW trains fastest in short runs; cosine schedule with a short warm-up"
 
 
 def _precision(device: torch.device) -> tuple[Literal["bf16", "fp16", "float32"], str]:
@@ -223,11 +226,11 @@ def _compile(
         return False, "nothing is compiled on the CPU"
     if not rng.has_triton():
         return False, "no C compiler was found, so nothing is compiled"
-    rate = 15_000 * (32 / size) ** 1.3 / (2 if backbone == "resnet50" else 1)
-    minutes = steps * batch_size / rate / 60
+    images_per_second = 15_000 * (32 / size) ** 1.3 / (2 if backbone == "resnet50" else 1)
+    minutes = steps * batch_size / images_per_second / 60
     if minutes < 10:
-        return False, f"the run takes about {minutes:.0f} min, too short to compile for"
-    return True, f"the run takes about {minutes:.0f} min, long enough to compile for"
+        return False, f"the run takes about {minutes:.0f} min, too short for compilation to pay off"
+    return True, f"the run takes about {minutes:.0f} min, long enough for compilation to pay off"
 
 
 def _largest_divisor(number: int, most: int) -> int:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from selfsight.console import build_table
 from selfsight.errors import UserError, suggest
-from selfsight.recipe import NAMED, Recipe, method_name
+from selfsight.recipe import ALL_METHODS, Recipe, method_name
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS, STUDIES, Arm
 
@@ -43,7 +43,7 @@ def list_methods() -> list[Row]:
             "labels": config.needs_labels,
             "recipes": [recipe for recipe in RECIPES if recipe.startswith(f"{name}.")],
         }
-        for name, config in NAMED.items()
+        for name, config in ALL_METHODS.items()
     ]
 
 
@@ -69,10 +69,10 @@ def list_recipes(word: str = "") -> list[Row]:
         )
     if not listed:
         raise UserError(
-            f'No recipe has "{word}" in its name.{suggest(word, NAMED)} '
+            f'No recipe has "{word}" in its name.{suggest(word, ALL_METHODS)} '
             "`selfsight recipes` lists them all."
         )
-    methods = list(NAMED)
+    methods = list(ALL_METHODS)
     return sorted(
         listed,
         key=lambda row: (
@@ -239,7 +239,7 @@ def _number(reference: str | None) -> str:
 
 def _paper(method: str) -> str:
     """The paper in the first line of a method file, up to its arXiv number."""
-    module = inspect.getmodule(NAMED[method])
+    module = inspect.getmodule(ALL_METHODS[method])
     title = ((module and module.__doc__) or "").strip().split("\n")[0]
     return title[: title.find(")") + 1] or title
 

@@ -1,4 +1,4 @@
-"""The command line. Each command is a typed function; torch is imported when one needs it."""
+"""The command line. Each command is a typed function that imports torch only if it needs it."""
 
 import functools
 import inspect
@@ -26,17 +26,17 @@ from selfsight.version import __version__
 HELP = f"""selfsight {__version__}: learn image encoders from unlabeled images,
 and prove how good they are.
 
-  selfsight pretrain DATA              learn from a folder, a list, Parquet, or "shapes" (built in)
-  selfsight resume RUN                 go on where a run stopped
-  selfsight evaluate RUN...            kNN, linear, few labels, fine-tuning, ... by name
+  selfsight pretrain DATA              train on a folder, a list, Parquet, or "shapes" (built in)
+  selfsight resume RUN                 resume a run that stopped
+  selfsight evaluate RUN...            kNN, linear, few labels, fine-tuning, ...
   selfsight report RUN                 one HTML page: curves, verdict, views, map, neighbors
-  selfsight doctor DATA                what is in the data, and what would be done with it
-  selfsight bench                      how fast training is here, and what limits it
-  selfsight methods                    the methods that exist
-  selfsight recipes                    the named settings that exist
+  selfsight doctor DATA                a summary of the data and the recipe for it
+  selfsight bench                      how fast training is on this machine, and what limits it
+  selfsight methods                    list the methods
+  selfsight recipes                    list the recipes: settings with a name
   selfsight studies                    the papers' tables, as settings to train
 
-  selfsight COMMAND --help             what a command takes
+  selfsight COMMAND --help             the options of a command
 """
 
 
@@ -64,12 +64,12 @@ def pretrain(
 
 
 def resume(run: RunFolder, /, *, device: str = "auto", method: str | None = None) -> None:
-    """Go on where a run stopped; a finished run is left as it is.
+    """Resume a run that stopped. A finished run does not change.
 
     Args:
         run: Run folder.
         device: auto, cpu or cuda.
-        method: Repeat `package.module:Name` here to allow a method from outside.
+        method: Repeat the `package.module:Name` of a method from another package to allow it.
     """
     from selfsight import api
 
@@ -107,9 +107,9 @@ def evaluate(
     if not runs and options.backbone is None:
         raise UserError("Give one or more run folders, or --backbone. See: selfsight evaluate -h")
     if compare:
-        rows = api.compare(runs, quiet=json)
+        records = api.compare(runs, quiet=json)
         if json:
-            _print_json(rows)
+            _print_json(records)
         return
     results = {
         str(run or options.backbone): api.evaluate(run, options, quiet=json)
@@ -124,32 +124,32 @@ def report(run: RunFolder, /, *, json: bool = False) -> None:
 
     Args:
         run: Run folder.
-        json: Print what the page says as JSON.
+        json: Print a summary of the page as JSON.
     """
     from selfsight import report as pages
     from selfsight.run_folder import Run
 
     folder = Run(run)
     if not folder.recipe_path.exists():
-        raise UserError(f"{run} is not a run folder: it has no recipe.json.{_runs_beside(run)}")
+        raise UserError(f"{run} is not a run folder: it has no recipe.json.{_suggest_run(run)}")
     page = pages.write(folder)
     _print_json(pages.summary(folder)) if json else print(f"Wrote {page}")
 
 
 def doctor(data: Data, /, *, device: str = "auto", sample: int = 512, json: bool = False) -> None:
-    """Read a sample of the data and tell what is in it and what recipe would be chosen.
+    """Summarize a sample of the data, and show the recipe that pretrain would use.
 
     Args:
-        data: Anything that pretrain takes.
+        data: Images, as for pretrain.
         device: auto, cpu or cuda.
         sample: Images to read.
         json: Print JSON instead of text.
     """
     from selfsight import api
 
-    found = api.doctor(data, device=device, sample=sample, quiet=json)
+    summary = api.doctor(data, device=device, sample=sample, quiet=json)
     if json:
-        _print_json(found)
+        _print_json(summary)
 
 
 def bench(
@@ -238,7 +238,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The `selfsight` command: 0 for success, 2 for a user's mistake, 1 for a failure."""
+    """Run a command; the exit status is 0 for success, 2 for a user error, 1 for a failure."""
     words = sys.argv[1:] if argv is None else argv
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP, end="")
@@ -248,14 +248,14 @@ def main(argv: list[str] | None = None) -> None:
         return
     try:
         _run(words[0], words[1:])
-    except UserError as mistake:
-        print(f"selfsight: {mistake}", file=sys.stderr)
+    except UserError as error:
+        print(f"selfsight: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except DivergedError as failure:
-        print(f"selfsight: {failure}", file=sys.stderr)
+    except DivergedError as error:
+        print(f"selfsight: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        print("\nselfsight: stopped. `selfsight resume RUN` goes on with a run that was training.")
+        print("\nselfsight: stopped. `selfsight resume RUN` resumes a run that was training.")
         raise SystemExit(130) from None
 
 
@@ -294,13 +294,13 @@ def split_settings(
     return parsed, settings
 
 
-def _runs_beside(path: Path) -> str:
-    """Where the nearest run folders are."""
+def _suggest_run(path: Path) -> str:
+    """Suggest a run folder with a similar name."""
     parent = path.parent if path.parent.is_dir() else Path("runs")
-    found = [p.parent.name for p in parent.glob("*/recipe.json")] if parent.is_dir() else []
-    return suggest(path.name, found)
+    runs = [p.parent.name for p in parent.glob("*/recipe.json")] if parent.is_dir() else []
+    return suggest(path.name, runs)
 
 
 def _print_json(value: Any) -> None:
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts several of us
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
         print(json.dumps(value, indent=2))

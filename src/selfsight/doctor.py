@@ -1,4 +1,4 @@
-"""What is in the data, read off a sample of it."""
+"""Summarize a data set from a sample of its images."""
 
 import hashlib
 import time
@@ -22,13 +22,13 @@ from selfsight.data.decode import (
 )
 from selfsight.data.storage import MAX_GPU_SHARE
 
-STORE = 256  # short side at which speed and memory are told
+STORE_SIZE = 256  # short side in pixels for the estimates of speed and memory
 NOTHING = Header(0, 0, "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
-    """What a sample of the images shows."""
+    """Sizes, formats, problems and speed of a sample of images."""
 
     data: str
     count: int
@@ -49,24 +49,24 @@ class DataSummary:
 
 
 def inspect_data(data: str | Path | Source, *, sample: int = 512, seed: int = 0) -> DataSummary:
-    """Read a random sample and tell what is in it."""
+    """Read a random sample and summarize it."""
     source = data if isinstance(data, Source) else open_source(data)
     chosen = _sample(source, sample, seed)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with pillow_warnings_ignored(), ThreadPoolExecutor(available_cpus()) as pool:
-        looks = list(pool.map(lambda i: _look(source, i), chosen))
-    seconds = time.perf_counter() - begun
-    good = [look for look in looks if look.reason is None]
+        images = list(pool.map(lambda i: _read_image(source, i), chosen))
+    seconds = time.perf_counter() - started
+    good = [image for image in images if image.reason is None]
     names: dict[str, str] = {}
-    doubles = []
-    for look in looks:
-        if look.digest in names:
-            doubles.append((names[look.digest], look.name))
-        elif look.digest:
-            names[look.digest] = look.name
-    sizes = sorted((look.header[:2] for look in good), key=lambda s: s[0] * s[1])
-    modes = Counter(look.header.mode for look in good)
-    stored = sum(look.stored for look in good) / max(1, len(good)) * len(source)
+    duplicates = []
+    for image in images:
+        if image.digest in names:
+            duplicates.append((names[image.digest], image.name))
+        elif image.digest:
+            names[image.digest] = image.name
+    sizes = sorted((image.header[:2] for image in good), key=lambda s: s[0] * s[1])
+    modes = Counter(image.header.mode for image in good)
+    stored = sum(image.stored for image in good) / max(1, len(good)) * len(source)
     free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
     return DataSummary(
         data=source.name,
@@ -76,42 +76,44 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512, seed: int = 0)
         median=sizes[len(sizes) // 2] if sizes else (0, 0),
         largest=sizes[-1] if sizes else (0, 0),
         short_side=int(median(min(s) for s in sizes)) if sizes else 0,
-        channels=1 if good and all(look.header.is_gray for look in good) else 3,
+        channels=1 if good and all(image.header.is_gray for image in good) else 3,
         modes=dict(modes.most_common()),
-        unreadable=tuple((look.name, look.reason) for look in looks if look.reason is not None),
-        duplicates=tuple(doubles),
+        unreadable=tuple(
+            (image.name, image.reason) for image in images if image.reason is not None
+        ),
+        duplicates=tuple(duplicates),
         classes=len(source.class_names),
-        decoded_per_second=round(len(looks) / seconds, 1),
+        decoded_per_second=round(len(images) / seconds, 1),
         bytes_in_memory=int(stored),
         fits_in_memory=stored < free_memory() / 2,
         fits_on_device=None if free is None else stored <= MAX_GPU_SHARE * free,
     )
 
 
-def describe(found: DataSummary) -> str:
-    """The examination in sentences."""
-    modes = ", ".join(f"{count} {mode}" for mode, count in found.modes.items())
+def describe(summary: DataSummary) -> str:
+    """Describe a summary in sentences."""
+    modes = ", ".join(f"{count} {mode}" for mode, count in summary.modes.items())
     lines = [
-        f"{found.data}: {found.count:,} images"
-        + (f" of {found.classes} classes" if found.classes else ", no labels"),
-        f"Read {found.sampled} of them: {_by(found.smallest)} to {_by(found.largest)} pixels, "
-        f"median {_by(found.median)}; {modes}.",
-        f"Decoding {found.decoded_per_second:,.0f} images/s; all of them take "
-        f"{found.bytes_in_memory / 2**20:,.0f} MiB at {STORE} px, which "
-        f"{'fits' if found.fits_in_memory else 'does not fit'} in memory"
+        f"{summary.data}: {summary.count:,} images"
+        + (f" of {summary.classes} classes" if summary.classes else ", no labels"),
+        f"Read {summary.sampled} of them: {_by(summary.smallest)} to {_by(summary.largest)} "
+        f"pixels, median {_by(summary.median)}; {modes}.",
+        f"Decoding {summary.decoded_per_second:,.0f} images/s; all of them take "
+        f"{summary.bytes_in_memory / 2**20:,.0f} MiB at {STORE_SIZE} px, which "
+        f"{'fits' if summary.fits_in_memory else 'does not fit'} in memory"
         + (
             "."
-            if found.fits_on_device is None
-            else f" and {'fits' if found.fits_on_device else 'does not fit'} on the GPU."
+            if summary.fits_on_device is None
+            else f" and {'fits' if summary.fits_on_device else 'does not fit'} on the GPU."
         ),
-        _listed("unreadable images", [f"{name} ({why})" for name, why in found.unreadable]),
-        _listed("exact duplicates", [f"{a} = {b}" for a, b in found.duplicates]),
+        _listed("unreadable images", [f"{name} ({why})" for name, why in summary.unreadable]),
+        _listed("exact duplicates", [f"{a} = {b}" for a, b in summary.duplicates]),
     ]
     return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Look:
+class _SampledImage:
     name: str
     digest: str = ""
     header: Header = NOTHING
@@ -119,19 +121,19 @@ class _Look:
     reason: str | None = None
 
 
-def _look(source: Source, i: int) -> _Look:
+def _read_image(source: Source, i: int) -> _SampledImage:
     name = str(source.names[i])
     try:
         data = source.read(i)
         digest = hashlib.sha256(data if isinstance(data, bytes) else data.tobytes()).hexdigest()
-        told = read_header(data)
-        channels = 1 if told.is_gray else 3
-        stored = decode(data, store_size=STORE, channels=channels).size
+        header = read_header(data)
+        channels = 1 if header.is_gray else 3
+        stored = decode(data, store_size=STORE_SIZE, channels=channels).size
     except FileNotFoundError:
-        return _Look(name=name, reason="there is no such file")
+        return _SampledImage(name=name, reason="there is no such file")
     except (UnreadableError, OSError) as error:
-        return _Look(name=name, reason=str(error))
-    return _Look(name=name, digest=digest, header=told, stored=int(stored))
+        return _SampledImage(name=name, reason=str(error))
+    return _SampledImage(name=name, digest=digest, header=header, stored=int(stored))
 
 
 def _sample(source: Source, count: int, seed: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Progress and time left, once something has taken a moment: a bar on a terminal, else lines."""
+"""Progress and time left of long work: a bar on a terminal, lines elsewhere."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,18 +9,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from selfsight import dist
 
-PATIENCE = 2.0  # seconds; a bar for less only flickers
-PLAIN_EVERY = 30.0  # seconds between lines where there is no terminal
+DELAY = 2.0  # seconds before a bar appears; for shorter work it would only flicker
+LINE_EVERY = 30.0  # seconds between lines if there is no terminal
 Item = TypeVar("Item")
 
 
 class DelayedProgress:
-    """Counts what is done and shows it, if it has a title; the first process speaks for all."""
+    """Progress of the first process, shown after a delay; without a title, nothing is shown."""
 
     def __init__(self, title: str | None, total: int) -> None:
         self.title = None if dist.rank() else title
         self.total, self.done = total, 0
-        self.began = self.said = time.monotonic()
+        self.started = self.printed = time.monotonic()
         self.console = Console(stderr=True)
         self.bar: Progress | None = None
 
@@ -32,21 +32,21 @@ class DelayedProgress:
             self.bar.stop()
 
     def advance(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Count finished items."""
         self.done += count
         now = time.monotonic()
-        if self.title is None or now - self.began < PATIENCE:
+        if self.title is None or now - self.started < DELAY:
             return
         if self.console.is_terminal:
-            self.bar = self.bar or self._started()
+            self.bar = self.bar or self._start_bar()
             self.bar.update(self.bar.task_ids[0], completed=self.done)
-        elif now - self.said > PLAIN_EVERY:
-            left = (now - self.began) / self.done * (self.total - self.done)
+        elif now - self.printed > LINE_EVERY:
+            left = (now - self.started) / self.done * (self.total - self.done)
             line = f"{self.title}: {self.done}/{self.total}, {left:.0f} s left"
             print(line, file=self.console.file, flush=True)
-            self.said = now
+            self.printed = now
 
-    def _started(self) -> Progress:
+    def _start_bar(self) -> Progress:
         bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -61,7 +61,7 @@ class DelayedProgress:
 
 
 def track(items: Iterable[Item], title: str | None, total: int | None = None) -> Iterator[Item]:
-    """The items, with their progress under a title."""
+    """Iterate over items and show the progress."""
     if total is None:
         items = items if isinstance(items, Sequence) else list(items)
         total = len(items)

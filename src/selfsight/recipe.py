@@ -19,26 +19,26 @@ from selfsight.nn.chunked_encoder import refuse_chunk
 from selfsight.optim import Optim
 from selfsight.views import EvalView, View, for_channels
 
-NAMED = METHODS | BASELINES
+ALL_METHODS = METHODS | BASELINES
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Which images, and how they are kept."""
+    """Images and how they are loaded."""
 
     path: str = ""
-    """The word DATA of the command line."""
+    """DATA of the command line."""
     classes: str | None = None
-    """A file that lists the classes to keep."""
+    """A file that lists the classes to use."""
     labels: bool = False
-    """Read labels from sub-folders; used for measuring only."""
+    """Read labels from sub-folders, for evaluation only."""
     store_size: int = 256
     """Short side of the decoded images."""
     channels: int = 3
     storage: Literal["auto", "cache", "stream"] = "auto"
-    """Cache the decoded pixels, or stream: decode anew in every epoch."""
+    """Decode once and cache the pixels, or decode in every epoch (stream)."""
     decoder: Literal["auto", "cpu", "nvjpeg"] = "auto"
-    """What decodes JPEG files; auto is settled by measurement when the run begins."""
+    """Decoder of JPEG files; auto measures which is faster when the run starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +54,20 @@ class Recipe:
     batch_size: int = 256
     """Images per optimizer step over all processes."""
     chunk: int | None = None
-    """Images that a process encodes at a time; None: all. The gradient is the same."""
+    """Images that a process encodes at a time; None for all. The gradient is the same."""
     seed: int = 0
     precision: Literal["bf16", "fp16", "float32"] = "float32"
-    """Of the networks; losses are at least float32."""
+    """Precision of the networks; losses are at least float32."""
     compile: bool = True
-    """On a GPU; it pays in all but short runs."""
+    """Compile on a GPU; slower only in short runs."""
     repeatable: bool = False
-    """The same bits in every run on a GPU too, at some cost in speed; a CPU always gives them."""
+    """Bitwise reproducible on a GPU too, somewhat slower; a CPU always is."""
     log_every: int = 10
-    """Steps between records."""
+    """Steps between log records."""
     save_every: int = 1
     """Epochs between checkpoints."""
     measure_every: int = 10
-    """Epochs between kNN measurements, where there are labels."""
+    """Epochs between measurements of online_knn, if there are labels."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -92,17 +92,17 @@ def override(
     *,
     command: str = "pretrain DATA",
 ) -> Recipe:
-    """The recipe with the numbers that are not None and with flags as given to a command."""
+    """Replace settings of a recipe: by values that are not None, and by flags of a command."""
     known = {k: v for k, v in given.items() if v is not None}
     if not flags:
         return dataclasses.replace(recipe, **known)
-    # All at once: fewer epochs may need a shorter warm-up, which is a flag.
-    words = [word for k, v in known.items() for word in (f"--{k.replace('_', '-')}", str(v))]
+    # In one call: fewer epochs may need a shorter warm-up, which is a flag.
+    value_flags = [f for k, v in known.items() for f in (f"--{k.replace('_', '-')}", str(v))]
     return tyro.cli(
         Recipe,
         prog=f"selfsight {command}",
         default=recipe,
-        args=[*words, *flags],
+        args=[*value_flags, *flags],
         config=(tyro.conf.AvoidSubcommands,),
     )
 
@@ -121,20 +121,21 @@ def resize_for(size: int) -> int:
 
 
 def method_name(config: MethodConfig) -> str:
-    """The name of a method's settings: its key, or `package.module:Name` for an outsider's."""
-    kind = type(config)
-    known = [name for name, known in NAMED.items() if known is kind]
-    return known[0] if known else f"{kind.__module__}:{kind.__qualname__}"
+    """Name of a method: its key in METHODS, or `package.module:Name` from another package."""
+    cls = type(config)
+    names = [name for name, known in ALL_METHODS.items() if known is cls]
+    return names[0] if names else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def method_config(name: str) -> type[MethodConfig]:
-    """The settings class called `name`: a key of METHODS or BASELINES, or an outsider's name."""
-    if name in NAMED:
-        return NAMED[name]
+    """Config class of a method: a key of METHODS or BASELINES, or `package.module:Name`."""
+    if name in ALL_METHODS:
+        return ALL_METHODS[name]
     module, colon, attribute = name.partition(":")
     if not colon:
         raise UserError(
-            f'There is no method "{name}".{suggest(name, NAMED)} Known: {", ".join(sorted(NAMED))}.'
+            f'There is no method "{name}".{suggest(name, ALL_METHODS)} '
+            f"Known: {', '.join(sorted(ALL_METHODS))}."
         )
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -146,19 +147,19 @@ def method_config(name: str) -> type[MethodConfig]:
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
-    """Plain values that JSON can hold."""
+    """Convert to plain values for JSON."""
     return dataclasses.asdict(recipe) | {
         "method": {"name": method_name(recipe.method), **dataclasses.asdict(recipe.method)}
     }
 
 
 def from_dict(saved: dict[str, Any], *, allow: str | None = None) -> Recipe:
-    """The recipe that `to_dict` wrote; keys that a run folder adds beside it are left out.
+    """Read the recipe that `to_dict` wrote; other keys of a run folder are ignored.
 
-    A method from outside is imported only if `allow` repeats its name.
+    A method of another package is imported only if `allow` repeats its name.
     """
     name = saved["method"]["name"]
-    if name not in NAMED and ":" in name and name != allow:
+    if name not in ALL_METHODS and ":" in name and name != allow:
         raise UserError(
             f'This recipe uses the method "{name}" from outside selfsight. Loading it runs that '
             f"code. If you trust it, repeat its name: --method {name}"
@@ -166,22 +167,22 @@ def from_dict(saved: dict[str, Any], *, allow: str | None = None) -> Recipe:
     method = {k: v for k, v in saved["method"].items() if k != "name"}
     fields = {f.name for f in dataclasses.fields(Recipe)}
     rest = {k: v for k, v in saved.items() if k in fields and k != "method"}
-    return _build(Recipe, rest | {"method": _build(method_config(name), method)})
+    return _convert(Recipe, rest | {"method": _convert(method_config(name), method)})
 
 
-def _build(kind: Any, value: Any) -> Any:
-    """A value of JSON made into the type that a field asks for."""
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        hints = typing.get_type_hints(kind)
+def _convert(cls: Any, value: Any) -> Any:
+    """Convert a JSON value to the type of a field."""
+    if dataclasses.is_dataclass(cls) and isinstance(value, dict):
+        hints = typing.get_type_hints(cls)
         unknown = sorted(set(value) - set(hints))
         if unknown:
             offer = suggest(unknown[0], hints)
-            raise UserError(f'{kind} has no setting "{unknown[0]}".{offer}')
-        return kind(**{k: _build(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+            raise UserError(f'{cls} has no setting "{unknown[0]}".{offer}')
+        return cls(**{k: _convert(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
+    origin, args = typing.get_origin(cls), typing.get_args(cls)
     if origin is tuple and isinstance(value, list | tuple):
-        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-        return tuple(_build(k, v) for k, v in zip(kinds, value, strict=True))
+        types_ = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+        return tuple(_convert(t, v) for t, v in zip(types_, value, strict=True))
     if origin in (typing.Union, types.UnionType) and value is not None:
-        return _build(next(k for k in args if k is not type(None)), value)
+        return _convert(next(t for t in args if t is not type(None)), value)
     return value

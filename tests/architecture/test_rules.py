@@ -12,7 +12,7 @@ from selfsight.methods import BASELINES, METHODS
 from selfsight.recipes import FILES
 from tests.methods.small import SMALL
 
-NAMED = METHODS | BASELINES
+ALL_METHODS = METHODS | BASELINES
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/selfsight"
 METHOD_FILES = [p for p in (SOURCE / "methods").glob("*.py") if p.stem not in ("__init__", "base")]
@@ -25,14 +25,16 @@ def test_a_method_fits_on_one_screen(path):
 
 def test_a_method_is_found_by_its_name():
     """Key, file, recipe file and small settings for the contract tests."""
-    assert {p.stem for p in METHOD_FILES} == set(NAMED) == set(FILES) == set(SMALL)
-    for name, config in NAMED.items():
+    assert {p.stem for p in METHOD_FILES} == set(ALL_METHODS) == set(FILES) == set(SMALL)
+    for name, config in ALL_METHODS.items():
         assert inspect.getmodule(config).__name__ == f"selfsight.methods.{name}"
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", ALL_METHODS)
 def test_a_method_file_names_its_paper(name):
-    assert re.search(r"\(.+ \d{4}, arXiv:\d{4}\.\d{5}", inspect.getmodule(NAMED[name]).__doc__)
+    assert re.search(
+        r"\(.+ \d{4}, arXiv:\d{4}\.\d{5}", inspect.getmodule(ALL_METHODS[name]).__doc__
+    )
 
 
 def test_the_loop_and_the_driver_stay_readable():
