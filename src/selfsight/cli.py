@@ -87,8 +87,8 @@ def evaluate(
 ) -> None:
     """Evaluate the encoder of one or more runs, or any other, and the untrained one.
 
-    Settings of a protocol that trains have flags too: --head.lr 0.3, --strong.mixup 0,
-    --set.rates 0.1 1 10.
+    Settings of a protocol that trains have flags too: --head.lr 0.3, --regularization.mixup 0,
+    --set.head-lrs 0.1 1 10.
 
     Args:
         runs: Run folders.
@@ -98,9 +98,9 @@ def evaluate(
     """
     if list_protocols:
         from selfsight import catalog
-        from selfsight.evals.protocols import listing
+        from selfsight.evals.protocols import describe_protocols
 
-        _print_json(listing()) if json else catalog.print_table(listing())
+        _print_json(describe_protocols()) if json else catalog.print_table(describe_protocols())
         return
     from selfsight import api
 

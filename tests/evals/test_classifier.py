@@ -10,11 +10,11 @@ from selfsight.evals.classifier_settings import (
     COSINE,
     ClassifierSettings,
     Regularization,
-    falling,
     sgd,
+    step_schedule,
 )
+from selfsight.evals.drop_path import DropPath
 from selfsight.evals.features import augmented_batches
-from selfsight.evals.regularization import DropPath
 from selfsight.optim import Optim
 from selfsight.views import EvalView
 from tests.evals.small_networks import SPEC, Means, Small, bright, from_pixels, labeled
@@ -23,12 +23,12 @@ HEAD = ClassifierSettings(source="here", epochs=10, batch_size=20, head=sgd(1.0,
 WHOLE = replace(HEAD, backbone=sgd(0.1, COSINE), head=sgd(0.1, COSINE))
 STRONG = Regularization(
     rand_augment=9.0,
-    smoothing=0.1,
+    label_smoothing=0.1,
     mixup=0.8,
     cutmix=1.0,
-    erase=0.5,
+    random_erasing=0.5,
     drop_path=0.3,
-    ema=0.9,
+    ema_decay=0.9,
     repeats=2,
     layer_decay=0.7,
 )
@@ -40,7 +40,7 @@ def trained(training=HEAD, n=60, classes=3, **settings):
 
 
 def test_all_regularization_together_still_learns():
-    found = trained(replace(WHOLE, epochs=25, strong=STRONG))(Small())
+    found = trained(replace(WHOLE, epochs=25, regularization=STRONG))(Small())
     assert found["accuracy"] >= 0.9
     assert found["ema_accuracy"] >= 0.9
 
@@ -73,7 +73,7 @@ def test_labels_that_say_nothing_give_chance(training):
 def test_the_backbone_that_was_given_never_changes(training, strong):
     backbone = Small().train()
     before = weights(backbone)
-    trained(replace(training, epochs=1, strong=strong))(backbone)
+    trained(replace(training, epochs=1, regularization=strong))(backbone)
     assert backbone.training
     assert not any(isinstance(m, DropPath) for m in backbone.modules())
     for name, value in backbone.state_dict().items():
@@ -94,14 +94,14 @@ def test_a_frozen_backbone_is_in_evaluation_mode():
 
 def test_frozen_training_is_torchs_loop():
     """The head alone, step for step, on the same views."""
-    it = trained(replace(HEAD, epochs=2, head=sgd(0.5, falling(1), weight_decay=1e-3)))
+    it = trained(replace(HEAD, epochs=2, head=sgd(0.5, step_schedule(1), weight_decay=1e-3)))
     model, _ = it.fit(Means(), it.data, (0.5,))
     backbone, head = Means().eval(), nn.Linear(3, 3)
     with torch.no_grad():
         head.weight.copy_(it.fit(Means(), it.data, (1e-12,))[0].heads[0].weight)
         head.bias.zero_()
     optimizer = torch.optim.SGD(head.parameters(), lr=0.5, momentum=0.9, weight_decay=1e-3)
-    rows = [it._rows(it.data, step) for step in range(6)]
+    rows = [it._index(it.data, step) for step in range(6)]
     drawn = augmented_batches(
         it.data.train, rows, it.training.view(SPEC), seed=0, device=torch.device("cpu")
     )
@@ -118,18 +118,18 @@ def test_frozen_training_is_torchs_loop():
 def test_an_epoch_shows_every_image_once():
     it = trained(replace(HEAD, epochs=2))
     for epoch in (0, 1):
-        (parts,) = zip(*(it._rows(it.data, 3 * epoch + step) for step in range(3)), strict=True)
+        (parts,) = zip(*(it._index(it.data, 3 * epoch + step) for step in range(3)), strict=True)
         assert {number for number, _ in parts} == {epoch}
         assert torch.cat([index for _, index in parts]).sort().values.tolist() == list(range(60))
 
 
 def test_a_repeated_image_stands_in_one_batch_with_views_of_its_own():
-    it = trained(replace(HEAD, strong=Regularization(repeats=2)))
-    first, second = it._rows(it.data, 0)
+    it = trained(replace(HEAD, regularization=Regularization(repeats=2)))
+    first, second = it._index(it.data, 0)
     assert (first[0], second[0]) == (0, 1)
     assert first[1].tolist() == second[1].tolist()
     assert len(first[1]) == 10
-    seen = torch.cat([part for step in range(3) for _, part in it._rows(it.data, step)])
+    seen = torch.cat([part for step in range(3) for _, part in it._index(it.data, step)])
     assert len(seen.unique()) == 30  # half the images in an epoch of the same length
 
 
@@ -143,8 +143,8 @@ def test_heads_of_several_rates_are_each_alone():
 
 @pytest.mark.parametrize("training", [HEAD, replace(WHOLE, epochs=5)], ids=["frozen", "whole"])
 def test_a_held_out_tenth_chooses_the_rate(training):
-    found = trained(replace(training, rates=(1e-9, 0.5)))(Small())
-    assert found["rate"] == 0.5
+    found = trained(replace(training, head_lrs=(1e-9, 0.5)))(Small())
+    assert found["lr"] == 0.5
     assert found["accuracy"] == 1.0
     assert "held_out_accuracy" in found
 
@@ -162,7 +162,7 @@ def test_separate_rates_move_head_and_backbone_apart():
 
 def test_layer_decay_slows_what_is_near_the_pixels():
     plain = replace(WHOLE, epochs=1)
-    decayed = replace(plain, strong=Regularization(layer_decay=0.1))
+    decayed = replace(plain, regularization=Regularization(layer_decay=0.1))
     moved = []
     for training in (plain, decayed):
         it = trained(training)
@@ -172,7 +172,7 @@ def test_layer_decay_slows_what_is_near_the_pixels():
 
 
 def test_the_moving_average_is_scored_beside():
-    found = trained(replace(WHOLE, strong=Regularization(ema=1.0)))(Small())
+    found = trained(replace(WHOLE, regularization=Regularization(ema_decay=1.0)))(Small())
     assert found["accuracy"] == 1.0
     assert found["ema_accuracy"] < 0.9  # it never moved from the first weights
 
@@ -201,19 +201,19 @@ def test_what_is_scored_is_resized_as_what_was_learned_from():
     expected = []
     for kind in ("bicubic", "bilinear"):
         view = replace(it.data, spec=replace(spec, interpolation=kind))
-        view.scored(network)
+        view.test_features(network)
         expected.append(seen.pop())
     assert torch.equal(seen[-1], expected[0]) and not torch.equal(seen[-1], expected[1])
 
 
-def test_a_batch_of_one_is_not_blamed_on_the_images():
+def test_the_error_for_a_batch_of_one_says_to_raise_batch_size():
     with pytest.raises(UserError, match=r"would have 1 of 60 images.*raise batch_size"):
         trained(replace(HEAD, batch_size=1))
 
 
-def test_too_few_images_get_a_sentence():
-    one = trained().data.only(torch.tensor([3]))
-    with pytest.raises(UserError, match="too few for a batch"):
+def test_too_few_images_for_a_batch_are_an_error():
+    one = trained().data.with_subset(torch.tensor([3]))
+    with pytest.raises(UserError, match=r"process\(es\) need 2"):
         ClassifierEvaluator(data=one, training=HEAD)
     with pytest.raises(UserError, match="test set"):
         ClassifierEvaluator(data=labeled(bright()), training=HEAD)
@@ -223,7 +223,7 @@ def state(training):
     """What a few steps on this process's share lead to."""
     torch.manual_seed(0)
     it = trained(training)
-    it = replace(it, data=replace(it.data, shared=True))
+    it = replace(it, data=replace(it.data, distributed=True))
     model, average = it.fit(Small().double(), it.data, (training.head.lr,))
     return weights(model), None if average is None else weights(average), it(Small().double())
 
@@ -233,10 +233,10 @@ def state(training):
     [
         replace(HEAD, epochs=2),
         replace(WHOLE, epochs=2),
-        replace(WHOLE, epochs=2, strong=STRONG),
+        replace(WHOLE, epochs=2, regularization=STRONG),
         replace(HEAD, epochs=2, head=Optim(name="lars", variant="larc", lr=0.1)),
         replace(WHOLE, epochs=2, batch_size=15),
-        replace(WHOLE, epochs=2, batch_size=14, strong=STRONG),
+        replace(WHOLE, epochs=2, batch_size=14, regularization=STRONG),
     ],
     ids=["frozen", "whole", "strong", "larc", "odd", "odd pairs"],
 )

@@ -132,7 +132,7 @@ def in_processes(count):
             return self.net(x)
 
     return FeatureAnalysis(
-        images=bright(count), views=VIEWS, num_views=3, batch_size=4, shared=True
+        images=bright(count), views=VIEWS, num_views=3, batch_size=4, distributed=True
     )(Net())
 
 

@@ -99,51 +99,52 @@ def test_mistakes_are_told_before_any_work():
         LabeledData(train=bright(), test=hidden, spec=SPEC)
 
 
-def test_a_network_of_another_size_gets_a_sentence():
+def test_a_network_for_images_of_another_size_is_an_error():
     other = nn.Sequential(nn.Flatten(), nn.Linear(10, 4))
-    with pytest.raises(UserError, match="cannot take images of 8 x 8 with 3 channels"):
+    with pytest.raises(UserError, match="cannot encode images of 8 x 8 with 3 channels"):
         features(other, bright(4), SPEC)
-    with pytest.raises(UserError, match="cannot take images of 8 x 8 with 3 channels"):
+    with pytest.raises(UserError, match="cannot encode images of 8 x 8 with 3 channels"):
         features(Means(channels=1), bright(4), SPEC)
-    with pytest.raises(UserError, match="one row of features for each"):
+    with pytest.raises(UserError, match="expected is one row of"):
         features(nn.Conv2d(3, 4, 1), bright(4), SPEC)
 
 
-def test_numbers_that_do_not_match_get_a_sentence():
+def test_test_labels_beyond_the_training_labels_are_an_error():
     train, test = bright(30), bright(30, classes=5)
     train.class_names = test.class_names = ()
     with pytest.raises(UserError, match="labels up to 4, but the training images only up to 2"):
         LabeledData(train=train, test=test, spec=SPEC)
 
 
-def test_an_empty_side_gets_a_sentence():
+def test_an_empty_side_of_a_split_is_an_error():
     none = torch.tensor([], dtype=torch.long)
     for split, side in (
-        (Split(none, torch.tensor([1])), "to learn from"),
-        (Split(torch.tensor([1]), none), "to be scored on"),
+        (Split(none, torch.tensor([1])), "training"),
+        (Split(torch.tensor([1]), none), "test"),
     ):
-        with pytest.raises(UserError, match=f"no images {side}"):
+        with pytest.raises(UserError, match=f"no {side} images"):
             LabeledData(train=bright(6), spec=SPEC, split=split)
 
 
-def test_classes_on_one_side_only_are_noted():
+def test_classes_in_only_one_of_the_sets_are_noted():
     both = LabeledData(train=bright(30), test=bright(30), spec=SPEC)
     assert both.notes == ()
-    few = both.only(torch.tensor([0, 3]))
+    few = both.with_subset(torch.tensor([0, 3]))
     assert few.notes == (
-        '2 classes ("class 1", "class 2") are scored but not learned from, so never guessed right.',
+        '2 classes ("class 1", "class 2") are in the test set but not in the training set, '
+        "and never predicted.",
     )
     seen = LabeledData(train=bright(30), test=bright(2), spec=SPEC).notes
-    assert seen == ('1 class ("class 2") is learned from but not scored.',)
+    assert seen == ('1 class ("class 2") is in the training set but not in the test set.',)
 
 
 def shared_features():
-    found = features(Means(), bright(23), SPEC, batch_size=4, shared=True)
-    few = features(Means(), bright(3), SPEC, batch_size=4, shared=True)
+    found = features(Means(), bright(23), SPEC, batch_size=4, distributed=True)
+    few = features(Means(), bright(3), SPEC, batch_size=4, distributed=True)
     return found.h, found.index, few.h
 
 
-def test_processes_share_the_work_and_are_given_the_same_bits(two_processes):
+def test_two_processes_compute_bit_equal_features(two_processes):
     expected = shared_features()
     assert len(expected[0]) == 23
     for found in two_processes(shared_features):

@@ -5,32 +5,38 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.evals.few_labels import PUBLISHED, LabelAmount, balanced, by_name, load_or_sample_few
+from selfsight.evals.few_labels import (
+    PUBLISHED,
+    LabelAmount,
+    find_by_name,
+    load_or_sample_few,
+    sample_balanced,
+)
 from tests.evals.small_networks import bright
 
 
 @pytest.mark.parametrize(("amount", "each"), [({"share": 0.1}, 10), ({"per_class": 3}, 3)])
 def test_every_class_gives_as_many(amount, each):
     labels = torch.arange(300) % 3
-    few = balanced(labels, LabelAmount(**amount))
+    few = sample_balanced(labels, LabelAmount(**amount))
     assert labels[few].bincount().tolist() == [each] * 3
     assert few.tolist() == sorted(set(few.tolist()))
 
 
 def test_a_share_is_of_all_images_and_balanced_where_they_are_not():
     labels = torch.tensor([0] * 150 + [1] * 50)
-    few = balanced(labels, LabelAmount(share=0.1))
+    few = sample_balanced(labels, LabelAmount(share=0.1))
     assert labels[few].bincount().tolist() == [10, 10]
 
 
 def test_a_class_with_fewer_gives_all_it_has():
     labels = torch.tensor([0] * 20 + [1] * 2)
-    assert labels[balanced(labels, LabelAmount(per_class=5))].bincount().tolist() == [5, 2]
+    assert labels[sample_balanced(labels, LabelAmount(per_class=5))].bincount().tolist() == [5, 2]
 
 
 def test_the_seed_decides():
     labels = torch.arange(200) % 2
-    draws = [balanced(labels, LabelAmount(share=0.1), seed=s).tolist() for s in (0, 0, 1)]
+    draws = [sample_balanced(labels, LabelAmount(share=0.1), seed=s).tolist() for s in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -50,7 +56,7 @@ def test_a_choice_is_made_once_and_holds_its_names(tmp_path):
 
 def test_few_are_taken_among_those_that_may_be_learned_from(tmp_path):
     among = torch.arange(0, 60, 2)
-    few = load_or_sample_few(tmp_path, bright(60), LabelAmount(per_class=4), among=among)
+    few = load_or_sample_few(tmp_path, bright(60), LabelAmount(per_class=4), candidates=among)
     assert set(few.tolist()) <= set(among.tolist())
     assert len(few) == 12
 
@@ -59,26 +65,28 @@ def test_a_list_names_images_by_path_or_by_file(tmp_path):
     names = ["cats/a.jpg", "cats/b.jpg", "dogs/c.jpg", "dogs/d.jpg"]
     file = tmp_path / "1percent.txt"
     file.write_text("d.jpg\ncats/a.jpg\n\n")
-    assert by_name(names, file).tolist() == [0, 3]
+    assert find_by_name(names, file).tolist() == [0, 3]
 
 
-def test_a_name_that_is_not_there_is_told_with_the_nearest(tmp_path):
+def test_the_error_for_an_unknown_name_suggests_the_nearest(tmp_path):
     file = tmp_path / "list.txt"
     file.write_text("n01440764_10026.JPEG\nn01440764_10027.JPEG\n")
-    with pytest.raises(UserError, match=r'lack "n01440764_10026.JPEG" and 1 more.*Did you mean'):
-        by_name(["n01440764/n01440764_10025.JPEG"], file)
+    with pytest.raises(UserError, match=r"2, such as .*10026.JPEG.*Did you mean"):
+        find_by_name(["n01440764/n01440764_10025.JPEG"], file)
     file.write_text("\n")
-    with pytest.raises(UserError, match="names 0 images"):
-        by_name(["a.jpg"], file)
+    with pytest.raises(UserError, match="is empty"):
+        find_by_name(["a.jpg"], file)
     with pytest.raises(UserError, match="cannot be read"):
-        by_name(["a.jpg"], tmp_path / "missing.txt")
+        find_by_name(["a.jpg"], tmp_path / "missing.txt")
 
 
-def test_a_list_of_scored_images_alone_is_refused(tmp_path):
+def test_a_list_of_test_images_alone_is_an_error(tmp_path):
     file = tmp_path / "list.txt"
     file.write_text("p1.png\n")
-    with pytest.raises(UserError, match="kept to be scored on"):
-        load_or_sample_few(tmp_path, bright(6), LabelAmount(file=file), among=torch.tensor([0, 2]))
+    with pytest.raises(UserError, match="lists only test images"):
+        load_or_sample_few(
+            tmp_path, bright(6), LabelAmount(file=file), candidates=torch.tensor([0, 2])
+        )
 
 
 def test_amounts_without_meaning_are_refused():
@@ -86,8 +94,8 @@ def test_amounts_without_meaning_are_refused():
         with pytest.raises(UserError):
             LabelAmount(**wrong)
     with pytest.raises(UserError, match="less than one for each of 3 classes"):
-        balanced(torch.arange(30) % 3, LabelAmount(share=0.01))
-    assert LabelAmount(file=Path("x/1percent.txt")).words == "1percent.txt"
+        sample_balanced(torch.arange(30) % 3, LabelAmount(share=0.01))
+    assert LabelAmount(file=Path("x/1percent.txt")).description == "1percent.txt"
 
 
 def test_published_settings_fall_at_60_and_80_percent():

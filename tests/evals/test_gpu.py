@@ -45,7 +45,7 @@ def test_evaluators_say_the_same_on_either_device(backbone, resident):
 
 def test_classifiers_are_trained_alike_on_either_device():
     data = labeled(bright(60), test=bright(30, seed=1))
-    for training in (HEAD, WHOLE, replace(WHOLE, epochs=2, strong=STRONG)):
+    for training in (HEAD, WHOLE, replace(WHOLE, epochs=2, regularization=STRONG)):
         it = ClassifierEvaluator(data=replace(data, autocast=None), training=training)
         assert it(Small())["accuracy"] == pytest.approx(it(Small().cuda())["accuracy"], abs=0.15)
     assert ClassifierEvaluator(data=data, training=WHOLE)(Small().cuda())["accuracy"] == 1.0

@@ -42,7 +42,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
     x = standardize(h.double(), h.double())
     settings = dict(weight_decays=(1e-2, 1e-3), num_classes=4, max_steps=3)
     whole = logistic_regression(x, y, **settings)
-    monkeypatch.setattr("selfsight.evals.linear.LOGITS", 64)
+    monkeypatch.setattr("selfsight.evals.linear.MAX_LOGITS", 64)
     torch.testing.assert_close(logistic_regression(x, y, **settings), whole)
 
 

@@ -11,7 +11,7 @@ from tests.evals.small_networks import Means, bright, labeled
 from tests.evals.test_knn import clouds
 from tests.evals.test_linear import as_features
 
-SMALL = SGDGrid(epochs=20, batch_size=64, rates=(1e-3, 1e-1), weight_decays=(0.0, 1e-2))
+SMALL = SGDGrid(epochs=20, batch_size=64, lrs=(1e-3, 1e-1), weight_decays=(0.0, 1e-2))
 
 
 def swept(classes=5, **settings):
@@ -57,12 +57,12 @@ def test_many_steps_approach_what_the_solver_finds():
 def test_the_better_rate_wins_and_is_named():
     # The classes lie along one column less the other: a first short step sees only the one.
     g = torch.Generator().manual_seed(0)
-    y, shared = torch.randint(0, 2, (400,), generator=g), torch.randn(400, generator=g)
-    h = torch.stack([shared + 0.5 * (2 * y - 1), shared], dim=1)
-    settings = dict(rates=(1e-7, 1.0), epochs=50)
+    y, distributed = torch.randint(0, 2, (400,), generator=g), torch.randn(400, generator=g)
+    h = torch.stack([distributed + 0.5 * (2 * y - 1), distributed], dim=1)
+    settings = dict(lrs=(1e-7, 1.0), epochs=50)
     train, test = as_features(h[:200], y[:200]), as_features(h[200:], y[200:])
     found = swept(2, **settings).score(train, test)
-    assert found["rate"] == 1.0
+    assert found["lr"] == 1.0
     assert found["accuracy"] > 0.98
     judge = LogisticRegression(C=1e3).fit(h[:200].numpy(), y[:200].numpy())
     assert found["accuracy"] == pytest.approx(
@@ -72,8 +72,8 @@ def test_the_better_rate_wins_and_is_named():
 
 def test_a_rate_that_diverges_never_wins():
     h, y = clouds(300)
-    found = swept(rates=(1e38, 1e-2)).score(as_features(h, y), as_features(h, y))
-    assert found["rate"] == 1e-2
+    found = swept(lrs=(1e38, 1e-2)).score(as_features(h, y), as_features(h, y))
+    assert found["lr"] == 1e-2
 
 
 def test_shuffled_labels_give_chance():
@@ -90,10 +90,10 @@ def test_evaluator_on_images_agrees_with_the_solved_probe():
     assert LinearProbe(data=data)(Means())["accuracy"] == 1.0
 
 
-def test_settings_without_meaning_are_refused():
-    with pytest.raises(UserError, match="rates above 0"):
-        swept(rates=())
-    with pytest.raises(UserError, match="1 or more"):
+def test_out_of_range_settings_are_errors():
+    with pytest.raises(UserError, match="one or more learning rates"):
+        swept(lrs=())
+    with pytest.raises(UserError, match="at least 1"):
         swept(epochs=0)
     with pytest.raises(UserError, match="test set"):
         LinearSGDProbe(data=labeled(bright()))

@@ -7,7 +7,13 @@ from selfsight.errors import UserError
 from selfsight.evals import few_labels, fine_tune, linear_augmented
 from selfsight.evals.classifier import ClassifierEvaluator
 from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
-from selfsight.evals.protocols import PROTOCOLS, changed, listing, named, protocol
+from selfsight.evals.protocols import (
+    PROTOCOLS,
+    apply_options,
+    build_evaluator,
+    describe_protocols,
+    get_protocol,
+)
 from selfsight.optim.config import scaled_lr
 from selfsight.options import EvalOptions
 from tests.evals.small_networks import Small, bright, labeled
@@ -15,14 +21,17 @@ from tests.evals.small_networks import Small, bright, labeled
 DATA = labeled(bright(60), test=bright(30, seed=1))
 
 
-@pytest.mark.parametrize("name", [n for n, p in PROTOCOLS.items() if p.opens == "labeled"])
+@pytest.mark.parametrize("name", [n for n, p in PROTOCOLS.items() if p.data_kind == "labeled"])
 def test_every_protocol_builds_and_gives_numbers_and_settings(name, tmp_path):
     per_class = 6 if name.startswith("few_labels") else None
     options = EvalOptions(epochs=1, batch_size=16, split_folder=tmp_path, per_class=per_class)
-    made = protocol(name, DATA, options)
+    made = build_evaluator(name, DATA, options)
     if isinstance(made, ClassifierEvaluator):  # two steps
         made = replace(
-            made, data=made.data.only(made.data.learned[torch.arange(32) % len(made.data.learned)])
+            made,
+            data=made.data.with_subset(
+                made.data.train_index[torch.arange(32) % len(made.data.train_index)]
+            ),
         )
         assert made.training.epochs == 1
     found = made(Small())
@@ -33,13 +42,13 @@ def test_every_protocol_builds_and_gives_numbers_and_settings(name, tmp_path):
 
 def test_a_near_miss_is_offered():
     with pytest.raises(UserError, match=r'Did you mean "linear\.mocov3_vit"'):
-        named("linear.mocov3_vits")
+        get_protocol("linear.mocov3_vits")
     with pytest.raises(UserError, match="Families: knn, linear, few_labels, fine_tune"):
-        named("zzz")
+        get_protocol("zzz")
 
 
 def test_every_protocol_names_its_source():
-    for row in listing():
+    for row in describe_protocols():
         assert "arXiv:" in row["source"] or row["source"].startswith("ours"), row["name"]
         assert row["settings"], row["name"]
 
@@ -136,7 +145,7 @@ def test_published_settings_of_few_labels():
         assert amount.share == (0.01 if name.endswith("_1") else 0.1)
         assert t.head.weight_decay == 0
         under = t.backbone and scaled_lr(t.backbone.lr, t.backbone.scale, t.batch_size)
-        found[name] = (t.epochs, t.batch_size, t.rates or (peak(t),), under, *falls(t))
+        found[name] = (t.epochs, t.batch_size, t.head_lrs or (peak(t),), under, *falls(t))
     assert found == FEW
 
 
@@ -149,9 +158,13 @@ def test_published_fine_tuning_lengths():
     expected = {"mocov3_vit": (150, 1024, 5)} | transfer
     assert found == {name: (*numbers, "bicubic") for name, numbers in expected.items()}
     for t in fine_tune.PUBLISHED.values():
-        strong = t.strong
-        assert (strong.rand_augment, strong.rand_augment_std, strong.smoothing) == (9, 0.5, 0.1)
-        assert strong.ema == 0.99996 and t.head == t.backbone and t.head.name == "adamw"
+        strong = t.regularization
+        assert (strong.rand_augment, strong.rand_augment_std, strong.label_smoothing) == (
+            9,
+            0.5,
+            0.1,
+        )
+        assert strong.ema_decay == 0.99996 and t.head == t.backbone and t.head.name == "adamw"
 
 
 def test_published_fine_tuning_rates_and_their_ends():
@@ -165,7 +178,7 @@ def test_published_fine_tuning_rates_and_their_ends():
 
 
 def test_the_transfer_sets_differ_as_published():
-    strong = {n: t.strong for n, t in fine_tune.PUBLISHED.items()}
+    strong = {n: t.regularization for n, t in fine_tune.PUBLISHED.items()}
     decay = {n: t.head.weight_decay for n, t in fine_tune.PUBLISHED.items()}
     assert decay == {
         "mocov3_vit": 0.05,
@@ -174,7 +187,9 @@ def test_the_transfer_sets_differ_as_published():
         "flowers102": 0.3,
         "pets": 0.1,
     }
-    mixing = {n: (s.mixup, s.cutmix, s.erase, s.drop_path, s.repeats) for n, s in strong.items()}
+    mixing = {
+        n: (s.mixup, s.cutmix, s.random_erasing, s.drop_path, s.repeats) for n, s in strong.items()
+    }
     assert mixing == {
         "mocov3_vit": (0.8, 1.0, 0.25, 0.1, 3),
         "cifar10": (0.8, 1.0, 0.0, 0.1, 1),
@@ -185,36 +200,42 @@ def test_the_transfer_sets_differ_as_published():
 
 
 def test_other_epochs_keep_the_shares_of_warm_up_and_steps():
-    short = linear_augmented.PUBLISHED["moco"].lasting(10)
+    short = linear_augmented.PUBLISHED["moco"].with_epochs(10)
     assert short.head.schedule.milestones == pytest.approx((6, 8))
-    tuned = fine_tune.PUBLISHED["cifar10"].lasting(50)
+    tuned = fine_tune.PUBLISHED["cifar10"].with_epochs(50)
     assert tuned.head.schedule.warmup_epochs == tuned.backbone.schedule.warmup_epochs == 1.5
 
 
 def test_flags_change_what_is_nested():
-    words = "--head.lr 3 --strong.layer-decay 0.5 --set.rates 0.1 1"
+    words = "--head.lr 3 --regularization.layer-decay 0.5 --set.head-lrs 0.1 1"
     options = EvalOptions(epochs=10, batch_size=8, settings=words.split())
-    made = changed(fine_tune.PUBLISHED["pets"], options)
+    made = apply_options(fine_tune.PUBLISHED["pets"], options)
     assert (made.epochs, made.batch_size, made.head.lr) == (10, 8, 3.0)
-    assert made.strong.layer_decay == 0.5
-    assert made.rates == (0.1, 1.0)
-    assert made.strong.smoothing == 0.1
+    assert made.regularization.layer_decay == 0.5
+    assert made.head_lrs == (0.1, 1.0)
+    assert made.regularization.label_smoothing == 0.1
 
 
 def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):
     four, alone = (EvalOptions(split_folder=tmp_path, per_class=n) for n in (4, 1))
-    made = protocol("few_labels.linear_10", DATA, four)
-    assert len(made.data.learned) == 12
+    made = build_evaluator("few_labels.linear_10", DATA, four)
+    assert len(made.data.train_index) == 12
     assert made(Small())["accuracy"] == 1.0
-    found = protocol("few_labels.linear_1", DATA, alone)(Small())
+    found = build_evaluator("few_labels.linear_1", DATA, alone)(Small())
     assert found["accuracy"] > 0.9
     assert "held_out_accuracy" not in found  # no class can spare an image to choose by
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"smoothing": 1.0}, {"mixup": -1.0}, {"ema": 0.0}, {"repeats": 0}, {"rand_augment": 11.0}],
+    [
+        {"label_smoothing": 1.0},
+        {"mixup": -1.0},
+        {"ema_decay": 0.0},
+        {"repeats": 0},
+        {"rand_augment": 11.0},
+    ],
 )
-def test_settings_without_meaning_are_refused(wrong):
+def test_out_of_range_settings_are_errors(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
         Regularization(**wrong)

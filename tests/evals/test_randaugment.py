@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 from timm.data import auto_augment as timms
 
-from selfsight.evals.randaugment import MOVES, OPERATIONS, apply, rand_augment
+from selfsight.evals.randaugment import GEOMETRIC, OPERATIONS, apply, rand_augment
 
 FILL = (128, 128, 128)
 MEAN = (128 / 255,) * 3
@@ -50,7 +50,7 @@ def test_each_operation_is_timms(image, name, level, sign):
     expected = np.asarray(by_timm(name, pil_image, level, sign)).astype(float)
     off = np.abs(found[0].permute(1, 2, 0).numpy() * 255 - expected)
     assert not torch.equal(found, image)
-    if name in MOVES:  # the two fill a seam of one pixel at the border otherwise
+    if name in GEOMETRIC:  # the two fill a seam of one pixel at the border otherwise
         assert (off > 2).mean() < 0.06 and np.median(off) < 1
     else:
         assert off.max() < 1.5
@@ -66,8 +66,8 @@ def test_each_image_has_its_own_magnitude(image):
             torch.testing.assert_close(together[i : i + 1], alone)
 
 
-def augmented(x, index, at=0):
-    return rand_augment(x, index, magnitude=9.0, std=0.5, mean=MEAN, seed=0, at=at)
+def augmented(x, index, epoch=0):
+    return rand_augment(x, index, magnitude=9.0, std=0.5, mean=MEAN, seed=0, epoch=epoch)
 
 
 def test_a_quarter_stays_as_it_is(image):

@@ -208,7 +208,7 @@ def test_a_split_of_single_labels_can_be_seen_as_voc07_s_images_are():
 
 
 def in_processes(count):
-    data = labeled(bright(count), test=bright(7, seed=1), batch_size=4, shared=True)
+    data = labeled(bright(count), test=bright(7, seed=1), batch_size=4, distributed=True)
     (train, _), (test, _) = as_multilabel(data).features(nn.Flatten())
     return train, test
 

@@ -83,9 +83,9 @@ def test_protocols_that_train_take_epochs_and_settings(run, photos, capsys):
 
 def test_the_sweep_takes_its_rates_and_says_which_won(run, photos, capsys):
     words = (run.path, "--labeled", photos, "--protocol", "linear.sgd", "--epochs", 2, *CPU)
-    main(["evaluate", *map(str, words), "--set.rates", "0.25", "--set.weight-decays", "0.125"])
-    assert "linear.sgd: selected rate 0.25 and weight decay 0.125" in capsys.readouterr().out
-    assert run.result("linear.sgd")["settings"]["rates"] == [0.25]
+    main(["evaluate", *map(str, words), "--set.lrs", "0.25", "--set.weight-decays", "0.125"])
+    assert "linear.sgd: selected lr 0.25 and weight decay 0.125" in capsys.readouterr().out
+    assert run.result("linear.sgd")["settings"]["lrs"] == [0.25]
 
 
 def test_every_k_is_told_and_why_one_is_not(run, photos, capsys):
@@ -248,14 +248,14 @@ def test_a_network_of_other_images_gets_a_sentence_from_training_too(run, tmp_pa
     photos = images(tmp_path / "color", count=20)
     words = ("--labeled", photos, "--protocol", "linear.moco", "--epochs", 1, "--image-size", 32)
     said = fails(capsys, "evaluate", "--backbone", tmp_path / "gray.safetensors", *words, *CPU)
-    assert "cannot take images of 32 x 32 with 3 channels" in said
+    assert "cannot encode images of 32 x 32 with 3 channels" in said
 
 
 def test_a_detector_takes_the_statistics_of_its_network():
     detection = DetectionEvaluator(train=rectangles(4), test=rectangles(4))
     for mean, expected in (((0.3,), (0.3,) * 3), ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3))):
         spec = EvalView(size=8, resize=8, mean=mean, std=mean)
-        found = evaluate.with_normalization_of(spec, detection, 3).setting
+        found = evaluate.with_normalization_of(spec, detection, 3).detector
         assert (found.mean, found.std) == (expected, expected)
 
 
@@ -328,7 +328,7 @@ def test_protocols_are_listed_with_source_and_settings(capsys):
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert {"knn", "linear.mocov3_vit", "few_labels.swav_10", "fine_tune.cifar10"} <= set(rows)
     assert "arXiv:2104.02057" in rows["linear.mocov3_vit"]["source"]
-    assert "head at 3 x batch/256" in rows["linear.mocov3_vit"]["settings"]
+    assert "head lr 3 x batch/256" in rows["linear.mocov3_vit"]["settings"]
     main(["evaluate", "--protocols"])
     assert "linear.moco" in capsys.readouterr().out
 
@@ -366,7 +366,7 @@ MISTAKES = {
     "misspelled word": (["RUN", "--labled", "PHOTOS"], "--labeled"),
     "two amounts": (
         ["RUN", "--labeled", "PHOTOS", "--share", "0.1", "--per-class", "2"],
-        "how many labels once",
+        "exactly one of",
     ),
     "unknown backbone": (["--backbone", "no/such/file.pth", "--labeled", "PHOTOS"], "file"),
     "projector of a file": (

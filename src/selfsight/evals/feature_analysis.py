@@ -68,7 +68,7 @@ class FeatureAnalysis:
     batch_size: int = 256
     autocast: torch.dtype | None = None
     progress: bool = False
-    shared: bool = False  # every process calls this, takes a share of the images, and gets all
+    distributed: bool = False  # every process calls this, takes a share of the images, and gets all
 
     def __post_init__(self) -> None:
         if min(self.limit, len(self.images)) < 2:
@@ -126,7 +126,7 @@ class FeatureAnalysis:
         student = getattr(network, "student", network)
         teacher = getattr(getattr(network, "teacher", None), "net", student)
         index = self._index()
-        mine = dist.shard(index) if self.shared else index
+        mine = dist.shard(index) if self.distributed else index
         title = "views" if self.progress else None
         indices = mine.split(self.batch_size)
         batches = read_batches(
@@ -138,7 +138,7 @@ class FeatureAnalysis:
                 for raw in track(batches, title, len(indices))
             ]
         joined = [torch.cat(column) for column in zip(*parts, strict=True)]
-        if self.shared:
+        if self.distributed:
             joined = [dist.gather_shards(x, len(index)) for x in joined]
         return ViewEmbeddings(*joined)
 

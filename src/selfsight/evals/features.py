@@ -1,7 +1,4 @@
-"""Features of many images at once, and the augmented batches that classifiers learn from.
-
-Every other file of `evals` gets its pixels and views from here.
-"""
+"""Extract features of many images, and yield augmented batches for training classifiers."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +19,11 @@ Item = TypeVar("Item")
 
 
 class Features(NamedTuple):
-    """What a backbone says about some images of a set."""
+    """Features of some images of a data set."""
 
     h: Float[Tensor, "m d"]  # at least float32
-    y: Int64[Tensor, " m"] | None  # labels, where the set has them
-    index: Int64[Tensor, " m"]  # type: ignore[assignment]  # which images of the set these are
+    y: Int64[Tensor, " m"] | None  # labels, if the set has any
+    index: Int64[Tensor, " m"]  # type: ignore[assignment]  # of the images in the set
 
 
 def features(
@@ -39,34 +36,34 @@ def features(
     autocast: torch.dtype | None = None,
     index: Int64[Tensor, " m"] | None = None,
     progress: str | None = None,
-    shared: bool = False,
+    distributed: bool = False,
 ) -> Features:
-    """Features of the evaluation view of all images, or of those in `index`, without a graph.
+    """Encode the evaluation view of all images, or of those in `index`, without gradients.
 
-    `device` is where the backbone is, unless told; `progress` is what a bar says if this takes
-    more than a moment. With `shared` every process calls this, encodes its share of the batches
-    and is given all: the batches, and so the numbers, are those of one process.
+    `device` defaults to that of the backbone; `progress` is the title of the progress bar. With
+    `distributed` every process calls this function, encodes every world_size-th batch and receives
+    the features of all. The batches, and so the numbers, are those of one process.
     """
     index = torch.arange(len(images)) if index is None else index.cpu()
     device = torch.device(device) if device else module_device(backbone)
-    parts = index.split(batch_size)
-    world, rank = (dist.world_size(), dist.rank()) if shared else (1, 0)
-    turns = -(-len(parts) // world)
-    mine = [parts[min(t * world + rank, len(parts) - 1)] for t in range(turns)]
+    indices = index.split(batch_size)
+    world, rank = (dist.world_size(), dist.rank()) if distributed else (1, 0)
+    num_batches = -(-len(indices) // world)
+    local = [indices[min(i * world + rank, len(indices) - 1)] for i in range(num_batches)]
     rows: list[Tensor] = []
     with eval_mode(backbone):
-        batches = read_batches(images, ((0, part) for part in mine), device)
-        for raw in track(batches, progress, len(mine)):
+        batches = read_batches(images, ((0, part) for part in local), device)
+        for raw in track(batches, progress, len(local)):
             rows.append(encode(backbone, apply_eval_view(spec, raw.images), autocast))
-    h = torch.cat(rows) if world == 1 else _in_turn(rows, batch_size, world)[: len(index)]
+    h = torch.cat(rows) if world == 1 else _gather_batches(rows, batch_size, world)[: len(index)]
     y = None if images.labels is None else images.labels[index.to(images.labels.device)]
     return Features(h, None if y is None else y.to(device), index.to(device))
 
 
-def _in_turn(rows: list[Tensor], batch_size: int, world: int) -> Float[Tensor, "m d"]:
-    """The batches of all processes in the order in which they were dealt out."""
-    whole = [torch.cat([r, r.new_zeros(batch_size - len(r), r.shape[1])]) for r in rows]
-    gathered = dist.gather(torch.cat(whole)).view(world, len(rows), batch_size, -1)
+def _gather_batches(rows: list[Tensor], batch_size: int, world: int) -> Float[Tensor, "m d"]:
+    """The rows of all processes, in the order of the batches."""
+    padded = [torch.cat([r, r.new_zeros(batch_size - len(r), r.shape[1])]) for r in rows]
+    gathered = dist.gather(torch.cat(padded)).view(world, len(rows), batch_size, -1)
     return gathered.transpose(0, 1).flatten(0, 2)
 
 
@@ -74,33 +71,33 @@ def _in_turn(rows: list[Tensor], batch_size: int, world: int) -> Float[Tensor, "
 def encode(
     backbone: nn.Module, x: Float[Tensor, "n c h w"], autocast: torch.dtype | None = None
 ) -> Float[Tensor, "n d"]:
-    """Feature rows of a batch, in at least float32, without a graph."""
-    own = next(backbone.parameters(), x)
+    """Encode a batch without gradients; the features are at least float32."""
+    dtype = next(backbone.parameters(), x).dtype
     try:
         with torch.autocast(x.device.type, autocast, enabled=autocast is not None):
-            h = backbone(x.to(own.dtype))
+            h = backbone(x.to(dtype))
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, AssertionError) as error:  # how networks refuse another size
+    except (RuntimeError, AssertionError) as error:  # raised for an unsupported size
         c, height, width = x.shape[1:]
         raise UserError(
-            f"The backbone cannot take images of {height} x {width} with {c} channels: {error}. "
-            "Give images of the size and channels that it was made for."
+            f"The backbone cannot encode images of {height} x {width} with {c} channels: {error}. "
+            "Give images of the size and channels that it was built for."
         ) from error
     if h.ndim != 2 or len(h) != len(x):
         raise UserError(
-            f"The backbone gave {tuple(h.shape)} for {len(x)} images; one row of features for "
-            "each is expected. Take its classifier off and pool its maps."
+            f"The backbone returned {tuple(h.shape)} for {len(x)} images; expected is one row of "
+            "features per image. Pool its feature maps and remove its classifier."
         )
     return h.to(torch.promote_types(h.dtype, torch.float32))
 
 
 class AugmentedBatch(NamedTuple):
-    """Random views of a batch, and what their draws were keyed by."""
+    """Random crops of a batch, and the keys of their random numbers."""
 
     x: Float[Tensor, "n c s s"]
     index: Int64[Tensor, " n"]  # type: ignore[assignment]
-    at: Int64[Tensor, "n 1"]  # each row's epoch, or a number of its own for a repeated image
+    epoch: Int64[Tensor, "n 1"]  # of each row; repeats of an image have different numbers
 
 
 def augmented_batches(
@@ -130,16 +127,16 @@ def augmented_batches(
 
 
 def module_device(backbone: nn.Module) -> torch.device:
-    """Where the weights are."""
+    """The device of the weights; the CPU for a module without any."""
     return next((p.device for p in backbone.parameters()), torch.device("cpu"))
 
 
 @contextmanager
 def eval_mode(backbone: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterward every part is back in the mode it had."""
+    """Switch to evaluation mode; on exit every submodule returns to its mode."""
     modes = [(module, module.training) for module in backbone.modules()]
     backbone.eval()
-    # What training compiled would be compiled anew for another mode and other shapes.
+    # Compiled modules would recompile for the other mode and for other shapes.
     compiled = any(module._compiled_call_impl is not None for module, _ in modes)
     try:
         with torch.compiler.set_stance("force_eager") if compiled else nullcontext():

@@ -1,7 +1,7 @@
-"""Learning from few labels: which images, and the published settings.
+"""Training with few labels: sample the labeled images, and the published settings.
 
-"1 %" is 1 % of all training images, the same number of each class. A user who has SimCLR's lists
-of ImageNet files gives them as a file of names.
+"1 %" is 1 % of all training images, the same number of each class. SimCLR's lists of ImageNet
+files can be given as a file of names.
 """
 
 import hashlib
@@ -16,16 +16,16 @@ from torch import Tensor
 from selfsight import rng
 from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
-from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, falling, sgd
+from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, sgd, step_schedule
 from selfsight.optim import Optim, Schedule
 from selfsight.run_folder import read_json, write_json
 
-SWEPT = (0.05, 0.5, 5.0, 50.0, 500.0)
+HEAD_LRS = (0.05, 0.5, 5.0, 50.0, 500.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelAmount:
-    """How many labels: a share of all images, a number of each class, or a file of names."""
+    """The labels to train with: a share of all, a number per class, or a file of image names."""
 
     share: float | None = None
     per_class: int | None = None
@@ -34,26 +34,26 @@ class LabelAmount:
     def __post_init__(self) -> None:
         given = [v for v in (self.share, self.per_class, self.file) if v is not None]
         if len(given) != 1:
-            raise UserError("Say how many labels once: a share, a number per class, or a file.")
+            raise UserError("Give exactly one of a share, a number per class and a file.")
         if self.share is not None and not 0 < self.share <= 1:
             raise UserError(f"The share of labels is {self.share}. Give above 0 and up to 1.")
         if self.per_class is not None and self.per_class < 1:
             raise UserError(f"There are {self.per_class} labels per class. Give 1 or more.")
 
     @property
-    def words(self) -> str:
-        """ "1 %", "5 per class" or the file's name."""
+    def description(self) -> str:
+        """The share, "5 per class" or the file's name."""
         if self.file is not None:
             return self.file.name
         return f"{self.share:.4g}" if self.share is not None else f"{self.per_class} per class"
 
 
-def balanced(
+def sample_balanced(
     labels: Int64[Tensor, " n"], amount: LabelAmount, *, seed: int = 0
 ) -> Int64[Tensor, " m"]:
-    """As many images of every class, drawn from the seed, in rising order.
+    """Sample the same number of images from every class; indices are sorted.
 
-    A class that has fewer gives all it has.
+    A class with fewer images contributes all of them.
     """
     classes = labels.unique().tolist()
     count = amount.per_class or round((amount.share or 0.0) * len(labels) / len(classes))
@@ -62,16 +62,16 @@ def balanced(
             f"{amount.share:.2%} of {len(labels)} images is less than one for each of "
             f"{len(classes)} classes. Give a larger share, or a number per class."
         )
-    draw = rng.uniform(rng.key(seed, "few"), torch.arange(len(labels)), 1)[:, 0]
-    chosen = []
+    u = rng.uniform(rng.key(seed, "few"), torch.arange(len(labels)), 1)[:, 0]
+    sampled = []
     for label in classes:
         members = (labels == label).nonzero()[:, 0]
-        chosen.append(members[draw[members].argsort(stable=True)[:count]])
-    return torch.cat(chosen).sort().values
+        sampled.append(members[u[members].argsort(stable=True)[:count]])
+    return torch.cat(sampled).sort().values
 
 
-def by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
-    """The images that a text file names, a line each, by path or by file name alone."""
+def find_by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
+    """Indices of the images listed in a text file, one path or file name per line."""
     try:
         wanted = [w for line in file.read_text().splitlines() if (w := line.strip())]
     except (OSError, UnicodeDecodeError) as error:
@@ -80,15 +80,16 @@ def by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
             f"The list of images {file} cannot be read: {reason}. Give a text file with a path "
             "or file name on each line."
         ) from error
-    place = {Path(name).name: i for i, name in enumerate(names)}
-    place |= {name: i for i, name in enumerate(names)}
-    found = {w: place.get(w, place.get(Path(w).name)) for w in wanted}
-    lacking = [w for w, i in found.items() if i is None]
-    if lacking or not wanted:
-        what = f'"{lacking[0]}" and {len(lacking) - 1} more' if lacking else "nothing"
+    index = {Path(name).name: i for i, name in enumerate(names)}
+    index |= {name: i for i, name in enumerate(names)}
+    found = {w: index.get(w, index.get(Path(w).name)) for w in wanted}
+    missing = [w for w, i in found.items() if i is None]
+    if not wanted:
+        raise UserError(f"{file} is empty. Give a text file with a file name on each line.")
+    if missing:
         raise UserError(
-            f"{file} names {len(wanted)} images, of which the training images lack {what}."
-            f"{suggest(lacking[0], place) if lacking else ''} Names are paths or file names, such "
+            f'{file} lists {len(wanted)} images, but {len(missing)}, such as "{missing[0]}", '
+            f"are not training images.{suggest(missing[0], index)} Give paths or file names, such "
             f'as "{names[0]}".'
         )
     return torch.tensor(sorted({i for i in found.values() if i is not None}))
@@ -99,56 +100,65 @@ def load_or_sample_few(
     images: ImageStore,
     amount: LabelAmount,
     *,
-    among: Int64[Tensor, " n"] | None = None,
+    candidates: Int64[Tensor, " n"] | None = None,
     seed: int = 0,
 ) -> Int64[Tensor, " m"]:
-    """The few images that the folder keeps for this amount, drawn and written on first use.
+    """Load the sample saved in the folder for these images and this amount, or sample and save it.
 
-    `among` are those that may be learned from. The file holds numbers and names.
+    Only `candidates` are sampled; None: all images. The file has indices and names.
     """
     assert images.labels is not None
-    among = torch.arange(len(images)) if among is None else among
+    candidates = torch.arange(len(images)) if candidates is None else candidates
     if amount.file is not None:
-        named = by_name(list(images.names), amount.file)
-        kept = named[torch.isin(named, among)]
-        if not len(kept):
-            raise UserError(f"{amount.file} names only images that are kept to be scored on.")
-        return kept
-    labels = images.labels.cpu()[among]
-    content = repr((list(images.names), labels.tolist(), among.tolist(), amount.words, seed))
+        listed = find_by_name(list(images.names), amount.file)
+        sample = listed[torch.isin(listed, candidates)]
+        if not len(sample):
+            raise UserError(
+                f"{amount.file} lists only test images. List images of the training split."
+            )
+        return sample
+    labels = images.labels.cpu()[candidates]
+    content = repr(
+        (list(images.names), labels.tolist(), candidates.tolist(), amount.description, seed)
+    )
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-    path = folder / f"few-{amount.words.replace(' ', '-')}-{digest}.json"
+    path = folder / f"few-{amount.description.replace(' ', '-')}-{digest}.json"
     saved = read_json(path)
     if saved is None:
-        few = among[balanced(labels, amount, seed=seed)]
-        names = [images.names[i] for i in few.tolist()]
-        saved = {"labels": amount.words, "seed": seed, "images": few.tolist(), "names": names}
+        sample = candidates[sample_balanced(labels, amount, seed=seed)]
+        names = [images.names[i] for i in sample.tolist()]
+        saved = {
+            "labels": amount.description,
+            "seed": seed,
+            "images": sample.tolist(),
+            "names": names,
+        }
         write_json(path, saved)
     return torch.tensor(saved["images"])
 
 
-def tuned(
+def sgd_settings(
     source: str, head: float, backbone: float | None, schedule: Schedule, **settings: Any
 ) -> ClassifierSettings:
-    """SGD for head and backbone, each at its own rate; without one the backbone is frozen."""
+    """SGD with one learning rate for the head and one for the backbone; None: frozen."""
     names = ("nesterov", "weight_decay")
-    own = {name: settings.pop(name) for name in names if name in settings}
+    shared = {name: settings.pop(name) for name in names if name in settings}
     return ClassifierSettings(
         source=source,
-        head=sgd(head, schedule, **own),
-        backbone=None if backbone is None else sgd(backbone, schedule, **own),
+        head=sgd(head, schedule, **shared),
+        backbone=None if backbone is None else sgd(backbone, schedule, **shared),
         **({"batch_size": 256} | settings),
     )
 
 
-def fifths(epochs: int) -> Schedule:
-    """Times 0.2 at 60 % and at 80 % of the epochs."""
-    return falling(0.6 * epochs, 0.8 * epochs, gamma=0.2)
+def drop_twice(epochs: int) -> Schedule:
+    """Multiply the learning rate by 0.2 at 60 % and at 80 % of the epochs."""
+    return step_schedule(0.6 * epochs, 0.8 * epochs, gamma=0.2)
 
 
 FAST_MOCO = (
-    "Fast-MoCo (arXiv:2207.08220), supplement; the head's rate is printed as 5e2 and cannot be "
-    "told from 5e-2, so it is swept"
+    "Fast-MoCo (arXiv:2207.08220), supplement; the head's learning rate is printed as 5e2, which "
+    "may mean 5e-2, so several are tried"
 )
 MSBREG = (
     "MSBReg (arXiv:2207.03552), supplement 2.2; it follows BYOL and states neither epochs nor "
@@ -161,14 +171,16 @@ SIMCLR = "SimCLR (arXiv:2002.05709): google-research/simclr, README; the head wi
 
 
 def simclr(epochs: int) -> ClassifierSettings:
-    """LARS for the backbone at 0.005 x sqrt(batch), plain momentum for the head at the same."""
-    rate: dict[str, Any] = {"lr": 0.005, "scale": "sqrt", "weight_decay": 0.0}
+    """LARS for the backbone at lr 0.005 x sqrt(batch), SGD with momentum for the head."""
+    shared: dict[str, Any] = {"lr": 0.005, "scale": "sqrt", "weight_decay": 0.0}
     return ClassifierSettings(
         source=SIMCLR,
         epochs=epochs,
         batch_size=1024,
-        head=Optim(name="sgd", schedule=Schedule(), **rate),
-        backbone=Optim(name="lars", variant="simclr", exclude_1d=True, schedule=Schedule(), **rate),
+        head=Optim(name="sgd", schedule=Schedule(), **shared),
+        backbone=Optim(
+            name="lars", variant="simclr", exclude_1d=True, schedule=Schedule(), **shared
+        ),
     )
 
 
@@ -176,33 +188,39 @@ ONE, TEN = LabelAmount(share=0.01), LabelAmount(share=0.1)
 PUBLISHED: dict[str, tuple[LabelAmount, ClassifierSettings]] = {
     "fast_moco_1": (
         ONE,
-        tuned(FAST_MOCO, 0.05, None, fifths(60), epochs=60, nesterov=True, rates=SWEPT),
+        sgd_settings(
+            FAST_MOCO, 0.05, None, drop_twice(60), epochs=60, nesterov=True, head_lrs=HEAD_LRS
+        ),
     ),
     "fast_moco_10": (
         TEN,
-        tuned(FAST_MOCO, 0.05, 1e-6, fifths(20), epochs=20, nesterov=True, rates=SWEPT),
+        sgd_settings(
+            FAST_MOCO, 0.05, 1e-6, drop_twice(20), epochs=20, nesterov=True, head_lrs=HEAD_LRS
+        ),
     ),
     "msbreg_1": (
         ONE,
-        tuned(MSBREG, 2.0, None, fifths(50), epochs=50, nesterov=True, batch_size=1024),
+        sgd_settings(MSBREG, 2.0, None, drop_twice(50), epochs=50, nesterov=True, batch_size=1024),
     ),
     "msbreg_10": (
         TEN,
-        tuned(MSBREG, 0.25, 2.5e-4, fifths(50), epochs=50, nesterov=True, batch_size=1024),
+        sgd_settings(
+            MSBREG, 0.25, 2.5e-4, drop_twice(50), epochs=50, nesterov=True, batch_size=1024
+        ),
     ),
-    "swav_1": (ONE, tuned(SWAV, 5.0, 0.02, fifths(20), epochs=20)),
-    "swav_10": (TEN, tuned(SWAV, 0.2, 0.01, fifths(20), epochs=20)),
-    "barlow_twins_1": (ONE, tuned(BARLOW, 0.5, 0.005, COSINE, epochs=20)),
+    "swav_1": (ONE, sgd_settings(SWAV, 5.0, 0.02, drop_twice(20), epochs=20)),
+    "swav_10": (TEN, sgd_settings(SWAV, 0.2, 0.01, drop_twice(20), epochs=20)),
+    "barlow_twins_1": (ONE, sgd_settings(BARLOW, 0.5, 0.005, COSINE, epochs=20)),
     "barlow_twins_10": (
         TEN,
-        tuned(f"{BARLOW}, which gives 1 % alone: the same", 0.5, 0.005, COSINE, epochs=20),
+        sgd_settings(f"{BARLOW}, which gives 1 % alone: the same", 0.5, 0.005, COSINE, epochs=20),
     ),
-    "vicreg_1": (ONE, tuned(VICREG, 0.08, 0.03, COSINE, epochs=20)),
-    "vicreg_10": (TEN, tuned(VICREG, 0.1, 0.01, COSINE, epochs=20)),
+    "vicreg_1": (ONE, sgd_settings(VICREG, 0.08, 0.03, COSINE, epochs=20)),
+    "vicreg_10": (TEN, sgd_settings(VICREG, 0.1, 0.01, COSINE, epochs=20)),
     "simclr_1": (ONE, simclr(60)),
     "simclr_10": (TEN, simclr(30)),
 }
 
 
-# The fast variants: logistic regression on features, as in linear.py.
+# Without training: logistic regression on features, as in linear.py.
 SOLVED: dict[str, LabelAmount] = {"linear_1": ONE, "linear_10": TEN}

@@ -1,4 +1,4 @@
-"""Fine-tuning end to end, as MoCo v3 does with DeiT's settings, and its four transfer sets."""
+"""Published settings of end-to-end fine-tuning: MoCo v3 with DeiT's, on five data sets."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,22 +9,22 @@ from selfsight.optim import Optim, Schedule
 DEIT = Regularization(
     rand_augment=9.0,
     rand_augment_std=0.5,
-    smoothing=0.1,
+    label_smoothing=0.1,
     mixup=0.8,
     cutmix=1.0,
-    erase=0.25,
+    random_erasing=0.25,
     drop_path=0.1,
-    ema=0.99996,
+    ema_decay=0.99996,
     repeats=3,
 )
 
 
 def adamw(lr: float, *, weight_decay: float, warmup_epochs: int, batch_size: int) -> Optim:
-    """DeiT's: lr x batch / 512, warm-up from 1e-6, a cosine to 1e-5, no decay of biases."""
+    """DeiT's AdamW: lr x batch / 512, warm-up from 1e-6, cosine to 1e-5, no decay of biases."""
     peak = lr * batch_size / 512
     return Optim(
         name="adamw",
-        lr=lr / 2,  # ours is for a batch of 256
+        lr=lr / 2,  # scale="linear" is relative to a batch of 256
         scale="linear",
         weight_decay=weight_decay,
         exclude_1d=True,
@@ -39,9 +39,9 @@ def adamw(lr: float, *, weight_decay: float, warmup_epochs: int, batch_size: int
 
 
 def end_to_end(
-    source: str, optim: Optim, strong: Regularization, *, epochs: int
+    source: str, optim: Optim, regularization: Regularization, *, epochs: int
 ) -> ClassifierSettings:
-    """Head and backbone at one rate, bicubic crops, a batch of 1024."""
+    """Head and backbone with one learning rate, bicubic crops, batch size 1024."""
     return ClassifierSettings(
         source=source,
         epochs=epochs,
@@ -49,18 +49,18 @@ def end_to_end(
         head=optim,
         backbone=optim,
         interpolation="bicubic",
-        head_std=0.02,
-        strong=strong,
+        head_init_std=0.02,
+        regularization=regularization,
     )
 
 
 def transfer(weight_decay: float, *, name: str, **changes: Any) -> ClassifierSettings:
-    """100 epochs at 3e-4 x batch / 512, each image once; what differs from DeiT by set."""
-    strong = replace(DEIT, repeats=1, **({"erase": 0.0} | changes))
+    """100 epochs at 3e-4 x batch / 512, without repeats; `changes` differ from DeiT's settings."""
+    regularization = replace(DEIT, repeats=1, **({"random_erasing": 0.0} | changes))
     return end_to_end(
         f"MoCo v3 (arXiv:2104.02057), transfer to {name}: facebookresearch/moco-v3, transfer/",
         adamw(3e-4, weight_decay=weight_decay, warmup_epochs=3, batch_size=1024),
-        strong,
+        regularization,
         epochs=100,
     )
 
@@ -76,6 +76,6 @@ PUBLISHED: dict[str, ClassifierSettings] = {
     "mocov3_vit": VIT_B,
     "cifar10": transfer(0.1, name="CIFAR-10"),
     "cifar100": transfer(0.1, name="CIFAR-100", mixup=0.5),
-    "flowers102": transfer(0.3, name="Flowers-102", mixup=0.0, cutmix=0.0, erase=0.25),
+    "flowers102": transfer(0.3, name="Flowers-102", mixup=0.0, cutmix=0.0, random_erasing=0.25),
     "pets": transfer(0.1, name="Oxford-IIIT Pets", cutmix=0.0, drop_path=0.0),
 }

@@ -153,7 +153,7 @@ class KNN:
     @property
     def voters(self) -> int:
         """How many images can vote on each."""
-        return len(self.data.learned) - (not self.data.apart)
+        return len(self.data.train_index) - (not self.data.has_test_images)
 
     @property
     def effective_ks(self) -> tuple[int, ...]:

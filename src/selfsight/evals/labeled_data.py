@@ -1,4 +1,4 @@
-"""Labeled images to learn from and to be scored on, as evaluators with labels take them."""
+"""Labeled training and test images, the input of every evaluator with labels."""
 
 from dataclasses import dataclass, replace
 
@@ -15,23 +15,24 @@ from selfsight.views import EvalView
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabeledData:
-    """The scored images are those of `test`; without it those of `split.test`, of `train`.
+    """Training and test images, and how they are encoded.
 
-    What is learned from is `few`, or else `split.train`, or else all of `train`. Without `test` and
-    `split` it depends on the evaluator what is scored.
+    The test images are `test`, or else the images `split.test` of `train`. The training images are
+    those of `train` in `subset`, or else in `split.train`, or else all. Without `test` and `split`
+    the evaluator decides which images are scored.
     """
 
     train: ImageStore
     test: ImageStore | None = None
     spec: EvalView
     split: Split | None = None
-    few: Int64[Tensor, " m"] | None = None
-    few_words: str = ""  # how many those are, for a reader
-    batch_size: int = 256  # images encoded at a time
-    device: torch.device | None = None  # None: where the backbone is
+    subset: Int64[Tensor, " m"] | None = None
+    subset_name: str = ""  # for the result file: "1 %", "5 per class"
+    batch_size: int = 256  # of encoding
+    device: torch.device | None = None  # None: the device of the backbone
     autocast: torch.dtype | None = None
     progress: bool = False
-    shared: bool = False  # every process calls the evaluator, and takes a share of the work
+    distributed: bool = False  # every process calls the evaluator and encodes a part
 
     def __post_init__(self) -> None:
         for name, images in (("training", self.train), ("test", self.test)):
@@ -40,81 +41,84 @@ class LabeledData:
         if self.test is not None:
             if self.split is not None:
                 raise UserError("Give test images or a split of the training images, not both.")
-            self._translation(self.test)
-        for name, y in zip(("to learn from", "to be scored on"), self.labels(), strict=True):
+            self._class_mapping(self.test)
+        for name, y in zip(("training", "test"), self.labels(), strict=True):
             if not len(y):
-                raise UserError(f"There are no images {name}: that side of the split is empty.")
+                raise UserError(f"There are no {name} images: that side of the split is empty.")
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are to choose from."""
+        """Number of classes of the training set."""
         assert self.train.labels is not None
         return max(len(self.train.class_names), int(self.train.labels.max()) + 1)
 
     @property
-    def learned(self) -> Int64[Tensor, " n"]:
-        """Which of the training images are learned from."""
-        if self.few is not None:
-            return self.few.cpu()
+    def train_index(self) -> Int64[Tensor, " n"]:
+        """Indices in `train` of the images to train on."""
+        if self.subset is not None:
+            return self.subset.cpu()
         return torch.arange(len(self.train)) if self.split is None else self.split.train
 
     @property
-    def apart(self) -> bool:
-        """Whether the scored images are others than those that are learned from."""
+    def has_test_images(self) -> bool:
+        """Whether there are test images that are not training images."""
         return self.test is not None or self.split is not None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the numbers should know of the classes."""
-        learned, scored = (set(y.unique().tolist()) for y in self.labels())
+        """Sentences on classes that are in only one of the two sets."""
+        train, test = (set(y.unique().tolist()) for y in self.labels())
         names = self.train.class_names or tuple(map(str, range(self.num_classes)))
-        found = list(self.split.notes if self.split else ())
-        if never := sorted(scored - learned):
-            found.append(
-                f"{_named(names, never)} scored but not learned from, so never guessed right."
+        notes = list(self.split.notes if self.split else ())
+        if test_only := sorted(test - train):
+            notes.append(
+                f"{_list_classes(names, test_only)} in the test set but not in the training set, "
+                "and never predicted."
             )
-        if unseen := sorted(learned - scored):
-            found.append(f"{_named(names, unseen)} learned from but not scored.")
-        return tuple(found)
+        if train_only := sorted(train - test):
+            notes.append(
+                f"{_list_classes(names, train_only)} in the training set but not in the test set."
+            )
+        return tuple(notes)
 
-    def only(self, few: Int64[Tensor, " m"], words: str = "") -> "Labeled":
-        """The same images, of which only these are learned from."""
-        return replace(self, few=few, few_words=words or self.few_words)
+    def with_subset(self, subset: Int64[Tensor, " m"], name: str = "") -> "LabeledData":
+        """Return the same data, with only these images of `train` to train on."""
+        return replace(self, subset=subset, subset_name=name or self.subset_name)
 
     def features(self, backbone: nn.Module) -> tuple[Features, Features | None]:
-        """Features of what is learned from and of what is scored; labels mean the same in both."""
+        """Encode training and test images; both are labeled with the class numbers of `train`."""
         train_y, test_y = self.labels()
-        train = self._features(backbone, self.train, self.learned, "training features")
+        train = self._encode(backbone, self.train, self.train_index, "training features")
         train = train._replace(y=train_y.to(train.h.device))
-        if not self.apart:
+        if not self.has_test_images:
             return train, None
-        test = self._scored_features(backbone)
+        test = self._encode_test(backbone)
         return train, test._replace(y=test_y.to(train.h.device))
 
-    def scored(self, backbone: nn.Module) -> Features:
-        """Features of what is scored alone."""
-        found = self._scored_features(backbone)
-        return found._replace(y=self.labels()[1].to(found.h.device))
+    def test_features(self, backbone: nn.Module) -> Features:
+        """Encode the test images alone."""
+        test = self._encode_test(backbone)
+        return test._replace(y=self.labels()[1].to(test.h.device))
 
     def labels(self) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " m"]]:
-        """Labels of what is learned from and of what is scored, by the training set's numbers."""
+        """Labels of the training and the test images, in the class numbers of `train`."""
         assert self.train.labels is not None
-        train = self.train.labels.cpu()
-        learned = train[self.learned]
+        labels = self.train.labels.cpu()
+        train = labels[self.train_index]
         if self.split is not None:
-            return learned, train[self.split.test]
+            return train, labels[self.split.test]
         if self.test is None:
-            return learned, learned
+            return train, train
         assert self.test.labels is not None
-        return learned, self._translation(self.test)[self.test.labels.cpu()]
+        return train, self._class_mapping(self.test)[self.test.labels.cpu()]
 
-    def _scored_features(self, backbone: nn.Module) -> Features:
+    def _encode_test(self, backbone: nn.Module) -> Features:
         if self.test is not None:
-            return self._features(backbone, self.test, None, "test features")
-        index = self.learned if self.split is None else self.split.test
-        return self._features(backbone, self.train, index, "test features")
+            return self._encode(backbone, self.test, None, "test features")
+        index = self.train_index if self.split is None else self.split.test
+        return self._encode(backbone, self.train, index, "test features")
 
-    def _features(
+    def _encode(
         self, backbone: nn.Module, images: ImageStore, index: Tensor | None, title: str
     ) -> Features:
         return features(
@@ -126,13 +130,13 @@ class LabeledData:
             autocast=self.autocast,
             index=index,
             progress=title if self.progress else None,
-            shared=self.shared,
+            distributed=self.distributed,
         )
 
-    def _translation(self, test: ImageStore) -> Int64[Tensor, " c"]:
-        """The training set's number for each class of the test set.
+    def _class_mapping(self, test: ImageStore) -> Int64[Tensor, " c"]:
+        """The class number in `train` for each class number of the test set.
 
-        Classes are numbered by name within a set, so a set that lacks one numbers the rest anew.
+        A set numbers its classes by name, so a set without some classes numbers the rest otherwise.
         """
         known = list(self.train.class_names)
         if not known or not test.class_names:
@@ -166,8 +170,8 @@ def _check(name: str, images: ImageStore) -> None:
         )
 
 
-def _named(names: tuple[str, ...], which: list[int]) -> str:
-    """'3 classes ("a", "b", ...) are', from their numbers."""
+def _list_classes(names: tuple[str, ...], which: list[int]) -> str:
+    """Return '3 classes ("a", "b", ...) are' for these class numbers."""
     first = ", ".join(f'"{names[i]}"' for i in which[:5]) + (", ..." if len(which) > 5 else "")
     return (
         f"{len(which)} class ({first}) is"

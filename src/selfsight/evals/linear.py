@@ -1,10 +1,10 @@
-"""Linear probe: multinomial logistic regression on standardized features, solved not tuned.
+"""Linear probe: multinomial logistic regression on standardized features, solved by L-BFGS.
 
 Features are standardized by the training set (a batch norm without weights), because encoders
 differ in scale by orders of magnitude, which is why published protocols have learning rates from
 0.1 to 30. The problem is then convex: L-BFGS solves it for several weight decays at once, and a
-held-out tenth of the training set, never the test set, chooses among them (as CLIP's probe does,
-arXiv:2103.00020, appendix A.3). The winner is solved again on the whole training set.
+held-out tenth of the training set, never the test set, selects one (as for CLIP's probe,
+arXiv:2103.00020, appendix A.3). That one is solved again on the whole training set.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.splits import Split, stratified
 from selfsight.progress import track
 
-LOGITS = 1 << 26  # held at a time: 256 MiB in float32
-MEMORY = 10  # past steps from which L-BFGS guesses the curvature
-HALVINGS = 10  # of a step that does not go down, before it is given up
+MAX_LOGITS = 1 << 26  # in memory at a time: 256 MiB in float32
+HISTORY = 10  # past steps from which L-BFGS estimates the curvature
+MAX_HALVINGS = 10  # of a step that does not lower the loss
 
 
 def logistic_regression(
@@ -38,38 +38,38 @@ def logistic_regression(
     start: Float[Tensor, "s d c"] | None = None,
     progress: str | None = None,
 ) -> Float[Tensor, "s d c"]:
-    """Weights with the least mean cross-entropy + decay / 2 * |weights|^2, for each decay.
+    """Minimize mean cross-entropy + decay / 2 * |weights|^2 for each weight decay.
 
-    The last column of x is taken for the constant one: its weights are the biases, not decayed.
-    A problem is solved when none of its slopes is above `tolerance`.
+    The last column of x must be 1: its weights are the biases and are not decayed. A problem is
+    solved when no component of its gradient is above `tolerance`.
     """
     decay = x.new_tensor(weight_decays)[:, None, None].repeat(1, x.shape[1], 1)
     decay[:, -1] = 0
     weights = x.new_zeros(len(weight_decays), x.shape[1], num_classes) if start is None else start
     loss, grad = _objective(weights, x, y, decay)
-    # The curvature is at most half the mean squared length of a row.
+    # The curvature is at most half the mean squared norm of a row.
     scale = (2 / x.pow(2).sum(dim=1).mean()).expand(len(weights), 1, 1)
     past: list[tuple[Tensor, Tensor, Tensor]] = []
     solved = grad.abs().amax(dim=(1, 2), keepdim=True) <= tolerance
     for _ in track(range(max_steps), progress):
         if bool(solved.all()):
             break
-        direction = -_times_inverse_curvature(grad, past, scale).masked_fill(solved, 0)
+        direction = -_apply_inverse_hessian(grad, past, scale).masked_fill(solved, 0)
         slope = _dot(grad, direction)
         length = torch.ones_like(slope)
-        for _ in range(HALVINGS):
+        for _ in range(MAX_HALVINGS):
             new = weights + length * direction
             new_loss, new_grad = _objective(new, x, y, decay)
             lower = new_loss <= loss + 1e-4 * length * slope
             if bool(lower.all()):
                 break
             length = torch.where(lower, length, length / 2)
-        # A problem that no longer goes down is solved as far as its precision allows.
+        # A problem whose loss no longer falls is solved to the precision of its dtype.
         new, new_grad = torch.where(lower, new, weights), torch.where(lower, new_grad, grad)
         moved, bent = new - weights, new_grad - grad
         curved = _dot(moved, bent)
         usable = curved > 0
-        past = [*past, (moved, bent, torch.where(usable, 1 / curved, 0))][-MEMORY:]
+        past = [*past, (moved, bent, torch.where(usable, 1 / curved, 0))][-HISTORY:]
         scale = torch.where(usable, curved / _dot(bent, bent), scale)
         weights, grad, loss = new, new_grad, torch.where(lower, new_loss, loss)
         solved |= ~lower | (grad.abs().amax(dim=(1, 2), keepdim=True) <= tolerance)
@@ -82,12 +82,12 @@ def _objective(
     y: Int64[Tensor, " n"],
     decay: Float[Tensor, "s d 1"],
 ) -> tuple[Float[Tensor, "s 1 1"], Float[Tensor, "s d c"]]:
-    """Value and gradient of every problem, a block of rows at a time."""
+    """Loss and gradient of every problem, computed in blocks of rows."""
     s, d, c = weights.shape
     flat = weights.permute(1, 0, 2).reshape(d, s * c)
     total = weights.new_zeros(s, dtype=torch.float64)
     grad = torch.zeros_like(flat)
-    block = max(1, LOGITS // (s * c))
+    block = max(1, MAX_LOGITS // (s * c))
     for rows, labels in zip(x.split(block), y.split(block), strict=True):
         log_p = (rows @ flat).view(-1, s, c).log_softmax(dim=-1)  # [n, S, C]
         own = labels[:, None, None].expand(-1, s, 1)
@@ -98,7 +98,7 @@ def _objective(
     return value, grad.view(d, s, c).permute(1, 0, 2) / len(x) + decay * weights
 
 
-def _times_inverse_curvature(
+def _apply_inverse_hessian(
     grad: Float[Tensor, "s d c"],
     past: list[tuple[Tensor, Tensor, Tensor]],
     scale: Float[Tensor, "s 1 1"],
@@ -122,44 +122,44 @@ def _dot(a: Float[Tensor, "s d c"], b: Float[Tensor, "s d c"]) -> Float[Tensor, 
 def standardize(
     h: Float[Tensor, "n d"], like: Float[Tensor, "m d"]
 ) -> Float[Tensor, "n {h.shape[1]+1}"]:
-    """Columns with mean 0 and spread 1 on `like`, and a column of ones for the biases."""
+    """Shift and scale columns to mean 0 and std 1 on `like`; append a column of ones."""
     h, like = h.nan_to_num(0.0, 0.0, 0.0), like.nan_to_num(0.0, 0.0, 0.0)
-    spread = like.std(dim=0, correction=0)
-    # A dead column holds rounding alone, which must not be blown up to spread 1.
-    dead = spread <= 1e-6 * like.abs().amax(dim=0)
-    spread = spread.masked_fill(dead, torch.inf)
-    return F.pad((h - like.mean(dim=0)) / spread, (0, 1), value=1.0)
+    std = like.std(dim=0, correction=0)
+    # A constant column has only rounding noise, which must not be scaled up to std 1.
+    dead = std <= 1e-6 * like.abs().amax(dim=0)
+    std = std.masked_fill(dead, torch.inf)
+    return F.pad((h - like.mean(dim=0)) / std, (0, 1), value=1.0)
 
 
 class Selection(NamedTuple):
-    """Which of several classifiers a held-out set prefers."""
+    """The best of several classifiers on held-out images."""
 
-    winner: int
+    number: int
     accuracy: float
 
 
 def select_best(logits: Float[Tensor, "s n c"], y: Int64[Tensor, " n"]) -> Selection:
-    """The better accuracy wins; where a small held-out set cannot tell, the lower loss does."""
-    own = y.expand(len(logits), -1)
-    right = (logits.argmax(dim=2) == own).double().mean(dim=1)
-    loss = F.cross_entropy(logits.flatten(0, 1), own.flatten(), reduction="none")
-    loss = loss.view(own.shape).mean(dim=1).nan_to_num(torch.inf)
-    rank = list(zip(right.tolist(), (-loss).tolist(), strict=True))
-    winner = max(range(len(rank)), key=rank.__getitem__)
-    return Selection(winner, rank[winner][0])
+    """Select the classifier with the highest accuracy; among equals that with the lowest loss."""
+    targets = y.expand(len(logits), -1)
+    correct = (logits.argmax(dim=2) == targets).double().mean(dim=1)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    loss = loss.view(targets.shape).mean(dim=1).nan_to_num(torch.inf)
+    rank = list(zip(correct.tolist(), (-loss).tolist(), strict=True))
+    best = max(range(len(rank)), key=rank.__getitem__)
+    return Selection(best, rank[best][0])
 
 
 def hold_out_tenth(y: Int64[Tensor, " n"], *, seed: int) -> Split | None:
-    """A tenth of what is learned from, to choose settings by; None where no class has two."""
+    """Hold out a tenth of the training images to select settings; None if no class has two."""
     if int(y.bincount().max()) < 2:
         return None
-    part = stratified(y, test_share=0.1, seed=seed)
-    return Split(part.train.to(y.device), part.test.to(y.device))
+    split = stratified(y, test_share=0.1, seed=seed)
+    return Split(split.train.to(y.device), split.test.to(y.device))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LinearProbe:
-    """Share of images that a linear classifier of the features gets right."""
+    """Accuracy of a linear classifier on the features."""
 
     data: LabeledData
     weight_decays: tuple[float, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
@@ -170,25 +170,27 @@ class LinearProbe:
         check_has_test_images(self.data)
         if not self.weight_decays or min(self.weight_decays) < 0:
             raise UserError(
-                f"weight_decays is {self.weight_decays}. Give one or more, each 0 or above."
+                f"weight_decays is {self.weight_decays}. Give one or more of 0 or more."
             )
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        """The evaluator's numbers for a backbone."""
+        """Encode the images with the backbone and return accuracies."""
         return self.score(*self.data.features(backbone))
 
     def score(self, train: Features, test: Features | None) -> dict[str, float]:
-        """Accuracy on the test set, and the weight decay that the held-out tenth chose."""
+        """Accuracy on the test set, and the weight decay selected on the held-out tenth."""
         assert test is not None and train.y is not None and test.y is not None
         x, y = standardize(train.h, train.h), train.y
-        decay, start, seen = self._chosen(x, y)
-        final = self._solve(x, y, (decay,), start)[0]
-        guesses = (standardize(test.h, train.h) @ final).argmax(dim=1)
-        found = {"accuracy": accuracy(guesses, test.y), "weight_decay": decay}
-        return found if seen is None else found | {"held_out_accuracy": seen}
+        decay, start, held_out_accuracy = self._select_weight_decay(x, y)
+        weights = self._solve(x, y, (decay,), start)[0]
+        predictions = (standardize(test.h, train.h) @ weights).argmax(dim=1)
+        numbers = {"accuracy": accuracy(predictions, test.y), "weight_decay": decay}
+        if held_out_accuracy is not None:
+            numbers["held_out_accuracy"] = held_out_accuracy
+        return numbers
 
     def settings(self) -> dict[str, Any]:
-        """What decided the number, for the result file."""
+        """The settings that decided the numbers, for the result file."""
         return {
             "solver": "L-BFGS",
             "standardized": True,
@@ -198,16 +200,18 @@ class LinearProbe:
             "seed": self.seed,
         }
 
-    def _chosen(self, x: Tensor, y: Tensor) -> tuple[float, Tensor | None, float | None]:
-        """The decay, weights to start from, and what the held-out tenth said of it."""
-        part = hold_out_tenth(y, seed=self.seed)
-        if part is None or len(self.weight_decays) == 1:
+    def _select_weight_decay(
+        self, x: Tensor, y: Tensor
+    ) -> tuple[float, Tensor | None, float | None]:
+        """The selected weight decay, weights to start from, and its accuracy on the held-out."""
+        split = hold_out_tenth(y, seed=self.seed)
+        if split is None or len(self.weight_decays) == 1:
             return self.weight_decays[len(self.weight_decays) // 2], None, None
-        weights = self._solve(x[part.train], y[part.train], self.weight_decays)
-        logits = torch.einsum("nd,sdc->snc", x[part.test], weights)
-        choice = select_best(logits, y[part.test])
-        decay = self.weight_decays[choice.winner]
-        return decay, weights[choice.winner : choice.winner + 1], choice.accuracy
+        weights = self._solve(x[split.train], y[split.train], self.weight_decays)
+        logits = torch.einsum("nd,sdc->snc", x[split.test], weights)
+        best = select_best(logits, y[split.test])
+        decay = self.weight_decays[best.number]
+        return decay, weights[best.number : best.number + 1], best.accuracy
 
     def _solve(
         self, x: Tensor, y: Tensor, decays: tuple[float, ...], start: Tensor | None = None
@@ -224,6 +228,8 @@ class LinearProbe:
 
 
 def check_has_test_images(data: LabeledData) -> None:
-    """Refuse labeled images that leave nothing apart to be scored on."""
-    if not data.apart:
-        raise UserError("A classifier is scored on other images. Give it a test set or a split.")
+    """Raise a UserError if there are no test images."""
+    if not data.has_test_images:
+        raise UserError(
+            "A classifier is scored on images it was not trained on. Give a test set or a split."
+        )

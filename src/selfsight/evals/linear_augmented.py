@@ -1,23 +1,23 @@
-"""Linear evaluation as published: a linear layer on a frozen backbone, with augmentation.
+"""Published linear-probe settings: a linear layer on a frozen backbone, with augmentation.
 
-Settings are those of the papers and their released code. Rates differ by orders of magnitude
-because features do; the solved probe of `linear.py` has none.
+Settings are those of the papers and their released code. Learning rates differ by orders of
+magnitude because the scales of features do; the solved probe of `linear.py` has none.
 """
 
 from dataclasses import replace
 
-from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, falling, sgd
+from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, sgd, step_schedule
 from selfsight.optim import Optim, Schedule
 
 
 def linear(source: str, head: Optim, *, epochs: int, batch_size: int = 256) -> ClassifierSettings:
-    """A frozen backbone under a head with these settings."""
+    """Settings of a head on a frozen backbone."""
     return ClassifierSettings(source=source, epochs=epochs, batch_size=batch_size, head=head)
 
 
 MOCO = linear(
     "MoCo v1, v2 (arXiv:1911.05722, 2003.04297): facebookresearch/moco, main_lincls.py",
-    sgd(30.0, falling(60, 80)),
+    sgd(30.0, step_schedule(60, 80)),
     epochs=100,
 )
 MOCOV3 = linear(
@@ -58,7 +58,7 @@ PUBLISHED: dict[str, ClassifierSettings] = {
     "moco": MOCO,
     "jcl": replace(MOCO, source="JCL (arXiv:2009.14776): MoCo's"),
     "jcl_imagenet100": linear(
-        "JCL (arXiv:2009.14776), ImageNet-100", sgd(10.0, falling(60, 80)), epochs=100
+        "JCL (arXiv:2009.14776), ImageNet-100", sgd(10.0, step_schedule(60, 80)), epochs=100
     ),
     "simo": replace(MOCO, source="SiMo, with EqCo (arXiv:2010.01929): MoCo's, shorter", epochs=90),
     "mocov3_resnet": MOCOV3,

@@ -71,7 +71,7 @@ class MultilabelData:
     batch_size: int = 256
     autocast: torch.dtype | None = None
     progress: bool = False
-    shared: bool = False  # every process calls the evaluator, and takes a share of the work
+    distributed: bool = False  # every process calls the evaluator, and takes a share of the work
 
     def __post_init__(self) -> None:
         for name, images, y, index in (
@@ -118,19 +118,19 @@ class MultilabelData:
             autocast=self.autocast,
             index=index,
             progress=f"{title} features" if self.progress else None,
-            shared=self.shared,
+            distributed=self.distributed,
         ).h
 
 
 def as_multilabel(data: LabeledData, *, maps: bool = True) -> MultilabelData:
     """The same images with one class each, seen as VISSL sees those of VOC07."""
-    if not data.apart:
+    if not data.has_test_images:
         raise UserError("An SVM is scored on other images. Give it a test set.")
     learned, scored = (one_hot(y, data.num_classes) for y in data.labels())
     return MultilabelData(
         train=data.train,
         train_y=learned,
-        train_index=data.learned,
+        train_index=data.train_index,
         test=data.train if data.test is None else data.test,
         test_y=scored,
         test_index=None if data.split is None else data.split.test,
@@ -142,7 +142,7 @@ def as_multilabel(data: LabeledData, *, maps: bool = True) -> MultilabelData:
         batch_size=data.batch_size,
         autocast=data.autocast,
         progress=data.progress,
-        shared=data.shared,
+        distributed=data.distributed,
     )
 
 

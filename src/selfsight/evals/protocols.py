@@ -1,7 +1,6 @@
-"""Every evaluation by name: `family` or `family.variant`, whose it is, and how it is made.
+"""Every evaluation protocol by name, with its source and settings: `family` or `family.variant`.
 
-Each family keeps its settings in a dict of its own; here they are put together. A protocol is
-called with a backbone and gives numbers; `settings()` says what decided them.
+The published settings of a family are in its own module; `PROTOCOLS` collects them all.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,36 +43,36 @@ DataKind = Literal["labeled", "boxes", "images"]
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """What every protocol is: called with a backbone it gives numbers."""
+    """An evaluation: call it with a backbone to get numbers."""
 
     def __call__(self, backbone: nn.Module, /) -> dict[str, float]:
-        """The numbers for a backbone."""
+        """Return the numbers for a backbone."""
 
     def settings(self) -> dict[str, Any]:
-        """What decided the numbers, for the result file."""
+        """The settings that decided the numbers, for the result file."""
 
 
 class ProtocolSpec(NamedTuple):
     """A protocol before it has data.
 
-    `make` takes (data, options), where data are Labeled; a pair of Objects for "boxes"; for
-    "images" a pair of Images and the views that are drawn of them.
+    `build(data, options)` takes LabeledData if `data_kind` is "labeled", the DetectionDatasets to
+    train and test on if it is "boxes", and (images, views) if it is "images".
     """
 
     source: str
-    make: Callable[[Any, EvalOptions], Evaluator]
-    setting: Any = None
-    opens: DataKind = "labeled"
+    build: Callable[[Any, EvalOptions], Evaluator]
+    settings: Any = None
+    data_kind: DataKind = "labeled"
 
     @property
-    def flags(self) -> bool:
-        """Whether it has settings that flags change."""
-        return isinstance(self.setting, ClassifierSettings | DetectorSettings | SGDGrid)
+    def accepts_flags(self) -> bool:
+        """Whether flags such as --head.lr change its settings."""
+        return isinstance(self.settings, ClassifierSettings | DetectorSettings | SGDGrid)
 
     @property
-    def epochs(self) -> bool:
+    def has_epochs(self) -> bool:
         """Whether it trains for a number of epochs."""
-        return isinstance(self.setting, ClassifierSettings | SGDGrid)
+        return isinstance(self.settings, ClassifierSettings | SGDGrid)
 
 
 def requested_amount(options: EvalOptions) -> LabelAmount | None:
@@ -84,87 +83,94 @@ def requested_amount(options: EvalOptions) -> LabelAmount | None:
     return LabelAmount(share=options.share, per_class=options.per_class, file=file)
 
 
-def knn(data: LabeledData, options: EvalOptions) -> KNN:
-    """Nearest neighbors on the evaluation view."""
+def build_knn(data: LabeledData, options: EvalOptions) -> KNN:
+    """kNN with training images as the bank, scored on the test images."""
     return KNN(data=data, ks=options.neighbor_counts, temperature=options.temperature)
 
 
-def knn_alone(data: LabeledData, options: EvalOptions) -> KNN:
-    """Each image that may be learned from by all the others; test images are left aside."""
-    return knn(replace(data, test=None, split=None, few=data.learned), options)
+def build_leave_one_out_knn(data: LabeledData, options: EvalOptions) -> KNN:
+    """kNN that classifies each training image by all the others, without test images."""
+    return build_knn(replace(data, test=None, split=None, subset=data.train_index), options)
 
 
-def solved(data: LabeledData, options: EvalOptions) -> LinearProbe:
-    """The solved linear probe."""
+def build_linear(data: LabeledData, options: EvalOptions) -> LinearProbe:
+    """The linear probe that is solved by L-BFGS."""
     return LinearProbe(data=data, seed=options.seed)
 
 
-def swept(data: LabeledData, options: EvalOptions) -> LinearSGDProbe:
-    """The linear probe by SGD, all rates and decays at once."""
+def build_linear_sgd(data: LabeledData, options: EvalOptions) -> LinearSGDProbe:
+    """The linear probe that is trained by SGD."""
     given = {"epochs": options.epochs, "batch_size": options.batch_size}
     settings: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     grid = SGDGrid(**settings)
-    return LinearSGDProbe(data=data, grid=_flagged(grid, options.settings), seed=options.seed)
+    return LinearSGDProbe(data=data, grid=apply_flags(grid, options.settings), seed=options.seed)
 
 
-def trained(
+def build_classifier(
     training: ClassifierSettings, data: LabeledData, options: EvalOptions
 ) -> ClassifierEvaluator:
     """A classifier trained on augmented images."""
-    return ClassifierEvaluator(data=data, training=changed(training, options), seed=options.seed)
+    training = apply_options(training, options)
+    return ClassifierEvaluator(data=data, training=training, seed=options.seed)
 
 
-def few(
+def build_few_labels(
     amount: LabelAmount,
-    make: Callable[[LabeledData, EvalOptions], Evaluator],
+    build: Callable[[LabeledData, EvalOptions], Evaluator],
     data: LabeledData,
     options: EvalOptions,
 ) -> Evaluator:
-    """The same with few labels, drawn once and kept."""
+    """Another protocol with few labels, which are sampled once and saved in a file."""
     amount = requested_amount(options) or amount
     folder = options.split_folder or Path("splits")
-    chosen = load_or_sample_few(folder, data.train, amount, among=data.learned, seed=options.seed)
-    words = amount.words if amount.share is None else f"{amount.words} of all"
-    return make(data.only(chosen, words), options)
+    subset = load_or_sample_few(
+        folder, data.train, amount, candidates=data.train_index, seed=options.seed
+    )
+    name = amount.description if amount.share is None else f"{amount.description} of all"
+    return build(data.with_subset(subset, name), options)
 
 
-def machines(name: str, data: LabeledData | MultilabelData, options: EvalOptions) -> SVM:
+def build_svm(name: str, data: LabeledData | MultilabelData, options: EvalOptions) -> SVM:
     """A linear SVM for each class."""
     if isinstance(data, MultilabelData):
         return SVM(data=data, seed=options.seed, progress=data.progress)
     return svm.published(name, data, seed=options.seed)
 
 
-def detection(
-    setting: DetectorSettings, data: tuple[DetectionDataset, DetectionDataset], options: EvalOptions
+def build_detection(
+    detector: DetectorSettings,
+    data: tuple[DetectionDataset, DetectionDataset],
+    options: EvalOptions,
 ) -> DetectionEvaluator:
-    """A detector trained from the backbone."""
+    """A detector that is trained from the backbone."""
     if options.iterations is not None:
-        setting = detector_settings.shortened(setting, options.iterations)
+        detector = detector_settings.with_iterations(detector, options.iterations)
     if options.batch_size is not None:
-        setting = replace(setting, batch_size=options.batch_size)
-    setting = _flagged(setting, options.settings)
+        detector = replace(detector, batch_size=options.batch_size)
+    detector = apply_flags(detector, options.settings)
     train, test = data
     return DetectionEvaluator(
-        train=train, test=test, setting=setting, seed=options.seed, progress=True
+        train=train, test=test, detector=detector, seed=options.seed, progress=True
     )
 
 
-def analysis(data: tuple[ImageStore, Sequence[View]], options: EvalOptions) -> FeatureAnalysis:
-    """What the features look like, without labels."""
+def build_analysis(
+    data: tuple[ImageStore, Sequence[View]], options: EvalOptions
+) -> FeatureAnalysis:
+    """Statistics of the features, without labels."""
     images, views = data
-    shared = dist.world_size() > 1
+    distributed = dist.world_size() > 1
     return FeatureAnalysis(
-        images=images, views=views, seed=options.seed, progress=True, shared=shared
+        images=images, views=views, seed=options.seed, progress=True, distributed=distributed
     )
 
 
-# Of evaluators' fields, those that are no settings of the protocol.
-UNTOLD = {
+# Fields of evaluators that the list of protocols does not print.
+NOT_LISTED = {
     *("data", "images", "views", "seed", "batch_size"),
-    *("autocast", "progress", "shared", "workers"),
+    *("autocast", "progress", "distributed", "workers"),
 }
-DETECTORS = {
+DETECTION_SOURCES = {  # by a part of the name
     "msbreg": "MSBReg (arXiv:2207.03552), supplement",
     "simo": "SiMo, with EqCo (arXiv:2010.01929), appendix B.5",
     "fast_moco": "Fast-MoCo (arXiv:2207.08220), supplement",
@@ -173,62 +179,69 @@ DETECTORS = {
 }
 
 
-def _detected(name: str) -> str:
-    return next(source for word, source in DETECTORS.items() if word in name)
-
-
-OURS = "ours: L-BFGS on standardized features; a held-out tenth chooses the decay"
+LINEAR_SOURCE = "ours: L-BFGS on standardized features; a held-out tenth selects the weight decay"
 
 PROTOCOLS: dict[str, ProtocolSpec] = {
-    "knn": ProtocolSpec("InstDisc (arXiv:1805.01978), section 3.4", knn, KNN),
+    "knn": ProtocolSpec("InstDisc (arXiv:1805.01978), section 3.4", build_knn, KNN),
     "knn.leave_one_out": ProtocolSpec(
-        "InstDisc (arXiv:1805.01978); among the training images alone", knn_alone, KNN
+        "InstDisc (arXiv:1805.01978); among the training images", build_leave_one_out_knn, KNN
     ),
-    "linear": ProtocolSpec(OURS, solved, LinearProbe),
+    "linear": ProtocolSpec(LINEAR_SOURCE, build_linear, LinearProbe),
     "linear.sgd": ProtocolSpec(
-        "ours: SGD on standardized features; a held-out tenth chooses rate and decay",
-        swept,
+        "ours: SGD on standardized features; a held-out tenth selects lr and decay",
+        build_linear_sgd,
         SGDGrid(),
     ),
     **{
-        f"linear.{name}": ProtocolSpec(training.source, partial(trained, training), training)
+        f"linear.{name}": ProtocolSpec(
+            training.source, partial(build_classifier, training), training
+        )
         for name, training in (linear_augmented.PUBLISHED | transfer.PUBLISHED).items()
     },
     **{
-        f"few_labels.{name}": ProtocolSpec(OURS, partial(few, amount, solved), amount)
+        f"few_labels.{name}": ProtocolSpec(
+            LINEAR_SOURCE, partial(build_few_labels, amount, build_linear), amount
+        )
         for name, amount in few_labels.SOLVED.items()
     },
     **{
         f"few_labels.{name}": ProtocolSpec(
-            training.source, partial(few, amount, partial(trained, training)), training
+            training.source,
+            partial(build_few_labels, amount, partial(build_classifier, training)),
+            training,
         )
         for name, (amount, training) in few_labels.PUBLISHED.items()
     },
     **{
-        f"fine_tune.{name}": ProtocolSpec(training.source, partial(trained, training), training)
+        f"fine_tune.{name}": ProtocolSpec(
+            training.source, partial(build_classifier, training), training
+        )
         for name, training in fine_tune.PUBLISHED.items()
     },
     **{
-        name: ProtocolSpec(source, partial(machines, name), SVM)
+        name: ProtocolSpec(source, partial(build_svm, name), SVM)
         for name, (source, _) in svm.PUBLISHED.items()
     },
     **{
         f"detection.{name}": ProtocolSpec(
-            _detected(name), partial(detection, setting), setting, "boxes"
+            next(source for part, source in DETECTION_SOURCES.items() if part in name),
+            partial(build_detection, detector),
+            detector,
+            "boxes",
         )
-        for name, setting in detector_settings.PUBLISHED.items()
+        for name, detector in detector_settings.PUBLISHED.items()
     },
     "analysis": ProtocolSpec(
         "RankMe (arXiv:2210.02885), LiDAR (arXiv:2312.04000), EqCo, JCL: see docs/analysis.md",
-        analysis,
+        build_analysis,
         FeatureAnalysis,
         "images",
     ),
 }
 
 
-def named(name: str) -> ProtocolSpec:
-    """The protocol of this name; a near miss is offered."""
+def get_protocol(name: str) -> ProtocolSpec:
+    """Look up a protocol; the error suggests the nearest name."""
     if name not in PROTOCOLS:
         families = ", ".join(dict.fromkeys(n.split(".")[0] for n in PROTOCOLS))
         raise UserError(
@@ -238,73 +251,73 @@ def named(name: str) -> ProtocolSpec:
     return PROTOCOLS[name]
 
 
-def protocol(name: str, data: Any, options: EvalOptions) -> Evaluator:
-    """The evaluator of this name on these data, which are of the kind that it opens."""
-    return named(name).make(data, options)
+def build_evaluator(name: str, data: Any, options: EvalOptions) -> Evaluator:
+    """Build the evaluator of a protocol on data of its `data_kind`."""
+    return get_protocol(name).build(data, options)
 
 
-def changed(training: ClassifierSettings, options: EvalOptions) -> ClassifierSettings:
-    """The training with what the user asked for in place of what was published."""
+def apply_options(training: ClassifierSettings, options: EvalOptions) -> ClassifierSettings:
+    """Replace published settings by those that the user gives."""
     if options.epochs is not None:
-        training = training.lasting(options.epochs)
+        training = training.with_epochs(options.epochs)
     if options.batch_size is not None:
         training = replace(training, batch_size=options.batch_size)
-    return _flagged(training, options.settings)
+    return apply_flags(training, options.settings)
 
 
-def _flagged(setting: AnySettings, flags: Sequence[str]) -> AnySettings:
-    """Settings changed by flags as on the command line; a setting beneath none is --set.NAME."""
+def apply_flags(settings: AnySettings, flags: Sequence[str]) -> AnySettings:
+    """Change settings by flags: --head.lr for a nested setting, --set.NAME for one at the top."""
     if not flags:
-        return setting
+        return settings
     return tyro.cli(
-        type(setting),
+        type(settings),
         prog="selfsight evaluate RUN",
-        default=setting,
+        default=settings,
         args=[flag.replace("--set.", "--", 1) for flag in flags],
         config=(tyro.conf.AvoidSubcommands,),
     )
 
 
-def listing() -> list[dict[str, str]]:
-    """A row for each protocol: its name, its settings in short, and its source."""
+def describe_protocols() -> list[dict[str, str]]:
+    """Name, summary of settings, and source of each protocol."""
     return [
-        {"name": name, "settings": in_short(found.setting), "source": found.source}
-        for name, found in PROTOCOLS.items()
+        {"name": name, "settings": summarize(spec.settings), "source": spec.source}
+        for name, spec in PROTOCOLS.items()
     ]
 
 
-def in_short(setting: Any) -> str:
+def summarize(settings: Any) -> str:
     """The settings that a reader compares, in one line."""
-    if isinstance(setting, LabelAmount):
-        return f"{setting.words} of the labels"
-    if isinstance(setting, ClassifierSettings):
-        return _of_training(setting)
-    if isinstance(setting, DetectorSettings):
-        kind = ("Mask" if setting.masks else "Faster") + f" R-CNN, {setting.neck.upper()}"
-        rate = f"{setting.lr:g}"
-        if setting.backbone_lr is not None:
-            rate += f", backbone at {setting.backbone_lr:g}"
-        length = f"{setting.iterations} iterations, batch {setting.batch_size}"
-        return f"{kind}, {length}, rate {rate}"
-    if is_dataclass(setting):
-        shown = [f for f in fields(setting) if f.name not in UNTOLD]
-        return ", ".join(f"{f.name.replace('_', ' ')} {f.default}" for f in shown)
+    if isinstance(settings, LabelAmount):
+        return f"{settings.description} of the labels"
+    if isinstance(settings, ClassifierSettings):
+        return _summarize_classifier(settings)
+    if isinstance(settings, DetectorSettings):
+        model = ("Mask" if settings.masks else "Faster") + f" R-CNN, {settings.neck.upper()}"
+        lr = f"{settings.lr:g}"
+        if settings.backbone_lr is not None:
+            lr += f", backbone lr {settings.backbone_lr:g}"
+        length = f"{settings.iterations} iterations, batch {settings.batch_size}"
+        return f"{model}, {length}, lr {lr}"
+    if is_dataclass(settings):
+        track = [f for f in fields(settings) if f.name not in NOT_LISTED]
+        return ", ".join(f"{f.name.replace('_', ' ')} {f.default}" for f in track)
     return ""
 
 
-def _of_training(training: ClassifierSettings) -> str:
-    def rate(optim: Any) -> str:
+def _summarize_classifier(training: ClassifierSettings) -> str:
+    def lr(optim: Any) -> str:
         scale = {"linear": " x batch/256", "sqrt": " x sqrt(batch)", "none": ""}[optim.scale]
         return f"{optim.lr:g}{scale}"
 
     head = training.head
-    kind = head.name + (f" ({head.variant})" if head.name == "lars" else "")
-    rates = ", ".join(f"{r:g}" for r in training.rates)
-    under = "frozen" if training.backbone is None else f"at {rate(training.backbone)}"
+    optimizer = head.name + (f" ({head.variant})" if head.name == "lars" else "")
+    head_lrs = ", ".join(f"{r:g}" for r in training.head_lrs)
+    backbone = "frozen" if training.backbone is None else f"lr {lr(training.backbone)}"
     steps = [f"{m / training.epochs:.0%}" for m in head.schedule.milestones]
     schedule = f"x{head.schedule.gamma:g} at {', '.join(steps)}" if steps else head.schedule.name
     return (
-        f"{training.epochs} epochs, batch {training.batch_size}, {kind}, head at "
-        f"{f'one of {rates}' if rates else rate(head)}, backbone {under}, {schedule}, "
-        f"decay {head.weight_decay:g}"
+        f"{training.epochs} epochs, batch {training.batch_size}, {optimizer}, head lr "
+        f"{f'one of {head_lrs}' if head_lrs else lr(head)}, backbone {backbone}, {schedule}, "
+        f"weight decay {head.weight_decay:g}"
     )

@@ -1,10 +1,11 @@
-"""RandAugment (Cubuk et al. 2019, arXiv:1909.13719) as timm applies it, batched on the device.
+"""RandAugment (Cubuk et al. 2019, arXiv:1909.13719) with timm's operations, batched on the device.
 
-Two operations for each image, each of 15 kinds and done with probability 1/2, with a magnitude
-drawn about the given one ("inc1": more magnitude is always more change). Draws are keyed by
-image, so the images are the same on any number of processes. Values are in [0, 1]; operations
-that PIL defines on bytes round to bytes here too. Turned and shifted images are filled with the
-mean, and read bilinearly, where timm takes bilinear or bicubic at random.
+Each image gets two of 15 operations, each applied with probability 1/2, with a magnitude sampled
+around the given one ("inc1": a higher magnitude always changes more). timm works on PIL images on
+the host and samples from Python's and numpy's global state; here samples depend on (seed, epoch,
+image), equal on any number of processes. Values are in [0, 1]; operations that PIL defines on bytes
+round to bytes. Rotated, sheared and translated images are filled with the mean and resampled
+bilinearly, where timm picks bilinear or bicubic at random.
 """
 
 import math
@@ -17,9 +18,9 @@ from torch import Tensor
 from selfsight import rng
 from selfsight.views.color import LUMA, constant
 
-LAYERS = 2
-SHARE = 0.5
-HIGHEST = 10.0  # of timm's scale of magnitudes
+NUM_OPERATIONS = 2
+PROBABILITY = 0.5
+MAX_MAGNITUDE = 10.0
 OPERATIONS = (
     "autocontrast",
     "equalize",
@@ -37,7 +38,7 @@ OPERATIONS = (
     "translate_x",
     "translate_y",
 )
-MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 Maps = Float[Tensor, "n c h w"]
 Row = Float[Tensor, " n"]
 
@@ -50,22 +51,22 @@ def rand_augment(
     std: float,
     mean: tuple[float, ...],
     seed: int,
-    at: int | Tensor = 0,
+    epoch: int | Tensor = 0,
 ) -> Maps:
-    """The images after two random operations each; `at` is a number, or one for each row."""
-    draws = rng.uniform(rng.key(seed, "rand_augment"), index, 3 * LAYERS, at)
-    spread = rng.normal(rng.key(seed, "rand_augment", "magnitude"), index, LAYERS, at)
-    level = (magnitude + std * spread).clamp(0, HIGHEST) / HIGHEST  # [N, layers], share of most
-    for layer in range(LAYERS):
-        kind, done, sign = draws[:, 3 * layer : 3 * layer + 3].unbind(1)
+    """Apply two random operations to each image; `epoch` is one number, or one per image."""
+    u = rng.uniform(rng.key(seed, "rand_augment"), index, 3 * NUM_OPERATIONS, epoch)
+    noise = rng.normal(rng.key(seed, "rand_augment", "magnitude"), index, NUM_OPERATIONS, epoch)
+    level = (magnitude + std * noise).clamp(0, MAX_MAGNITUDE) / MAX_MAGNITUDE  # [N, 2], in [0, 1]
+    for i in range(NUM_OPERATIONS):
+        kind, applied, sign = u[:, 3 * i : 3 * i + 3].unbind(1)
         number = (kind * len(OPERATIONS)).long()
-        number = torch.where(done < SHARE, number, -1)
+        number = torch.where(applied < PROBABILITY, number, -1)
         sign = torch.where(sign < 0.5, 1.0, -1.0)
         out = x.clone()
         for n, name in enumerate(OPERATIONS):
             rows = (number == n).nonzero()[:, 0]
             if len(rows):
-                out[rows] = apply(name, x[rows], level[rows, layer], sign[rows], mean)
+                out[rows] = apply(name, x[rows], level[rows, i], sign[rows], mean)
         x = out
     return x
 
@@ -77,13 +78,13 @@ def apply(
     sign: Float[Tensor, " n"],
     mean: tuple[float, ...],
 ) -> Maps:
-    """One operation, each image with its own level (0 to 1) and sign."""
+    """Apply one operation, with a level (0 to 1) and a sign for each image."""
     level, sign = level.to(x.dtype), sign.to(x.dtype)
-    if name in MOVES:
-        return moved(x, matrices(name, level * sign), mean)
+    if name in GEOMETRIC:
+        return affine(x, affine_matrices(name, level * sign), mean)
     if name in ("color", "contrast", "brightness", "sharpness"):
         factor = (1 + 0.9 * level * sign).clamp(min=0.1)[:, None, None, None]
-        return (base(name, x) * (1 - factor) + x * factor).clamp(0, 1)
+        return (blend_target(name, x) * (1 - factor) + x * factor).clamp(0, 1)
     byte = (x * 255).round()
     match name:
         case "autocontrast":
@@ -92,12 +93,12 @@ def apply(
             byte = torch.where(flat, byte, (byte - low) * 255 / (high - low).masked_fill(flat, 1))
             byte = byte.floor()
         case "equalize":
-            byte = equalized(byte)
+            byte = equalize(byte)
         case "invert":
             byte = 255 - byte
         case "posterize":
-            kept = (4 - (level * 4).floor())[:, None, None, None]  # bits
-            step = 2 ** (8 - kept)
+            bits = (4 - (level * 4).floor())[:, None, None, None]
+            step = 2 ** (8 - bits)
             byte = (byte / step).floor() * step
         case "solarize":
             threshold = (256 - (level * 256).floor())[:, None, None, None]
@@ -108,19 +109,19 @@ def apply(
     return byte / 255
 
 
-def base(name: str, x: Maps) -> Maps:
-    """What an enhancement blends the image with."""
+def blend_target(name: str, x: Maps) -> Maps:
+    """The image with which PIL's enhancement blends."""
     if name == "brightness":
         return torch.zeros_like(x)
     if name == "sharpness":
-        return smoothed(x)
+        return smooth(x)
     luma = constant(LUMA if x.shape[1] == 3 else (1 / x.shape[1],) * x.shape[1], x)
     gray = torch.einsum("nchw,c->nhw", x, luma)[:, None]
     return gray.expand_as(x) if name == "color" else gray.mean((2, 3), keepdim=True).expand_as(x)
 
 
-def smoothed(x: Maps) -> Maps:
-    """PIL's smoothing filter, 5 in the middle of 13; the border stays."""
+def smooth(x: Maps) -> Maps:
+    """PIL's smoothing filter: 3 x 3, 5/13 in the center; border pixels are not changed."""
     kernel = x.new_full((x.shape[1], 1, 3, 3), 1 / 13)
     kernel[:, :, 1, 1] = 5 / 13
     out = x.clone()
@@ -128,8 +129,8 @@ def smoothed(x: Maps) -> Maps:
     return out
 
 
-def equalized(byte: Maps) -> Maps:
-    """Each channel's bytes spread evenly, as PIL does by its histogram."""
+def equalize(byte: Maps) -> Maps:
+    """Equalize the histogram of each channel, as PIL does."""
     n, c, h, w = byte.shape
     flat = byte.long().reshape(n * c, h * w)
     counts = torch.zeros(n * c, 256, dtype=torch.long, device=byte.device)
@@ -142,27 +143,29 @@ def equalized(byte: Maps) -> Maps:
     return table.gather(1, flat).view(n, c, h, w).to(byte.dtype)
 
 
-def matrices(name: str, value: Row) -> Float[Tensor, "n 2 3"]:
-    """Where each place of the new image lies in the old, in shares of half its side."""
-    one, none = torch.ones_like(value), torch.zeros_like(value)
+def affine_matrices(name: str, value: Row) -> Float[Tensor, "n 2 3"]:
+    """Map output positions to input positions; the image spans -1 to 1."""
+    one, zero = torch.ones_like(value), torch.zeros_like(value)
     match name:
         case "rotate":
             cos, sin = (value * math.radians(30)).cos(), (value * math.radians(30)).sin()
-            rows = [[cos, -sin, none], [sin, cos, none]]
+            rows = [[cos, -sin, zero], [sin, cos, zero]]
         case "shear_x":  # PIL shears about the upper left corner
-            rows = [[one, 0.3 * value, 0.3 * value], [none, one, none]]
+            rows = [[one, 0.3 * value, 0.3 * value], [zero, one, zero]]
         case "shear_y":
-            rows = [[one, none, none], [0.3 * value, one, 0.3 * value]]
+            rows = [[one, zero, zero], [0.3 * value, one, 0.3 * value]]
         case "translate_x":
-            rows = [[one, none, 2 * 0.45 * value], [none, one, none]]
+            rows = [[one, zero, 2 * 0.45 * value], [zero, one, zero]]
         case _:
-            rows = [[one, none, none], [none, one, 2 * 0.45 * value]]
+            rows = [[one, zero, zero], [zero, one, 2 * 0.45 * value]]
     return torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
 
 
-def moved(x: Maps, matrix: Float[Tensor, "n 2 3"], mean: tuple[float, ...]) -> Maps:
-    """The image read at other places; what lies outside is the mean."""
+def affine(x: Maps, matrix: Float[Tensor, "n 2 3"], mean: tuple[float, ...]) -> Maps:
+    """Resample the image at other positions; the outside is filled with the mean."""
     fill = constant(mean if len(mean) == x.shape[1] else mean[:1] * x.shape[1], x)[:, None, None]
     grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
-    seen = F.grid_sample(x - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    return seen + fill
+    sampled = F.grid_sample(
+        x - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False
+    )
+    return sampled + fill

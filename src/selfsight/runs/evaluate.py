@@ -16,7 +16,7 @@ from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
 from selfsight.evals.feature_analysis import FeatureAnalysis
 from selfsight.evals.multilabel import load_voc07
-from selfsight.evals.protocols import Evaluator, named, protocol, requested_amount
+from selfsight.evals.protocols import Evaluator, build_evaluator, get_protocol, requested_amount
 from selfsight.nn import Backbone
 from selfsight.options import EvalOptions
 from selfsight.recipe import Data
@@ -41,7 +41,7 @@ from selfsight.views import EvalView, View, moco_v2
 
 DEFAULT_PROTOCOLS = ("knn", "linear")
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")
-SELECTED = ("rate", "weight_decay")  # hyperparameters that a protocol selects
+SELECTED = ("lr", "weight_decay")  # hyperparameters that a protocol selects
 AP_VARIANTS = ("", "50", "75", "_s", "_m", "_l", "_spread")
 # Numbers that are printed together with a result's headline.
 SECONDARY = {"top5", "ema_accuracy", "map_11_point"} | {
@@ -130,7 +130,7 @@ def _group_by_data(protocols: Sequence[str], labeled: str | None) -> dict[str, l
     is_voc = labeled is not None and find_voc_folder(labeled) is not None
     for name in protocols:
         multilabel = name.startswith("svm") and is_voc
-        groups["multilabel" if multilabel else named(name).opens].append(name)
+        groups["multilabel" if multilabel else get_protocol(name).data_kind].append(name)
     return groups
 
 
@@ -138,21 +138,21 @@ def _check_options(options: EvalOptions) -> None:
     """Report options that do not fit together, before any weights are read."""
     if options.test is not None and options.labeled is None:
         raise UserError("--test needs --labeled: the labeled images to train on.")
-    protocols = {name: named(name) for name in options.protocols or DEFAULT_PROTOCOLS}
+    protocols = {name: get_protocol(name) for name in options.protocols or DEFAULT_PROTOCOLS}
     if options.protocols and options.labeled is None:
         for name, spec in protocols.items():
-            if spec.opens != "images":
+            if spec.data_kind != "images":
                 raise UserError(f"{name} needs --labeled: the labeled images to train on.")
     few = any(name.startswith("few_labels.") for name in protocols)
-    boxes = any(spec.opens == "boxes" for spec in protocols.values())
-    trained = any(spec.epochs for spec in protocols.values())
+    boxes = any(spec.data_kind == "boxes" for spec in protocols.values())
+    trained = any(spec.has_epochs for spec in protocols.values())
     unused = {
         "--share, --per-class or --split-file": requested_amount(options) is not None and not few,
         "--iterations": options.iterations is not None and not boxes,
         "--epochs": options.epochs is not None and not trained,
     }
     if options.settings:
-        unused[options.settings[0]] = not any(spec.flags for spec in protocols.values())
+        unused[options.settings[0]] = not any(spec.accepts_flags for spec in protocols.values())
     for flag in (flag for flag, is_unused in unused.items() if is_unused):
         raise UserError(
             f"{flag} is a setting of protocols that train or have few labels, and none of "
@@ -176,7 +176,7 @@ def _detection_evaluator(
     )
 
     def build(encoder: EncoderUnderTest) -> Evaluator:
-        evaluator = protocol(name, data, options)
+        evaluator = build_evaluator(name, data, options)
         assert isinstance(evaluator, DetectionEvaluator)
         if any(flag.startswith(("--set.mean", "--set.std")) for flag in options.settings):
             return evaluator
@@ -190,7 +190,7 @@ def with_normalization_of(
 ) -> DetectionEvaluator:
     """Return the evaluator with the mean and std that the encoder expects."""
     mean, std = (v * channels if len(v) == 1 else v for v in (view.mean, view.std))
-    return replace(evaluator, setting=replace(evaluator.setting, mean=mean, std=std))
+    return replace(evaluator, detector=replace(evaluator.detector, mean=mean, std=std))
 
 
 def _multilabel_evaluator(
@@ -201,11 +201,11 @@ def _multilabel_evaluator(
         raise UserError(
             f"{labeled} is a VOC folder, which has its own test images. Leave --test out."
         )
-    data = load_voc07(labeled, progress=True, shared=dist.world_size() > 1)
+    data = load_voc07(labeled, progress=True, distributed=dist.world_size() > 1)
 
     def build(encoder: EncoderUnderTest) -> Evaluator:
         view = encoder.view
-        return protocol(name, replace(data, mean=view.mean, std=view.std), options)
+        return build_evaluator(name, replace(data, mean=view.mean, std=view.std), options)
 
     return build
 
@@ -233,7 +233,7 @@ def _analyze_features(
         images = open_recipe_images(recipe, device)
     else:
         raise UserError("--backbone needs --labeled: the images to analyze.")
-    evaluator = protocol("analysis", (images, views), options)
+    evaluator = build_evaluator("analysis", (images, views), options)
     assert isinstance(evaluator, FeatureAnalysis)
     result: dict[str, Any] = evaluator.write(run, first.student or first.network)
     for other in encoders[1:]:

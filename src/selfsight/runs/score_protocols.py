@@ -16,7 +16,7 @@ from selfsight.evals.label_free import LabelFreeEvaluator
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe
-from selfsight.evals.protocols import Evaluator, protocol
+from selfsight.evals.protocols import Evaluator, build_evaluator
 from selfsight.evals.splits import saved_split
 from selfsight.options import EVAL_DEFAULTS, EvalOptions
 from selfsight.recipe import Recipe
@@ -57,7 +57,7 @@ def score_labeled(
             split=split,
             spec=encoder.view,
             progress=True,
-            shared=dist.world_size() > 1,
+            distributed=dist.world_size() > 1,
         )
         for encoder in encoders
     }
@@ -67,7 +67,7 @@ def score_labeled(
         file = name if source == "backbone" else f"{name}.{source}"
 
         def build(encoder: EncoderUnderTest, name: str = name) -> Evaluator:
-            return _first_process_first(partial(protocol, name, data[encoder.name], options))
+            return _first_process_first(partial(build_evaluator, name, data[encoder.name], options))
 
         results[file] = score_protocol(run, file, encoders, build, about=about, cache=cache)
     if "knn" in names and len(encoders) > 1 and encoders[1].name == UNTRAINED:
@@ -137,7 +137,7 @@ def _score(
     evaluator: Evaluator, encoder: EncoderUnderTest, cache: FeatureCache
 ) -> dict[str, float]:
     """Run an evaluator; those of the same images share their features."""
-    if isinstance(evaluator, KNN | LinearProbe | LinearSGDProbe) and evaluator.data.few is None:
+    if isinstance(evaluator, KNN | LinearProbe | LinearSGDProbe) and evaluator.data.subset is None:
         if encoder.name not in cache:
             cache[encoder.name] = evaluator.data.features(encoder.network)
         return evaluator.score(*cache[encoder.name])
@@ -152,7 +152,7 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
         return settings
     train, test = data.labels()
     return settings | {
-        **({"labels": data.few_words} if data.few_words else {}),
+        **({"labels": data.subset_name} if data.subset_name else {}),
         "train": len(train),
         "test": len(test),
         "split": "80/20, stratified, in splits/" if data.split else "as given",

@@ -15,11 +15,11 @@ from selfsight.evals.detection import (
     DetectionEvaluator,
     DetectorSettings,
     compare,
-    shortened,
+    with_iterations,
 )
 from selfsight.evals.detection.annotations import none_found
 from selfsight.evals.detection.loader import (
-    Images,
+    DecodedImages,
     batches,
     fitted,
     order,
@@ -44,7 +44,9 @@ def backbone(seed=0):
 
 
 def loaded(objects, setting, *, masks=True):
-    return Images(objects, store_size=96, channels=3, masks=masks, device=torch.device("cpu"))
+    return DecodedImages(
+        objects, store_size=96, channels=3, masks=masks, device=torch.device("cpu")
+    )
 
 
 def first_batch(objects, setting, step=0, seed=0):
@@ -153,7 +155,7 @@ def test_two_processes_train_as_one_does(two_processes, neck):
 
 def detected():
     objects = rectangles(10)
-    evaluation = DetectionEvaluator(train=objects, test=objects, setting=TINY)
+    evaluation = DetectionEvaluator(train=objects, test=objects, detector=TINY)
     detector = Detector(backbone(), 2, TINY)
     return evaluation.detect(detector, loaded(objects, TINY, masks=False))
 
@@ -214,7 +216,7 @@ def test_images_without_objects_are_not_learned_from_but_are_scored():
     objects = rectangles(6)
     emptied = replace(objects, instances=[none_found(masks=True), *objects.instances[1:]])
     evaluation = DetectionEvaluator(
-        train=emptied, test=emptied, setting=replace(TINY, iterations=2)
+        train=emptied, test=emptied, detector=replace(TINY, iterations=2)
     )
     assert evaluation.notes == ("1 of 6 images of rectangles hold no object: not learned.",)
     numbers = evaluation(backbone())
@@ -224,9 +226,9 @@ def test_images_without_objects_are_not_learned_from_but_are_scored():
 def test_the_same_seed_gives_the_same_numbers_and_trials_their_mean():
     objects = rectangles(3)
     short = replace(TINY, iterations=1, precise_bn=0, batch_size=2)
-    once = DetectionEvaluator(train=objects, test=objects, setting=short)
+    once = DetectionEvaluator(train=objects, test=objects, detector=short)
     a, b = once(backbone()), replace(once, seed=1)(backbone())
-    both = replace(once, setting=replace(once.setting, trials=2))(backbone())
+    both = replace(once, detector=replace(once.detector, trials=2))(backbone())
     assert both["train_loss"] == pytest.approx((a["train_loss"] + b["train_loss"]) / 2)
     assert a["train_loss"] != b["train_loss"] and "box_AP_spread" in both
 
@@ -234,7 +236,7 @@ def test_the_same_seed_gives_the_same_numbers_and_trials_their_mean():
 def test_backbones_are_compared_in_rows():
     objects = rectangles(4)
     short = replace(TINY, iterations=1, precise_bn=0, batch_size=2)
-    evaluation = DetectionEvaluator(train=objects, test=objects, setting=short)
+    evaluation = DetectionEvaluator(train=objects, test=objects, detector=short)
     rows = compare(
         evaluation, {"one": backbone(0), "another": backbone(1), "one again": backbone(0)}
     )
@@ -263,9 +265,9 @@ def test_sets_with_nothing_to_find_get_a_sentence():
     objects = rectangles(2)
     empty = replace(objects, instances=[none_found(masks=True)] * 2)
     with pytest.raises(UserError, match="nothing to be found"):
-        DetectionEvaluator(train=objects, test=empty, setting=TINY)
+        DetectionEvaluator(train=objects, test=empty, detector=TINY)
     with pytest.raises(UserError, match="holds an object to learn from"):
-        DetectionEvaluator(train=empty, test=objects, setting=TINY)(backbone())
+        DetectionEvaluator(train=empty, test=objects, detector=TINY)(backbone())
 
 
 @pytest.mark.parametrize(
@@ -317,13 +319,13 @@ def test_simo_trains_for_twelve_epochs_and_falls_after_seven_and_eleven():
 
 
 def test_a_shorter_schedule_keeps_its_shares():
-    short = shortened(DetectorSettings(), 240)
+    short = with_iterations(DetectorSettings(), 240)
     assert (short.iterations, short.milestones, short.warmup) == (240, (180, 220), 1)
 
 
 def test_settings_of_a_result_say_what_was_trained_on():
     objects = rectangles(2)
-    told = DetectionEvaluator(train=objects, test=objects, setting=TINY, seed=5).settings()
+    told = DetectionEvaluator(train=objects, test=objects, detector=TINY, seed=5).settings()
     assert told["train_images"] == 2 and told["seed"] == 5 and told["neck"] == "fpn"
 
 
@@ -331,9 +333,9 @@ def test_settings_of_a_result_say_what_was_trained_on():
 def test_thirty_iterations_find_colored_rectangles():
     train, test = rectangles(64), rectangles(16, seed=1)
     setting = replace(TINY, masks=True, iterations=30, lr=0.02, precise_bn=8)
-    learned = DetectionEvaluator(train=train, test=test, setting=setting)(backbone())
+    learned = DetectionEvaluator(train=train, test=test, detector=setting)(backbone())
     still = replace(setting, iterations=1, lr=1e-9)
-    untrained = DetectionEvaluator(train=train, test=test, setting=still)(backbone())
+    untrained = DetectionEvaluator(train=train, test=test, detector=still)(backbone())
     for kind in ("box", "mask"):
         assert learned[f"{kind}_AP50"] > 0.2 > 0.1 > untrained[f"{kind}_AP50"]
 
@@ -346,7 +348,7 @@ def test_a_gpu_learns_in_half_precision(neck):
         iterations=150, lr=0.02, precise_bn=8,
     )  # fmt: skip
     evaluation = DetectionEvaluator(
-        train=rectangles(64), test=rectangles(16, seed=1), setting=setting,
+        train=rectangles(64), test=rectangles(16, seed=1), detector=setting,
         device=torch.device("cuda"),
     )  # fmt: skip
     assert evaluation(backbone())["box_AP50"] > 0.3
@@ -358,7 +360,9 @@ def test_a_gpu_gives_the_losses_of_a_cpu():
     setting = replace(TINY, masks=True)
     values = []
     for device in ("cpu", "cuda"):
-        images = Images(objects, store_size=96, channels=3, masks=True, device=torch.device(device))
+        images = DecodedImages(
+            objects, store_size=96, channels=3, masks=True, device=torch.device(device)
+        )
         detector = Detector(backbone(), 2, setting).to(device).train()
         batch = next(batches(images, [training_plan(objects, setting, 0, 0)], setting))
         values.append(loss_of(detector, batch, None).item())

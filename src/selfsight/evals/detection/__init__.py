@@ -2,7 +2,7 @@
 
 from selfsight.evals.detection.annotations import DetectionDataset, joined, subset
 from selfsight.evals.detection.coco_ap import average_precision
-from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings, shortened
+from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings, with_iterations
 from selfsight.evals.detection.load_annotations import load_detection_dataset
 from selfsight.evals.detection.to_detectron2 import to_detectron2
 from selfsight.evals.detection.train_and_score import DetectionEvaluator, compare
@@ -16,7 +16,7 @@ __all__ = [
     "compare",
     "joined",
     "load_detection_dataset",
-    "shortened",
     "subset",
     "to_detectron2",
+    "with_iterations",
 ]

@@ -88,7 +88,7 @@ class DetectorSettings:
         )
 
 
-def shortened(setting: DetectorSettings, iterations: int) -> DetectorSettings:
+def with_iterations(setting: DetectorSettings, iterations: int) -> DetectorSettings:
     """The same schedule over fewer or more iterations: milestones and warm-up keep their shares."""
     share = iterations / setting.iterations
     return replace(

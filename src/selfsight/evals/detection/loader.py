@@ -62,7 +62,7 @@ def order(n: int, position: Int64[Tensor, " m"], seed: int) -> Int64[Tensor, " m
     return chosen
 
 
-class Images:
+class DecodedImages:
     """Decoded images and masks of a set; if they fit, they are decoded once and stay."""
 
     def __init__(
@@ -166,7 +166,7 @@ def scoring_plans(objects: DetectionDataset, setting: DetectorSettings) -> list[
 
 
 def batches(
-    images: Images, plans: Iterable[Plan], setting: DetectorSettings
+    images: DecodedImages, plans: Iterable[Plan], setting: DetectorSettings
 ) -> Generator[Batch, None, None]:
     """The planned batches in order; a few are decoded ahead."""
     waiting: deque[tuple[Plan, list[Future[Loaded]]]] = deque()
@@ -182,13 +182,13 @@ def batches(
         pool.shutdown(cancel_futures=True)
 
 
-def _next(waiting: deque[Any], images: Images, setting: DetectorSettings) -> Batch:
+def _next(waiting: deque[Any], images: DecodedImages, setting: DetectorSettings) -> Batch:
     plan, loaded = waiting.popleft()
     return assembled(images, plan, [future.result() for future in loaded], setting)
 
 
 def assembled(
-    images: Images, plan: Plan, loaded: Sequence[Loaded], setting: DetectorSettings
+    images: DecodedImages, plan: Plan, loaded: Sequence[Loaded], setting: DetectorSettings
 ) -> Batch:
     """Images and objects at their sizes, normalized and padded."""
     device = images.device

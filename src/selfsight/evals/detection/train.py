@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.errors import DivergedError, UserError
 from selfsight.evals.detection.detector_settings import DetectorSettings
-from selfsight.evals.detection.loader import Batch, Images, batches, training_plan
+from selfsight.evals.detection.loader import Batch, DecodedImages, batches, training_plan
 from selfsight.nn.batch_norm import BatchNorm
 from selfsight.progress import track
 
@@ -36,7 +36,7 @@ def optimizer_of(detector: Any, setting: DetectorSettings) -> torch.optim.SGD:
 
 def fit(
     detector: Any,
-    images: Images,
+    images: DecodedImages,
     setting: DetectorSettings,
     *,
     seed: int,

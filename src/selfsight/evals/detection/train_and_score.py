@@ -19,7 +19,7 @@ from selfsight.evals.detection.annotations import (
 )
 from selfsight.evals.detection.coco_ap import Detections, Kind, as_found, average_precision
 from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings
-from selfsight.evals.detection.loader import Images, batches, scoring_plans
+from selfsight.evals.detection.loader import DecodedImages, batches, scoring_plans
 from selfsight.evals.detection.train import fit
 from selfsight.evals.features import module_device
 from selfsight.progress import track
@@ -31,7 +31,7 @@ class DetectionEvaluator:
 
     train: DetectionDataset
     test: DetectionDataset
-    setting: DetectorSettings = PUBLISHED["small_fpn"]
+    detector: DetectorSettings = PUBLISHED["small_fpn"]
     seed: int = 0
     device: torch.device | None = None  # None: where the backbone is
     autocast: torch.dtype | None = torch.bfloat16  # on a GPU; a CPU computes in float32
@@ -39,7 +39,7 @@ class DetectionEvaluator:
 
     def __post_init__(self) -> None:
         for objects in (self.train, self.test):
-            if self.setting.masks and not objects.has_masks:
+            if self.detector.masks and not objects.has_masks:
                 raise UserError(
                     f"The setting asks for masks, but {objects.name} has none for some objects. "
                     "Use a setting with masks=False, or annotate them."
@@ -54,8 +54,8 @@ class DetectionEvaluator:
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         """The evaluator's numbers for a backbone; the mean, if there are several trials."""
         pycocotools("cocoeval")  # missing, it should be missed before an hour of training
-        _checked(backbone, self.setting)
-        trials = [self._trial(backbone, self.seed + t) for t in range(self.setting.trials)]
+        _checked(backbone, self.detector)
+        trials = [self._trial(backbone, self.seed + t) for t in range(self.detector.trials)]
         means = {name: float(np.mean([t[name] for t in trials])) for name in trials[0]}
         if len(trials) > 1:
             spread = np.std([t["box_AP"] for t in trials], ddof=1)
@@ -69,7 +69,7 @@ class DetectionEvaluator:
 
     def settings(self) -> dict[str, Any]:
         """What decided the numbers, for the result file."""
-        return asdict(self.setting) | {
+        return asdict(self.detector) | {
             "train": self.train.name,
             "train_images": len(self.train),
             "test": self.test.name,
@@ -80,7 +80,7 @@ class DetectionEvaluator:
         }
 
     def _trial(self, backbone: nn.Module, seed: int) -> dict[str, float]:
-        setting, device = self.setting, self.device or module_device(backbone)
+        setting, device = self.detector, self.device or module_device(backbone)
         autocast = self.autocast if device.type == "cuda" else None
         train = to_learn_from(self.train)
         test = with_classes(self.test, self.train.class_names, self.train.name)
@@ -112,20 +112,22 @@ class DetectionEvaluator:
 
     def _images(
         self, objects: DetectionDataset, store_size: int, masks: bool, device: torch.device
-    ) -> Images:
-        channels = len(self.setting.mean)
-        return Images(objects, store_size=store_size, channels=channels, masks=masks, device=device)
+    ) -> DecodedImages:
+        channels = len(self.detector.mean)
+        return DecodedImages(
+            objects, store_size=store_size, channels=channels, masks=masks, device=device
+        )
 
     @torch.no_grad()
     def detect(
-        self, detector: Any, images: Images, autocast: torch.dtype | None = None
+        self, detector: Any, images: DecodedImages, autocast: torch.dtype | None = None
     ) -> list[Detections]:
         """What the detector finds in every image, the same on every process."""
         detector.eval()
-        plans = scoring_plans(images.objects, self.setting)
+        plans = scoring_plans(images.objects, self.detector)
         mine: dict[int, Detections] = {}
         title = "detector, test images" if self.progress else None
-        for batch in track(batches(images, plans, self.setting), title, len(plans)):
+        for batch in track(batches(images, plans, self.detector), title, len(plans)):
             x = batch.pixels.contiguous(memory_format=torch.channels_last)
             with torch.autocast(x.device.type, autocast, enabled=autocast is not None):
                 answers = detector(x, batch.sizes)
@@ -149,7 +151,7 @@ def compare(
     if not backbones:
         raise UserError("There is no backbone to compare. Give at least one.")
     for backbone in backbones.values():
-        _checked(backbone, evaluation.setting)
+        _checked(backbone, evaluation.detector)
     return [{"backbone": name} | evaluation(backbone) for name, backbone in backbones.items()]
 
 

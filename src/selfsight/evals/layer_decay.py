@@ -1,0 +1,28 @@
+"""Layer-wise learning-rate decay: the depth of each parameter of a backbone."""
+
+import re
+from typing import Any
+
+from torch import nn
+
+
+def layer_depths(backbone: nn.Module) -> dict[str, int]:
+    """Map each parameter's name to its layer, from 0 at the stem; timm's grouping for its nets."""
+    net: Any = getattr(backbone, "net", backbone)
+    prefix = "" if net is backbone else "net."
+    if hasattr(net, "group_matcher"):
+        from timm.models import group_parameters  # importing timm takes a second
+
+        groups = group_parameters(net, net.group_matcher(coarse=False), reverse=True)
+        return {prefix + name: int(layer) for name, layer in groups.items()}
+    positions = {name: _position(name) for name, _ in backbone.named_parameters()}
+    order = sorted(set(positions.values()))
+    return {name: order.index(position) for name, position in positions.items()}
+
+
+def _position(name: str) -> tuple[int, int, int]:
+    """Sort key of a parameter: the stem, then the blocks in order, then the final layers."""
+    block = re.search(r"(?:layer|stages?\.|blocks\.|layers\.)(\d+)(?:\.(\d+))?", name)
+    if block:
+        return 1, int(block[1]), int(block[2] or 0)
+    return (2, 0, 0) if re.match(r"(net\.)?(norm|ln|head|fc)", name) else (0, 0, 0)
