@@ -232,7 +232,7 @@ def test_a_run_that_has_only_begun_is_told_in_sentences(tmp_path, open_page):
     run = Run(tmp_path)
     run.recipe_path.write_text("{}")
     tab = open_page(run)
-    assert "nothing is logged so far" in text(tab, "#verdict")
+    assert "nothing has been logged" in text(tab, "#verdict")
     parts = [part.get_attribute("id") for part in tab.locator("section:has(.missing)").all()]
     drawn = ["curves", "features", "views", "map", "neighbors"]
     assert parts == ["verdict", "figures", *drawn, "recipe"]
@@ -261,6 +261,6 @@ def test_a_command_is_copied(make_run, open_page):
     run = make_run()
     tab = open_page(run)
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    tab.get_by_role("button", name="Copy: Go on after a stop").click()
+    tab.get_by_role("button", name="Copy: Resume the run").click()
     tab.get_by_text("Copied", exact=True).wait_for()
     assert tab.evaluate("navigator.clipboard.readText()") == f"selfsight resume {run.path}"

@@ -186,7 +186,7 @@ def test_values_that_are_not_finite_become_gaps_and_are_counted(make_run):
     (run.results / "knn.json").write_text('{"accuracy": NaN, "settings": {"x": Infinity}}')
     data = page(run).data()
     assert [point[0] for point in data["curves"][0]["points"]] == [0, 10, 20, 60, 70, 80, 90]
-    assert data["curves"][0]["lost"] == 3
+    assert data["curves"][0]["missing"] == 3
     assert data["results"]["knn"]["settings"]["x"] is None
     json.dumps(report.summary(run), allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""The page a person opens: reads a run folder, imports no torch."""
+"""The HTML report of a run folder; imports no torch."""
 
 from selfsight.report.page import summary, write
 

@@ -37,30 +37,30 @@ function movingAverage(points) {
   });
 }
 
-/** The axis of a curve; zoomed in, it fits the values alone. */
-function limits(curve, points, zoomed) {
+/** The y axis of a curve; zoomed in, it fits the values alone. */
+function axisRange(curve, points, zoomed) {
   if (zoomed) curve = { levels: {}, from_zero: false };
   const values = points.map((point) => point[2]).concat(Object.values(curve.levels));
   let low = Math.min(...values);
-  let high = Math.max(...values, curve.least_top ?? -Infinity);
+  let high = Math.max(...values, curve.min_top ?? -Infinity);
   if (curve.from_zero !== false && low >= 0) low = 0;
   const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
   return [low === 0 && curve.from_zero !== false ? 0 : low - pad, high + pad];
 }
 
-/** One curve: its own figure, and how to redraw it and move its cursor. */
+/** One curve: its figure, and functions that redraw it and move its cursor. */
 function plot(curve, shared) {
   const { points, unit } = curve;
   const readout = make("output", {});
   const area = make("div", { class: "plot", role: "slider", tabindex: "0", "aria-label": curve.title });
-  const lost = curve.due && curve.lost;
+  const missingCount = curve.every_record && curve.missing;
   const figure = make(
     "figure",
     { class: "curve" },
     make("figcaption", {}, make("h3", {}, curve.title), readout),
-    make("p", {}, curve.good),
+    make("p", {}, curve.meaning),
     area,
-    lost ? make("p", { class: "warn" }, `${number(lost)} of the records hold no finite value.`) : null,
+    missingCount ? make("p", { class: "warn" }, `${number(missingCount)} of the records have no finite value.`) : null,
   );
   const smooth = curve.noisy && points.length > 120 ? movingAverage(points) : null;
   const rule = draw("line", { class: "rule" });
@@ -69,7 +69,7 @@ function plot(curve, shared) {
   let width = 0;
   let x, y;
 
-  const words = ([step, epoch, value]) =>
+  const describe = ([step, epoch, value]) =>
     `step ${number(step)}${epoch === null ? "" : ` · epoch ${number(epoch)}`} · ${show(value, unit)}`;
 
   function redraw() {
@@ -80,7 +80,7 @@ function plot(curve, shared) {
     const after = points.findIndex((p) => p[0] > to);
     const last = after < 0 ? points.length : after + 1;
     const shown = points.slice(first, last); // one more at either end, so that the line leaves the frame
-    const [low, high] = limits(curve, shown, shared.zoomed());
+    const [low, high] = axisRange(curve, shown, shared.zoomed());
     x = (step) => ((step - from) / (to - from)) * inner.w;
     y = (value) => inner.h - ((value - low) / (high - low)) * inner.h;
     const path = (list) =>
@@ -120,17 +120,17 @@ function plot(curve, shared) {
     point(shared.at);
   }
 
-  /** Put the cursor on the record nearest to a step; null takes it away. */
+  /** Move the cursor to the record nearest to a step; null removes it. */
   function point(step) {
     let found = points[step === null ? points.length - 1 : nearest(points, step)];
     const inside = step !== null && x && found[0] >= shared.range[0] && found[0] <= shared.range[1];
     if (!inside) found = points[points.length - 1];
-    readout.textContent = inside ? words(found) : `last: ${show(found[2], unit)}`;
+    readout.textContent = inside ? describe(found) : `last: ${show(found[2], unit)}`;
     for (const mark of [rule, dot]) mark.style.display = inside ? "" : "none";
     area.setAttribute("aria-valuemin", points[0][0]);
     area.setAttribute("aria-valuemax", points[points.length - 1][0]);
     area.setAttribute("aria-valuenow", found[0]);
-    area.setAttribute("aria-valuetext", words(found));
+    area.setAttribute("aria-valuetext", describe(found));
     if (!inside) return null;
     rule.setAttribute("x1", x(found[0]));
     rule.setAttribute("x2", x(found[0]));
@@ -148,7 +148,7 @@ function plot(curve, shared) {
   function select(step) {
     shared.move(step);
     const place = point(step);
-    if (place) showTip(place.x, place.y, [curve.title, ...words(place.found).split(" · ")]);
+    if (place) showTip(place.x, place.y, [curve.title, ...describe(place.found).split(" · ")]);
   }
   let start = null;
   area.addEventListener("pointerdown", (event) => {
@@ -171,7 +171,7 @@ function plot(curve, shared) {
   area.addEventListener("pointerleave", (event) => {
     start = null;
     band.setAttribute("width", 0);
-    if (event.pointerType === "touch") return; // a lifted finger leaves the value to be read
+    if (event.pointerType === "touch") return; // after a touch the value stays visible
     shared.move(null);
     hideTip();
   });
@@ -193,24 +193,24 @@ function plot(curve, shared) {
 
 /** All curves, with one cursor and one zoom. */
 function showCurves(host, list) {
-  const some = list.filter((curve) => curve.points.length);
-  const steps = some.flatMap(({ points }) => [points[0][0], points[points.length - 1][0]]);
+  const logged = list.filter((curve) => curve.points.length);
+  const steps = logged.flatMap(({ points }) => [points[0][0], points[points.length - 1][0]]);
   const low = Math.min(...steps);
   const high = Math.max(...steps);
-  const whole = high > low ? [low, high] : [low - 1, high + 1];
+  const fullRange = high > low ? [low, high] : [low - 1, high + 1];
   const plots = [];
   const reset = button("Show all steps", () => shared.zoom(null));
   reset.hidden = true;
   const shared = {
-    range: whole,
+    range: fullRange,
     at: null,
-    zoomed: () => shared.range !== whole,
+    zoomed: () => shared.range !== fullRange,
     move(step) {
       shared.at = step;
       for (const one of plots) one.point(step);
     },
     zoom(range) {
-      shared.range = range && range[1] - range[0] >= 1 ? range : whole;
+      shared.range = range && range[1] - range[0] >= 1 ? range : fullRange;
       shared.at = null;
       reset.hidden = !shared.zoomed();
       hideTip();
@@ -218,23 +218,23 @@ function showCurves(host, list) {
     },
     scale(factor, center) {
       const [from, to] = shared.range.map((end) => center + (end - center) * factor);
-      const range = [Math.max(from, whole[0]), Math.min(to, whole[1])];
-      if (range[1] - range[0] >= 1) shared.zoom(range[0] === whole[0] && range[1] === whole[1] ? null : range);
+      const range = [Math.max(from, fullRange[0]), Math.min(to, fullRange[1])];
+      if (range[1] - range[0] >= 1) shared.zoom(range[0] === fullRange[0] && range[1] === fullRange[1] ? null : range);
     },
   };
-  const hint = some.length
-    ? "Left to right: steps of training. Drag across a curve to zoom into all of them, double-click to zoom out; "
-      + "on the keyboard, arrows move and + − zoom. A strong line over a pale one is the moving average."
+  const hint = logged.length
+    ? "The horizontal axis is the training step. Drag across a curve to zoom into all of them, double-click to zoom out; "
+      + "on the keyboard, arrows move the cursor and + − zoom. A strong line over a pale one is the moving average."
     : "Nothing has been logged yet. The curves appear here once the run has written its first record.";
-  host.append(some.length ? make("div", { class: "hint" }, make("p", {}, hint), reset) : missing(hint));
+  host.append(logged.length ? make("div", { class: "hint" }, make("p", {}, hint), reset) : missing(hint));
   const grid = make("div", { class: "grid" });
-  for (const curve of some.length ? list : []) {
+  for (const curve of logged.length ? list : []) {
     if (curve.points.length) {
       plots.push(plot(curve, shared));
       grid.append(plots[plots.length - 1].figure);
     } else {
       const caption = make("figcaption", {}, make("h3", {}, curve.title));
-      grid.append(make("figure", { class: "curve" }, caption, make("p", {}, curve.good), missing(curve.absent)));
+      grid.append(make("figure", { class: "curve" }, caption, make("p", {}, curve.meaning), missing(curve.absent)));
     }
   }
   host.append(grid);

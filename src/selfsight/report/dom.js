@@ -4,7 +4,7 @@ const report = JSON.parse(document.getElementById("data").textContent);
 const svgSpace = document.getElementById("mark").namespaceURI;
 const tip = document.getElementById("tip");
 
-// Strings become text nodes, never markup: names and labels come from files we do not know.
+// Strings become text nodes, never markup: names and labels come from unknown files.
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children.filter((child) => child !== null && child !== undefined));
@@ -23,13 +23,13 @@ function missing(sentence) {
   return make("p", { class: "missing" }, sentence);
 }
 
-/** Show one part; a part that fails must not take the others with it. */
+/** Show one section; an error in one must not hide the others. */
 function guard(host, act) {
   try {
     act();
   } catch (error) {
     console.error(error);
-    host.append(missing("This part could not be shown: the run folder holds something unexpected."));
+    host.append(missing("This section could not be shown: the run folder has unexpected content."));
   }
 }
 
@@ -61,7 +61,7 @@ function clamp(value, low, high) {
   return Math.min(Math.max(value, low), high);
 }
 
-/** Show lines of text, under an image if there is one, beside a point of the window. */
+/** Show lines of text next to a point of the window, below an image if there is one. */
 function showTip(x, y, lines, image = null) {
   const [first, ...rest] = lines.filter((line) => line !== null && line !== undefined);
   tip.replaceChildren();

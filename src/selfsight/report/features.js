@@ -1,7 +1,7 @@
 const INKS = ["first", "second"];
 
-/** Where values lie along so many pixels, and which of them are marked; `zero` is always shown. */
-function along(values, length, { log = false, zero = false }) {
+/** Scale of an axis in pixels, and its ticks; with `zero`, the axis includes 0. */
+function axis(values, length, { log = false, zero = false }) {
   const size = (value) => (log ? Math.log10(value) : value);
   const sizes = values.map(size);
   const low = zero ? Math.min(0, ...sizes) : Math.min(...sizes);
@@ -14,18 +14,18 @@ function along(values, length, { log = false, zero = false }) {
   return { at, marks: powers.length > 1 ? powers : values };
 }
 
-/** One chart: lines, steps of a histogram, or marks with their spread and bound. */
-function chart({ title, good, log = "", series }) {
+/** One chart: lines, histograms, or points with their standard deviation and bound. */
+function chart({ title, meaning, log = "", series }) {
   const names = series.map(({ name }, i) => make("span", { class: INKS[i] }, name));
-  const area = make("div", { class: "plot still", role: "img", "aria-label": `${title}: ${good}` });
+  const area = make("div", { class: "plot still", role: "img", "aria-label": `${title}: ${meaning}` });
   const key = make("div", { class: "key" }, ...names);
   const all = series.flatMap(({ points, bound = [] }) => [...points, ...bound]);
   const tops = all.map(([, value, spread = 0]) => value + spread);
   onWidth(area, (width) => {
     const inner = { w: width - FRAME.left - FRAME.right, h: FRAME.height - FRAME.top - FRAME.bottom };
     const across = [...new Set(all.map(([place]) => place))];
-    const x = along(across, inner.w, { log: log.includes("x") });
-    const y = along(tops, inner.h, { log: log.includes("y"), zero: !log.includes("y") });
+    const x = axis(across, inner.w, { log: log.includes("x") });
+    const y = axis(tops, inner.h, { log: log.includes("y"), zero: !log.includes("y") });
     const axes = draw("g", { transform: `translate(${FRAME.left} ${FRAME.top})` });
     const up = (value) => inner.h - y.at(value);
     for (const value of y.marks) {
@@ -42,7 +42,7 @@ function chart({ title, good, log = "", series }) {
     const size = { viewBox: `0 0 ${width} ${FRAME.height}`, "aria-hidden": "true" };
     area.replaceChildren(draw("svg", size, axes));
   });
-  return make("figure", { class: "curve" }, make("figcaption", {}, make("h3", {}, title), key), make("p", {}, good), area);
+  return make("figure", { class: "curve" }, make("figcaption", {}, make("h3", {}, title), key), make("p", {}, meaning), area);
 }
 
 function drawn({ points, bound = [], steps = false }, ink, x, y, floor) {
@@ -68,7 +68,7 @@ function drawn({ points, bound = [], steps = false }, ink, x, y, floor) {
 function showFeatures(host, charts) {
   if (!charts.length) {
     return host.append(missing("Not analyzed yet: `selfsight evaluate RUN --protocol analysis` draws the spectrum "
-      + "of the features, how similar views of an image are, and what the gradient does."));
+      + "of the features, the similarity of an image's views, and the gradient norm."));
   }
   host.append(make("div", { class: "grid" }, ...charts.map(chart)));
 }

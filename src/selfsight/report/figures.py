@@ -1,4 +1,4 @@
-"""Numbers of a run, made ready to be drawn; what is said about them is in words.toml."""
+"""Prepare the numbers of a run for drawing; the texts about them are in words.toml."""
 
 import math
 import tomllib
@@ -15,59 +15,58 @@ Point = tuple[Number, Number | None, Number]  # step, epoch, value
 WORDS: dict[str, list[dict[str, Json]]] = tomllib.loads(
     resources.files("selfsight.report").joinpath("words.toml").read_text("utf-8")
 )
-MOST_POINTS = 2000
-PARTS = ("backbone", "projector")
-GRADIENT = {"num_negatives", "mean", "std", "bound"}
+MAX_POINTS = 2000
+LAYERS = ("backbone", "projector")
+GRADIENT_KEYS = {"num_negatives", "mean", "std", "bound"}
 
 
 def finite(values: Iterable[Json]) -> list[Number | None]:
-    """Each value if it is a finite number, or None for anything else."""
+    """Replace everything that is not a finite number by None."""
     return [v if type(v) in (int, float) and math.isfinite(v) else None for v in values]
 
 
 def number(value: Json) -> Number | None:
-    """The value if it is a finite number, or None for anything else."""
+    """Return a finite number, or None for anything else."""
     return finite([value])[0]
 
 
 def section(value: Json, *keys: str) -> dict[str, Json]:
-    """The dictionary under these keys, or an empty one."""
+    """Return the dictionary under these keys, or an empty one."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return dict(value) if isinstance(value, Mapping) else {}
 
 
 def latest(records: Records, key: str) -> Number | None:
-    """The newest finite value of one key, or None."""
+    """Return the newest finite value of one key, or None."""
     values = (number(record.get(key)) for record in reversed(records))
     return next((value for value in values if value is not None), None)
 
 
 def present(values: Mapping[str, Json]) -> dict[str, Number]:
-    """Only what is a finite number."""
+    """Select the finite numbers."""
     return {key: found for key, value in values.items() if (found := number(value)) is not None}
 
 
-def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most this many points: the first, the last, the lowest and highest of each stretch."""
-    if len(points) <= most:
+def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
+    """Thin points out: keep the first, the last, and the lowest and highest of each interval."""
+    if len(points) <= max_points:
         return list(points)
-    stretches = most // 2 - 1
+    intervals = max_points // 2 - 1
     kept = {0, len(points) - 1}
-    for begin, end in pairwise(i * len(points) // stretches for i in range(stretches + 1)):
+    for begin, end in pairwise(i * len(points) // intervals for i in range(intervals + 1)):
         kept.add(min(range(begin, end), key=lambda i: points[i][2]))
         kept.add(max(range(begin, end), key=lambda i: points[i][2]))
     return [points[i] for i in sorted(kept)]
 
 
-def _short(value: Number) -> Number:
-    return (
-        value if isinstance(value, int) else float(f"{value:.6g}")
-    )  # more digits cannot be seen, and would double the page
+def _round(value: Number) -> Number:
+    """Round to six digits: more cannot be seen, and would double the size of the page."""
+    return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
 def curves(records: Records, found: Mapping[str, Number]) -> list[Json]:
-    """Every curve with its points and dashed levels; an empty one says why."""
+    """Prepare every curve: its points and dashed reference levels."""
     levels = {
         "loss": {"chance": latest(records, "chance_loss")},
         "online_knn": {
@@ -76,73 +75,73 @@ def curves(records: Records, found: Mapping[str, Number]) -> list[Json]:
         },
     }
     steps, epochs = (finite(r.get(key) for r in records) for key in ("step", "epoch"))
-    drawn = []
+    prepared = []
     for curve in WORDS["curves"]:
         values = finite(r.get(curve["key"]) for r in records)
         rows = zip(steps, epochs, values, strict=True)
         known = [(s, e, v) for s, e, v in rows if s is not None and v is not None]
         if known or "absent" in curve:
-            points = [(s, None if e is None else _short(e), _short(v)) for s, e, v in thin(known)]
+            points = [(s, None if e is None else _round(e), _round(v)) for s, e, v in thin(known)]
             level = present(levels.get(curve["key"], {}))
-            lost = len(records) - len(known)  # only news where a value is due in every record
-            drawn.append(curve | {"points": points, "levels": level, "lost": lost})
-    return drawn
+            missing = len(records) - len(known)
+            prepared.append(curve | {"points": points, "levels": level, "missing": missing})
+    return prepared
 
 
 def features(found: Json) -> list[Json]:
-    """Charts of what the features look like, where that was analyzed; each as series of points."""
+    """Prepare the charts of a feature analysis, each as series of points."""
     rows = found.get("gradients") if isinstance(found, Mapping) else None
-    drawn = []
+    charts = []
     for words in WORDS["features"]:
         if words["key"] == "gradients":
             series = _gradients([row for row in rows or [] if isinstance(row, Mapping)])
         else:
-            parts = ((part, section(found, part).get(words["key"])) for part in PARTS)
+            layers = ((layer, section(found, layer).get(words["key"])) for layer in LAYERS)
             series = [
-                {"name": part, "points": points, "steps": words["key"] != "eigenvalues"}
-                for part, values in parts
+                {"name": layer, "points": points, "steps": words["key"] != "eigenvalues"}
+                for layer, values in layers
                 if (points := _spectrum(values) if isinstance(values, list) else _bins(values))
             ]
         if series:
-            drawn.append(words | {"series": series})
-    return drawn
+            charts.append(words | {"series": series})
+    return charts
 
 
 def _spectrum(values: Sequence[Json]) -> list[list[Number]]:
     known = enumerate(finite(values), 1)
-    return [[rank, _short(v)] for rank, v in known if v is not None and v > 0]
+    return [[rank, _round(v)] for rank, v in known if v is not None and v > 0]
 
 
 def _bins(values: Json) -> list[list[Number]]:
-    """Where each bin begins and what it holds, without the empty ones at either end."""
-    found = section({"bins": values}, "bins")
-    edges, counts = finite(found.get("edges") or []), finite(found.get("counts") or [])
+    """Left edge and count of each bin, without the empty ones at either end."""
+    bins = section({"bins": values}, "bins")
+    edges, counts = finite(bins.get("edges") or []), finite(bins.get("counts") or [])
     full = [i for i, count in enumerate(counts) if count]
     if not full or len(edges) != len(counts) + 1:
         return []
     at = range(full[0], full[-1] + 1)
-    points = [[_short(edges[i] or 0), counts[i] or 0] for i in at]
-    return [*points, [_short(edges[full[-1] + 1] or 0), 0]]
+    points = [[_round(edges[i] or 0), counts[i] or 0] for i in at]
+    return [*points, [_round(edges[full[-1] + 1] or 0), 0]]
 
 
 def _gradients(rows: Sequence[Mapping[str, Json]]) -> list[Json]:
     series = []
-    for name, ruled in (("as it is", False), ("under EqCo's rule", True)):
-        mine = [present(row) for row in rows if (row.get("alpha") is None) != ruled]
-        mine = [row for row in mine if row.keys() >= GRADIENT]
-        if mine:
-            at = [row["num_negatives"] for row in mine]
+    for name, with_eqco in (("without EqCo", False), ("under EqCo's rule", True)):
+        selected = [present(row) for row in rows if (row.get("alpha") is None) != with_eqco]
+        selected = [row for row in selected if row.keys() >= GRADIENT_KEYS]
+        if selected:
+            at = [row["num_negatives"] for row in selected]
             points = [
-                [n, _short(row["mean"]), _short(row["std"])]
-                for n, row in zip(at, mine, strict=True)
+                [n, _round(row["mean"]), _round(row["std"])]
+                for n, row in zip(at, selected, strict=True)
             ]
-            bound = [[n, _short(row["bound"])] for n, row in zip(at, mine, strict=True)]
+            bound = [[n, _round(row["bound"])] for n, row in zip(at, selected, strict=True)]
             series.append({"name": name, "points": points, "bound": bound})
     return series
 
 
 def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Number]:
-    """The finite accuracies by name, from the results or else from the log."""
+    """Collect the finite accuracies by name, from the results or else from the log."""
     found: dict[str, Json] = {"online_knn_accuracy": latest(records, "online_knn")}
     for bar in WORDS["bars"]:
         for file in (bar.get("fallback"), bar["file"]):
@@ -152,12 +151,12 @@ def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Numbe
 
 
 def bars(found: Mapping[str, Number]) -> list[Json]:
-    """The accuracies present, in reading order."""
+    """Prepare a bar for each accuracy, in reading order."""
     return [b | {"value": found[b["key"]]} for b in WORDS["bars"] if b["key"] in found]
 
 
 def label_free(results: Mapping[str, Json]) -> list[Json]:
-    """Measures that need no labels, after and before training."""
+    """Prepare the measures that need no labels, trained and untrained."""
     rows = []
     for words in WORDS["label_free"]:
         pair = section(results, "label_free", words["key"])

@@ -1,4 +1,4 @@
-/** Cut one tile out of a sheet; the canvas has the tile's own pixels and CSS sets its size. */
+/** Cut one tile out of a sheet, at its own resolution; CSS sets its size. */
 function cut(sheet, layout, index, name) {
   const { tile, columns } = layout;
   const canvas = make("canvas", { width: tile, height: tile, role: "img", "aria-label": name });
@@ -7,7 +7,7 @@ function cut(sheet, layout, index, name) {
   return canvas;
 }
 
-/** Decode a sheet, then show it; a part that is missing or broken is a sentence. */
+/** Decode a sheet, then show it; a missing or broken one is replaced by a sentence. */
 function withSheet(host, layout, absent, act) {
   const list = layout && (layout.points || layout.rows);
   if (!list || !list.length) return host.append(missing(absent));
@@ -17,7 +17,7 @@ function withSheet(host, layout, absent, act) {
   sheet.src = layout.sheet;
 }
 
-/** A tile that shows itself enlarged, with lines about it, when pointed at or focused. */
+/** A tile that is shown enlarged, with lines of text, when pointed at or focused. */
 function tileFigure(sheet, layout, index, lines, ...captions) {
   const image = cut(sheet, layout, index, lines.filter(Boolean).join(", "));
   const figure = make("figure", { class: "tile", tabindex: "-1" }, image);
@@ -33,14 +33,14 @@ function tileFigure(sheet, layout, index, lines, ...captions) {
   return figure;
 }
 
-/** One stop of the Tab key per row; arrows go from tile to tile. */
+/** Tab moves from row to row, arrows from tile to tile. */
 function walkable(row) {
   const tiles = [...row.querySelectorAll(".tile")];
   tiles[0].tabIndex = 0;
   row.addEventListener("keydown", (event) => {
-    const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const next = tiles[tiles.indexOf(document.activeElement) + way];
-    if (!way || !next) return;
+    const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const next = tiles[tiles.indexOf(document.activeElement) + direction];
+    if (!direction || !next) return;
     event.preventDefault();
     next.focus();
   });
@@ -69,13 +69,13 @@ function showNeighbors(host, layout) {
     let all = 0;
     const rows = layout.rows.map((row, r) => {
       const known = row.label !== null && row.label !== undefined;
-      const asked = tileFigure(sheet, layout, r * layout.columns, [row.name, row.label], row.label ?? "image");
-      asked.classList.add("asked");
+      const query = tileFigure(sheet, layout, r * layout.columns, [row.name, row.label], row.label ?? "image");
+      query.classList.add("query");
       const tiles = make("div", { class: "tiles" });
       row.neighbors.forEach((other, n) => {
         const alike = known && other.label === row.label;
-        const says = !known ? null : alike ? "same label" : "another label";
-        const lines = [other.name, other.label, says, `similarity ${number(other.similarity)}`];
+        const relation = !known ? null : alike ? "same label" : "another label";
+        const lines = [other.name, other.label, relation, `similarity ${number(other.similarity)}`];
         const near = typeof other.similarity === "number" ? other.similarity.toFixed(2) : "–";
         const at = r * layout.columns + n + 1;
         const tile = tileFigure(sheet, layout, at, lines, `${alike ? "✓ " : ""}${near}`, ...(known ? [other.label ?? "–"] : []));
@@ -84,10 +84,10 @@ function showNeighbors(host, layout) {
         all += known;
         same += alike;
       });
-      return walkable(make("div", { class: "row" }, asked, tiles));
+      return walkable(make("div", { class: "row" }, query, tiles));
     });
     const count = all
-      ? `${number(same)} of ${number(all)} neighbors (${percent(same / all, 0)}) carry the label of their image: green frame and ✓. The others have a gray frame.`
+      ? `${number(same)} of ${number(all)} neighbors (${percent(same / all, 0)}) have the label of their image: green frame and ✓. The others have a gray frame.`
       : "Without labels, judge by eye: do the neighbors show the same kind of thing?";
     host.append(make("p", { class: "count" }, count), ...rows);
   });

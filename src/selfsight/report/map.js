@@ -1,4 +1,4 @@
-// Okabe and Ito's colors, which color-blind readers can tell apart; shapes when they run out.
+// Okabe and Ito's colors, which color-blind readers can distinguish; then other shapes.
 const COLORS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const NO_LABEL = "#8a929c";
@@ -71,12 +71,12 @@ function legendOf(groups, view, redraw) {
 }
 
 function showMap(host, layout) {
-  const absent = "No map was saved for this run. It is drawn when training ends.";
+  const absent = "No map was saved for this run. It is written when training ends.";
   withSheet(host, layout, absent, (sheet) => {
     const points = layout.points
       .map((point, tile) => ({ ...point, tile }))
       .filter((point) => typeof point.x === "number" && typeof point.y === "number");
-    if (!points.length) return host.append(missing("The map holds no image with a finite place."));
+    if (!points.length) return host.append(missing("The map has no image with a finite position."));
     drawMap(host, layout, sheet, points);
   });
 }
@@ -231,15 +231,15 @@ function drawMap(host, layout, sheet, points) {
   });
   mode.setAttribute("aria-pressed", view.images);
   const tools = make("div", { class: "tools" }, mode, button("Zoom in", () => zoom(1.5)),
-    button("Zoom out", () => zoom(1 / 1.5)), button("Whole map", () => zoom(0)));
+    button("Zoom out", () => zoom(1 / 1.5)), button("Full map", () => zoom(0)));
   const frame = make("div", { class: "frame" }, canvas);
-  const said = layout.method === "PCA"
-    ? "Flattened by PCA: the two directions in which the features differ most."
-    : `Flattened by ${layout.method ?? "t-SNE"}, which keeps close images close; distances between far groups mean little.`;
-  const good = labeled
-    ? "Good features gather dots of one color, though the network never saw the labels."
-    : "There are no labels here, so look whether neighboring images show similar things.";
-  host.append(make("p", { class: "small" }, `${said} ${good}`));
+  const method = layout.method === "PCA"
+    ? "Reduced to two dimensions by PCA: the directions of the largest variance."
+    : `Reduced to two dimensions by ${layout.method ?? "t-SNE"}, which preserves neighborhoods; distances between groups mean little.`;
+  const advice = labeled
+    ? "With good features, dots of one color are close together, although training used no labels."
+    : "Without labels, check whether neighboring images show similar things.";
+  host.append(make("p", { class: "small" }, `${method} ${advice}`));
   const main = make("div", {}, tools, frame);
   host.append(make("div", { class: labeled ? "atlas" : "" }, main, labeled ? legendOf(groups, view, redraw) : null));
   onWidth(frame, (width) => {

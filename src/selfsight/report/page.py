@@ -1,4 +1,4 @@
-"""A run folder as one HTML file that needs nothing else."""
+"""Write a run folder as one self-contained HTML file."""
 
 import base64
 import html
@@ -22,37 +22,37 @@ SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "i
 
 
 def write(run: Run) -> Path:
-    """Write `report.html` in the run folder and say where it is."""
+    """Write `report.html` in the run folder and return its path."""
     content = _content(run)
     parts = {
         "title": html.escape(content["title"]),
         "sentence": html.escape(content["verdict"]["sentence"]),
         "style": _file("style.css"),
-        "data": _harmless(content),
+        "data": _to_script_json(content),
         "script": "\n".join(_file(name) for name in SCRIPTS),
     }
-    # one pass, so that nothing inside a part is taken for a place to fill
-    page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("template.html"))
-    beside = run.report.with_name("report.html.part")
-    beside.write_text(page, encoding="utf-8", errors="replace")  # names may hold lone surrogates
-    os.replace(beside, run.report)
+    # One pass, so that no placeholder inside a part is replaced.
+    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _file("template.html"))
+    temporary = run.report.with_name("report.html.part")
+    temporary.write_text(page, encoding="utf-8", errors="replace")  # names may hold lone surrogates
+    os.replace(temporary, run.report)
     return run.report
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Verdict, key figures and paths as one JSON value."""
+    """Summarize verdict, key figures and paths as one JSON value."""
     recipe, records, results = _read(run)
     progress = present({key: latest(records, key) for key in ("step", "epoch", "loss")})
     files = {"recipe": run.recipe_path, "log": run.log_path, "report": run.report}
     folders = {"checkpoints": run.checkpoints, "results": run.results, "images": run.images}
-    found = {
+    values = {
         "run": str(run.path),
         **_verdict(recipe, records, results),
         "figures": progress | figures.accuracies(results, records),
         "label_free": section(results, "label_free"),
-        "paths": {name: str(place) for name, place in (files | folders).items() if place.exists()},
+        "paths": {name: str(path) for name, path in (files | folders).items() if path.exists()},
     }
-    return _finite(found)
+    return _finite(values)
 
 
 def _read(run: Run) -> tuple[dict[str, Json], Records, dict[str, Json]]:
@@ -66,7 +66,7 @@ def _read(run: Run) -> tuple[dict[str, Json], Records, dict[str, Json]]:
 
 
 def _content(run: Run) -> dict[str, Any]:
-    """All that the page shows, in the order of the page."""
+    """Collect the content of the page, in its order."""
     recipe, records, results = _read(run)
     accuracies = figures.accuracies(results, records)
     return {
@@ -87,21 +87,21 @@ def _content(run: Run) -> dict[str, Any]:
 
 
 def _verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
-    found = section(results, "verdict")
-    if found.get("sentence"):
-        rows = [row for row in found.get("evidence") or [] if isinstance(row, Mapping)]
-        state = str(found.get("verdict") or "unclear")
-        return {"verdict": state, "sentence": str(found["sentence"]), "evidence": rows}
-    epoch, where = latest(records, "epoch"), "nothing is logged so far"
+    verdict = section(results, "verdict")
+    if verdict.get("sentence"):
+        rows = [row for row in verdict.get("evidence") or [] if isinstance(row, Mapping)]
+        state = str(verdict.get("verdict") or "unclear")
+        return {"verdict": state, "sentence": str(verdict["sentence"]), "evidence": rows}
+    epoch, position = latest(records, "epoch"), "nothing has been logged"
     if epoch is not None:
-        whole = f" of {recipe['epochs']}" if recipe.get("epochs") else ""
-        where = f"the last record is from epoch {epoch:.4g}{whole}"
-    sentence = f"No verdict yet: {where}. The run is still going, or was stopped before its end."
+        total = f" of {recipe['epochs']}" if recipe.get("epochs") else ""
+        position = f"the last record is from epoch {epoch:.4g}{total}"
+    sentence = f"No verdict yet: {position}. The run is not finished, or was stopped."
     return {"verdict": "running", "sentence": sentence, "evidence": []}
 
 
 def _sheet(run: Run, file: str, kind: str) -> dict[str, Any] | None:
-    """Where each tile lies, with the sheet of tiles itself as a data address."""
+    """Read the layout of an image sheet, with the sheet itself as a data URL."""
     sheet = run.images / file
     layout = run.image_json(sheet.stem)
     if not isinstance(layout, dict) or not sheet.exists():
@@ -113,13 +113,13 @@ def _sheet(run: Run, file: str, kind: str) -> dict[str, Any] | None:
 def _commands(run: Run) -> list[dict[str, str]]:
     names = {"SHELL": shlex.quote(str(run.path)), "PYTHON": repr(str(run.path))}
     return [
-        words | {"code": re.sub("SHELL|PYTHON", lambda place: names[place[0]], words["code"])}
+        words | {"code": re.sub("SHELL|PYTHON", lambda match: names[match[0]], words["code"])}
         for words in figures.WORDS["commands"]
     ]
 
 
 def _finite(value: Json) -> Json:
-    """The same value with null for what JSON cannot say: NaN and the infinities."""
+    """Replace NaN and infinity, which JSON does not have, by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -127,8 +127,8 @@ def _finite(value: Json) -> Json:
     return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _harmless(value: Json) -> str:
-    """JSON that no HTML parser takes for markup; json itself escapes all that is not ASCII."""
+def _to_script_json(value: Json) -> str:
+    """Encode as JSON without characters of HTML markup; json itself escapes all but ASCII."""
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)
 

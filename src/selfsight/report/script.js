@@ -32,8 +32,8 @@ function showVerdict(host) {
     make("p", { class: "sentence" }, sentence));
   host.append(card);
   if (!evidence.length) {
-    const later = verdict === "running" ? "The evidence is weighed when the run ends; until then, look at the curves."
-      : "No single numbers were kept with this verdict.";
+    const later = verdict === "running" ? "The evidence is judged when the run ends; until then, look at the curves."
+      : "This verdict has no evidence.";
     return host.append(missing(later));
   }
   const heads = ["Evidence", "Value", "Expected", "Meaning"];
@@ -44,7 +44,7 @@ function showVerdict(host) {
     make("tbody", {}, ...rows)));
 }
 
-/** What training gave, in a sentence, where there is something to compare with. */
+/** The gain over the untrained network, in a sentence. */
 function gain() {
   const value = (key) => report.bars.find((bar) => bar.key === key)?.value;
   for (const [key, name] of [["knn", "kNN"], ["linear", "linear-probe"], ["online_knn", "online kNN"]]) {
@@ -60,7 +60,7 @@ function gain() {
 function showFigures(host) {
   const { bars, label_free: free } = report;
   if (!bars.length && !free.length) {
-    host.append(missing("Nothing has been measured yet. With labeled images, run the `selfsight evaluate` "
+    host.append(missing("Nothing has been evaluated yet. With labeled images, run the `selfsight evaluate` "
       + "command at the end of this page; without labels it still compares with the untrained network."));
   }
   if (gain()) host.append(make("p", { class: "gain" }, gain()));
@@ -74,8 +74,8 @@ function showFigures(host) {
         make("span", { class: "track", "aria-hidden": "true" }, fillBar),
         make("b", {}, percent(bar.value))));
     }
-    host.append(make("p", { class: "small" }, "Share of test images named rightly; longer is better. "
-      + "Labels are used only for these measurements, never in training."), list);
+    host.append(make("p", { class: "small" }, "Share of test images with the right label; longer is better. "
+      + "Labels are used only for evaluation, never in training."), list);
   }
   if (free.length) {
     const rows = free.map((row) => {
@@ -97,7 +97,7 @@ function showFigures(host) {
   }
 }
 
-/** A nested value as one table: indented keys, values, and reasons where there are any. */
+/** A nested value as one table: indented keys, values, and reasons if there are any. */
 function nested(value, reasons) {
   const rows = [];
   const used = new Set();
@@ -138,7 +138,7 @@ async function copy(text, code) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    getSelection().selectAllChildren(code); // refused: at least leave it marked for Ctrl+C
+    getSelection().selectAllChildren(code); // not allowed: select the text for Ctrl+C
     return document.execCommand("copy");
   }
 }
@@ -147,7 +147,7 @@ function showRecipe(host) {
   const { recipe, reasons, versions, commands } = report;
   host.append(Object.keys(recipe).length ? nested(recipe, reasons) : missing("recipe.json is empty."));
   if (Object.keys(versions).length) host.append(make("h3", {}, "Versions"), nested(versions, {}));
-  host.append(make("h3", {}, "What to do next"));
+  host.append(make("h3", {}, "Next steps"));
   for (const { title, code } of commands) {
     const block = make("code", {}, code);
     const act = button("Copy", async () => {
