@@ -1,10 +1,10 @@
-"""How torch's compiler is asked for code: networks, losses and the limits they stand beside."""
+"""Options of torch.compile for networks, losses, and the bench's limit of speed."""
 
 from typing import Any
 
 COMPILE_OPTIONS: dict[str, Any] = {
-    # Shapes are taken as they come: code for any batch size would be slower, and there is one.
+    # Compile for exact shapes: code for any batch size would be slower, and a run has one.
     "dynamic": False,
-    # Small kernels that do not depend on each other become one: batch norms of several groups.
+    # Merge small independent kernels, such as the batch norms of several groups.
     "options": {"combo_kernels": True},
 }

@@ -1,7 +1,7 @@
-"""Process-group helpers that are the identity when there is one process.
+"""Collectives of the process group; with one process they return their input.
 
-Gradients follow one rule: each process's loss is the mean over its own images, the loss of the
-run is the mean over processes, and averaging the gradients (as DDP does) gives its gradient.
+Gradients follow one rule: the loss of a process is the mean over its images, the loss of the run is
+the mean over processes, and averaging gradients over processes (as DDP does) gives its gradient.
 """
 
 import os
@@ -15,22 +15,22 @@ from torch import Tensor
 
 
 def rank() -> int:
-    """Index of this process; 0 outside a process group."""
+    """Return the index of this process; 0 outside a process group."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """Number of processes; 1 outside a process group."""
+    """Return the number of processes; 1 outside a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def local_rank() -> int:
-    """Index of this process on its machine, as torchrun tells it."""
+    """Return the index of this process on its machine, as set by torchrun."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def start(device: str) -> None:
-    """Join the process group that torchrun announces, if it announces one."""
+    """Join the process group if torchrun started this process."""
     if "WORLD_SIZE" in os.environ and not dist.is_initialized():
         if device == "cuda":
             torch.cuda.set_device(local_rank())
@@ -50,22 +50,22 @@ def barrier() -> None:
 
 
 def gather(x: Shaped[Tensor, "n *rest"]) -> Shaped[Tensor, "g *rest"]:
-    """The rows of every process in rank order; gradients flow back to their owners."""
+    """Concatenate the rows of all processes in rank order; gradients flow back to each."""
     return x if world_size() == 1 else _Gather.apply(x)
 
 
 def all_sum(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """The sum over processes; each process's gradient reaches every summand."""
+    """Sum over processes; gradients are summed over processes too."""
     return x if world_size() == 1 else _AllSum.apply(x)
 
 
 def mean(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """The average over processes, for numbers that are only shown."""
+    """Average over processes without gradients, for logging."""
     return all_sum(x.detach()) / world_size()
 
 
 def local_rows(rows: Shaped[Tensor, "g *rest"]) -> Shaped[Tensor, "n *rest"]:
-    """This process's share of rows that every process holds."""
+    """Return this process's chunk of rows that every process holds."""
     return rows.chunk(world_size())[rank()]
 
 

@@ -78,7 +78,7 @@ class Recipe:
         sizes = tuple(view.size for view in self.views)
         check(self.method, batch_size=self.batch_size, view_sizes=sizes)
         for view in self.views:
-            self.backbone.refuse(view.size)
+            self.backbone.check_view_size(view.size)
         if self.chunk is not None:
             with torch.device("meta"):  # norms are known once the network is built
                 method = self.method.build(self.backbone.build())

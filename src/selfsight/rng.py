@@ -1,7 +1,7 @@
-"""Numbers that depend on what they are for, not on when or where they are drawn.
+"""Counter-based random numbers that do not depend on when or where they are sampled.
 
-Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") written in int64
-tensor operations, and on CUDA devices in one kernel that gives the same bits. A number is a pure
+Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in int64
+tensor operations, and on CUDA devices in one kernel with the same bits. A number is a pure
 function of (key, image index, column, `at`): batch splits, workers, processes and restarts cannot
 change it.
 """
@@ -25,24 +25,24 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
-def key(seed: int, *words: int | str) -> Key:
-    """Two 32-bit words made from a seed and what the numbers are for."""
-    digest = hashlib.blake2b(repr((int(seed), *words)).encode(), digest_size=8).digest()
+def key(seed: int, *names: int | str) -> Key:
+    """Hash a seed and the names of a random stream to two 32-bit words."""
+    digest = hashlib.blake2b(repr((int(seed), *names)).encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
-# What torch.compiler.assume_constant_result does, without the seconds that importing a compiler
-# would add to every command: words are hashed while tracing.
+# Same as torch.compiler.assume_constant_result (hash while tracing), without importing the
+# compiler, which would add seconds to every command.
 key._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def philox(key: Key, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Four 32-bit words (held in int64) for each counter of four 32-bit words."""
+    """Return four 32-bit words, stored in int64, for each counter of four 32-bit words."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        # With 2**32 taken from the multiplier, and so one factor from the upper half, no signed
-        # product overflows: compiled C++ may take an overflow for impossible and drop a mask.
+        # Subtract 2**32 from the multiplier and add it back to the upper half, so that no signed
+        # product overflows: compilers may assume that none does and drop a mask.
         p0, p1 = c0 * (MULTIPLIERS[0] - 2**32), c2 * (MULTIPLIERS[1] - 2**32)
         c0, c1, c2, c3 = (
             ((p1 >> 32) + c2) ^ c1 ^ k0,
@@ -57,7 +57,7 @@ def philox(key: Key, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Te
 def bits(
     key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
 ) -> Int64[Tensor, "n count"]:
-    """`count` words in [0, 2**32) for each index; `at` is a step, an epoch or zero."""
+    """Return `count` words in [0, 2**32) per index; `at` is a step, an epoch or zero."""
     if _use_triton(index):
         from selfsight.triton_helpers.philox import (
             launch_philox,  # needs Triton, which CPU builds lack
@@ -67,15 +67,15 @@ def bits(
     blocks = -(-count // 4)
     column = torch.arange(blocks, device=index.device).expand(len(index), blocks)
     row = index[:, None].expand_as(column)
-    moment = torch.zeros_like(column) + (at & MASK)
-    words = philox(key, (row & MASK, (row >> 32) & MASK, column, moment))
+    step = torch.zeros_like(column) + (at & MASK)
+    words = philox(key, (row & MASK, (row >> 32) & MASK, column, step))
     return torch.stack(words, dim=-1).reshape(len(index), 4 * blocks)[:, :count]
 
 
 def uniform(
     key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
 ) -> Float64[Tensor, "n count"]:
-    """`count` numbers in [0, 1) for each index."""
+    """Return `count` numbers in [0, 1) per index."""
     if _use_triton(index):
         from selfsight.triton_helpers.philox import launch_philox
 
@@ -86,7 +86,7 @@ def uniform(
 def normal(
     key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
 ) -> Float64[Tensor, "n count"]:
-    """`count` standard normal numbers for each index (Box and Muller)."""
+    """Return `count` standard normal numbers per index (Box and Muller)."""
     half = -(-count // 2)
     u = uniform(key, index, 2 * half, at)
     radius = (-2 * torch.log(u[:, :half] + 2.0**-33)).sqrt()
@@ -97,15 +97,16 @@ def normal(
 def permutation(
     key: Key, n: int, at: int | Tensor = 0, device: torch.device | str | None = None
 ) -> Int64[Tensor, " n"]:
-    """A permutation of a batch, by sorting."""
-    draws = bits(key, torch.arange(n, device=device), 1, at)[:, 0]
-    return torch.sort(draws, stable=True).indices
+    """Return a permutation of n indices, by sorting random words."""
+    words = bits(key, torch.arange(n, device=device), 1, at)[:, 0]
+    return torch.sort(words, stable=True).indices
 
 
 def shuffled(key: Key, n: int, position: Int64[Tensor, " m"], at: int = 0) -> Int64[Tensor, " m"]:
-    """Which of n images stands at each position of a shuffled order that is never stored.
+    """Return the image at each position of a shuffled order of n images, which is never stored.
 
-    A Feistel network permutes the next power of four; positions that land outside n walk on.
+    A Feistel network permutes the numbers below the next power of four, and is applied again to
+    results that are n or more.
     """
     half = max(1, -(-max(n - 1, 1).bit_length() // 2))
     rounds = [int(k) for k in bits(key, torch.arange(6), 1, at)[:, 0]]
@@ -116,23 +117,23 @@ def shuffled(key: Key, n: int, position: Int64[Tensor, " m"], at: int = 0) -> In
 
 
 def _use_triton(index: Tensor) -> bool:
-    """Whether Triton's kernel draws; torch's compiler makes one of the operations by itself."""
+    """Return whether to use the Triton kernel; torch's compiler fuses the operations itself."""
     return index.device.type == "cuda" and not torch.compiler.is_compiling() and has_triton()
 
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton is installed and finds the C compiler with which it builds its launches."""
+    """Return whether Triton is installed and finds the C compiler that it needs."""
     compilers = (os.environ.get("CC", ""), "gcc", "clang")
     return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 def _feistel(x: Tensor, rounds: list[int], half: int) -> Tensor:
-    """A permutation of the numbers of 2 * half bits."""
-    side = (1 << half) - 1
-    left, right = x >> half, x & side
+    """Permute the numbers of 2 * half bits."""
+    mask = (1 << half) - 1
+    left, right = x >> half, x & mask
     for k in rounds:
-        left, right = right, left ^ (_mix(right + k) & side)
+        left, right = right, left ^ (_mix(right + k) & mask)
     return (left << half) | right
 
 

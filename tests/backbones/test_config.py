@@ -72,10 +72,10 @@ def test_an_outsider_s_network_is_named_by_module_and_name():
     [
         ("no.such.package:Name", "importing it failed"),
         (f"{__name__}:Absent", "importing it failed"),
-        (f"{__name__}:no_width", "without a whole number `dim`"),
+        (f"{__name__}:no_width", "without an integer `dim`"),
     ],
 )
-def test_an_outsider_s_mistake_is_a_sentence(name, sentence):
+def test_an_invalid_external_backbone_raises_an_error(name, sentence):
     with pytest.raises(UserError, match=sentence):
         BackboneConfig(name=name).build()
 
@@ -85,11 +85,11 @@ def test_an_outsider_s_mistake_is_a_sentence(name, sentence):
     [
         ({"name": "resnet51"}, 'no backbone "resnet51". Did you mean "resnet50"'),
         ({"stem": "low"}, 'Did you mean "lowres"'),
-        ({"name": "timm:resnet10t", "stem": "lowres"}, "brings its own stem"),
-        ({"in_channels": 0}, "1 or more"),
+        ({"name": "timm:resnet10t", "stem": "lowres"}, "has a fixed stem"),
+        ({"in_channels": 0}, "at least 1"),
     ],
 )
-def test_wrong_settings_get_a_sentence(settings, sentence, monkeypatch):
+def test_invalid_settings_raise_an_error_that_names_them(settings, sentence, monkeypatch):
     # users run without the tests' type checks, which would refuse an unknown word first
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(UserError, match=sentence):

@@ -1,4 +1,4 @@
-"""MoCo v3's ViT against timm's, the published positions, and the sizes of the paper's tables."""
+"""MoCo v3's ViT against timm's, its published positions, and the sizes of the paper's tables."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from selfsight.backbones import BackboneConfig
 from selfsight.backbones.flops import multiply_adds, parameters
-from selfsight.backbones.vit import TokenBatchNorm, ViT, positions
+from selfsight.backbones.vit import TokenBatchNorm, ViT, sincos_positions
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.nn import Encoder, Teacher
@@ -31,8 +31,8 @@ def images(size=16, dtype=torch.float32):
 @pytest.mark.parametrize(("h", "w", "d"), [(3, 3, 16), (2, 4, 16), (14, 14, 384)])
 def test_positions_are_those_of_the_published_code(h, w, d):
     theirs = torch.from_numpy(np.load(REFERENCE)[f"pos_embed_h{h}_w{w}_d{d}"])
-    torch.testing.assert_close(positions(h, w, d), theirs, rtol=0, atol=2e-6)
-    assert not positions(h, w, d)[:, 0].any()
+    torch.testing.assert_close(sincos_positions(h, w, d), theirs, rtol=0, atol=2e-6)
+    assert not sincos_positions(h, w, d)[:, 0].any()
 
 
 def test_weights_load_into_timm_and_give_its_features():

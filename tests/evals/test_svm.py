@@ -165,7 +165,7 @@ def test_single_labels_as_marks():
 def test_a_resnet_s_maps_are_pooled_to_two_by_two():
     network = BackboneConfig(name="resnet10_narrow", stem="imagenet").build().eval()
     x = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    maps = network.upto(x, 4)
+    maps = network.forward_to_stage(x, 4)
     assert maps.shape[2:] == (7, 7)
     rows = Maps(network)(x).view(128, 2, 2)
     torch.testing.assert_close(rows[:, 0, 1], maps[0, :, :6, 1:].mean((1, 2)))

@@ -134,14 +134,14 @@ class Staged(Backbone):
         super().__init__()
         self.net = nn.Sequential(nn.Conv2d(3, self.dim, 3, stride=2), nn.BatchNorm2d(self.dim))
 
-    def upto(self, x, stage):
+    def forward_to_stage(self, x, stage):
         return self.net(x)
 
-    def onward(self, x, stage):
+    def forward_from_stage(self, x, stage):
         return x.mean((2, 3))
 
     def forward(self, x):
-        return self.onward(self.upto(x, 1), 1)
+        return self.forward_from_stage(self.forward_to_stage(x, 1), 1)
 
 
 def traced(patches):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from selfsight import dist
-from selfsight.backbones.resnet import Basic, ResNet
+from selfsight.backbones.resnet import BasicBlock, ResNet
 from selfsight.errors import UserError
 from selfsight.nn import Backbone, Encoder, Teacher, mlp
 from selfsight.nn.batch_norm import BatchNorm, refuse_cut
@@ -39,7 +39,7 @@ class Pointwise(Backbone):
         super().__init__()
         self.net = nn.Conv2d(3, self.dim, 1)
 
-    def upto(self, x, stage):
+    def forward_to_stage(self, x, stage):
         return self.net(x)
 
     def forward(self, x):
@@ -53,7 +53,7 @@ def images(n=8, size=16, dtype=torch.float64):
 
 def network(backbone=None):
     torch.manual_seed(0)
-    backbone = backbone or ResNet(Basic, (1, 1, 1, 1), width=2, stem="lowres")
+    backbone = backbone or ResNet(BasicBlock, (1, 1, 1, 1), width=2, stem="lowres")
     student = Encoder(backbone, mlp(backbone.dim, 8, 6)).double()
     return student, mlp(6, 8, 6).double()
 
@@ -123,12 +123,12 @@ def test_combined_after_a_stage_are_maps_laid_side_by_side(stage, turn):
     patches = Patches(stage=f"stage{stage}", pairs="adjacent")
     x = images()
     corners = torch.cat([x[:, :, i : i + 8, j : j + 8] for j in (0, 8) for i in (0, 8)])
-    tl, bl, tr, br = student.backbone.upto(corners, stage).chunk(4)
+    tl, bl, tr, br = student.backbone.forward_to_stage(corners, stage).chunk(4)
     if turn == 0:
         maps = torch.cat([torch.cat([tl, bl], 2), torch.cat([tr, br], 2)])
     else:
         maps = torch.cat([torch.cat([tl, tr], 3), torch.cat([bl, br], 3)])
-    expected = predictor(student.projector(student.backbone.onward(maps, stage)))
+    expected = predictor(student.projector(student.backbone.forward_from_stage(maps, stage)))
     found = predict(patches, student, predictor, x, moment(), turn=turn)
     torch.testing.assert_close(found, expected.view(2, 8, -1))
 
@@ -191,9 +191,9 @@ def test_if_pixels_do_not_meet_it_does_not_matter_when_a_view_is_divided():
 
 def test_a_montage_is_of_different_images():
     class Spy(Pointwise):
-        def upto(self, x, stage):
+        def forward_to_stage(self, x, stage):
             self.seen = x
-            return super().upto(x, stage)
+            return super().forward_to_stage(x, stage)
 
     student, _ = network(Spy())
     x = torch.arange(8.0).double().view(8, 1, 1, 1).expand(8, 3, 16, 16)

@@ -1,13 +1,13 @@
-"""Backbones: images in, one feature row per image out."""
+"""Backbones: networks that map each image to one feature vector."""
 
 import importlib
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from selfsight.backbones.resnet import Basic, Bottleneck, ResNet, Stem
-from selfsight.backbones.vit import ViT, refuse_size
-from selfsight.errors import UserError, suggest
+from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet, Stem
+from selfsight.backbones.vit import ViT, check_divides_into_patches
+from selfsight.errors import UserError, check_choice, check_number, suggest
 from selfsight.nn import Backbone
 
 # Width, depth, heads. MoCo v3 gives ViT-S twelve heads; DeiT-S has six.
@@ -16,11 +16,11 @@ VITS = {"s": (384, 12, 12), "b": (768, 12, 12), "l": (1024, 24, 16), "h": (1280,
 BACKBONES: dict[str, partial[Any]] = {
     # For the CPU: 16 channels are twice as fast as 24 (470 and 250 images a second, forward and
     # backward, at 32 pixels with the low-resolution stem, on one 2.8 GHz core).
-    "resnet8_narrow": partial(ResNet, Basic, (1, 1, 1, 0), width=16),
-    "resnet10_narrow": partial(ResNet, Basic, (1, 1, 1, 1), width=16),
-    "resnet18_narrow": partial(ResNet, Basic, (2, 2, 2, 2), width=16),
-    "resnet18": partial(ResNet, Basic, (2, 2, 2, 2)),
-    "resnet34": partial(ResNet, Basic, (3, 4, 6, 3)),
+    "resnet8_narrow": partial(ResNet, BasicBlock, (1, 1, 1, 0), width=16),
+    "resnet10_narrow": partial(ResNet, BasicBlock, (1, 1, 1, 1), width=16),
+    "resnet18_narrow": partial(ResNet, BasicBlock, (2, 2, 2, 2), width=16),
+    "resnet18": partial(ResNet, BasicBlock, (2, 2, 2, 2)),
+    "resnet34": partial(ResNet, BasicBlock, (3, 4, 6, 3)),
     "resnet50": partial(ResNet, Bottleneck, (3, 4, 6, 3)),
     "resnet50x2": partial(ResNet, Bottleneck, (3, 4, 6, 3), width=128),
     "resnet50x4": partial(ResNet, Bottleneck, (3, 4, 6, 3), width=256),
@@ -37,32 +37,24 @@ BACKBONES: dict[str, partial[Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig:
-    """Which network, and what images it is made for.
+    """Settings of a backbone.
 
     `name` is a key of BACKBONES, "timm:<model>", or "package.module:Name", which is called with
-    in_channels and image_size and gives a module with an attribute `dim`.
+    in_channels and image_size and returns a module with an attribute `dim`.
     """
 
     name: str = "resnet18"
     stem: Literal["auto", "imagenet", "lowres", "half"] = "auto"
-    """Of our ResNets; others bring their own."""
+    """Only for the ResNets of BACKBONES."""
     in_channels: int = 3
-    zero_init_residual: bool = False  # our ResNets
-    freeze_patch: bool = True  # our ViTs: the patch projection stays as it was drawn (MoCo v3)
+    zero_init_residual: bool = False  # only for the ResNets of BACKBONES
+    freeze_patch: bool = True  # only for the ViTs: random, fixed patch projection (MoCo v3)
     image_size: int = 224
 
     def __post_init__(self) -> None:
-        kinds = ("auto", "imagenet", "lowres", "half")
-        if self.stem not in kinds:
-            raise UserError(
-                f'backbone.stem is "{self.stem}", which is not one of {", ".join(kinds)}.'
-                f"{suggest(self.stem, kinds)}"
-            )
-        if self.in_channels < 1 or self.image_size < 1:
-            raise UserError(
-                f"backbone.in_channels is {self.in_channels} and backbone.image_size is "
-                f"{self.image_size}. Both must be 1 or more."
-            )
+        check_choice("backbone.stem", self.stem, ("auto", *get_args(Stem)))
+        check_number("backbone.in_channels", self.in_channels, at_least=1)
+        check_number("backbone.image_size", self.image_size, at_least=1)
         if ":" not in self.name and self.name not in BACKBONES:
             raise UserError(
                 f'There is no backbone "{self.name}".{suggest(self.name, BACKBONES)} Known are '
@@ -70,31 +62,31 @@ class BackboneConfig:
             )
         if (":" in self.name or self.is_vit) and self.stem != "auto":
             raise UserError(
-                f'backbone.stem is "{self.stem}", but "{self.name}" brings its own stem. '
+                f'backbone.stem is "{self.stem}", but "{self.name}" has a fixed stem. '
                 "Leave backbone.stem at auto."
             )
 
-        self.refuse(self.image_size)
+        self.check_view_size(self.image_size)
 
     @property
     def is_vit(self) -> bool:
-        """One of our ViTs, which take no stem."""
+        """Whether this is a ViT of BACKBONES, which has no stem."""
         return self.name.startswith("vit_")
 
-    def refuse(self, size: int) -> None:
-        """Raise a UserError for a size of view that this network cannot take."""
+    def check_view_size(self, size: int) -> None:
+        """Raise a UserError if the network cannot process views of this size."""
         if self.is_vit:
-            refuse_size(size, BACKBONES[self.name].keywords["patch"])
+            check_divides_into_patches(size, BACKBONES[self.name].keywords["patch"])
 
     def build(self) -> Backbone:
-        """The network with fresh weights."""
+        """Build the network with random weights."""
         shape = {"in_channels": self.in_channels, "image_size": self.image_size}
         if self.name.startswith("timm:"):
-            from selfsight.backbones.from_timm import Timm  # importing timm takes a second
+            from selfsight.backbones.from_timm import TimmBackbone  # importing timm takes a second
 
-            return Timm(self.name.removeprefix("timm:"), **shape)
+            return TimmBackbone(self.name.removeprefix("timm:"), **shape)
         if ":" in self.name:
-            return outsider(self.name, **shape)
+            return build_external(self.name, **shape)
         if self.is_vit:
             return BACKBONES[self.name](**shape, freeze_patch=self.freeze_patch)
         return BACKBONES[self.name](
@@ -105,7 +97,7 @@ class BackboneConfig:
 
 
 def stem_for(image_size: int, name: str = "resnet18") -> Stem:
-    """The low-resolution stem up to 64 pixels, the ImageNet stem above.
+    """Return the low-resolution stem up to 64 pixels, the ImageNet stem above.
 
     The ImageNet stem divides each side by 4 and the network by 32, so that 64 pixels end as a map
     of 2 x 2; without its strides they end as 8 x 8, about what 224 pixels give (7 x 7). The narrow
@@ -116,20 +108,20 @@ def stem_for(image_size: int, name: str = "resnet18") -> Stem:
     return "lowres" if image_size <= 64 else "imagenet"
 
 
-def outsider(name: str, **arguments: Any) -> Backbone:
-    """The network that a name "package.module:Name" makes."""
+def build_external(name: str, **arguments: Any) -> Backbone:
+    """Import "package.module:Name" and call it; return the network."""
     module, _, attribute = name.partition(":")
     try:
-        make = getattr(importlib.import_module(module), attribute)
+        factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(
             f'backbone.name is "{name}", but importing it failed: {error}. Write it as '
             '"package.module:Name", with the package on the Python path.'
         ) from error
-    network = make(**arguments)
+    network = factory(**arguments)
     if not isinstance(getattr(network, "dim", None), int):
         raise UserError(
-            f'"{name}" gave a {type(network).__name__} without a whole number `dim`. Set `dim` to '
+            f'"{name}" returned a {type(network).__name__} without an integer `dim`. Set `dim` to '
             "the width of its features."
         )
     return network

@@ -1,4 +1,4 @@
-"""What a network costs, counted without weights and without arithmetic."""
+"""Count the parameters and multiply-adds of a network without allocating weights."""
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -7,13 +7,13 @@ from selfsight.backbones import BackboneConfig
 
 
 def parameters(config: BackboneConfig) -> int:
-    """Numbers that make up the network, frozen ones included."""
+    """Count the parameters of the network, frozen ones included."""
     with torch.device("meta"):
         return sum(p.numel() for p in config.build().parameters())
 
 
 def multiply_adds(config: BackboneConfig) -> int:
-    """Multiplications of one image's forward pass: convolutions, linear layers, attention."""
+    """Count the multiply-adds of one image: convolutions, linear layers, attention."""
     with torch.device("meta"), torch.no_grad():
         network = config.build().eval()
         image = torch.empty(1, config.in_channels, config.image_size, config.image_size)

@@ -11,10 +11,10 @@ from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 
 
-class Timm(Backbone):
-    """A timm model without its classifier and with random weights, until others are fetched.
+class TimmBackbone(Backbone):
+    """A timm model without its classifier, with random weights until `load_published` is called.
 
-    Without a size of image it is made for its own, which the published weights expect.
+    With `image_size=None` the model has the image size of its published weights.
     """
 
     def __init__(self, name: str, *, in_channels: int = 3, image_size: int | None = 224) -> None:
@@ -25,16 +25,15 @@ class Timm(Backbone):
                 f"{suggest(name, timm.list_models())} See timm.list_models()."
             )
         cfg = timm.get_pretrained_cfg(name)
-        own = cfg.input_size[1] if cfg is not None else 224
-        image_size = image_size or own
-        # Models with a fixed grid of patches must be told the size of their images.
+        image_size = image_size or (cfg.input_size[1] if cfg is not None else 224)
+        # Models with a fixed grid of patches need the image size.
         fixed = cfg is not None and cfg.fixed_input_size
         arguments: dict[str, Any] = {"num_classes": 0, "in_chans": in_channels}
         arguments |= {"img_size": image_size} if fixed else {}
         try:
             self.net = timm.create_model(name, pretrained=False, **arguments)
-            self.dim = self._width(in_channels, image_size)
-        except Exception as error:  # each family of models refuses in its own way
+            self.dim = self._measure_dim(in_channels, image_size)
+        except Exception as error:  # each family of models raises its own errors
             raise UserError(
                 f"timm's {name} cannot take images of {image_size} x {image_size} with "
                 f"{in_channels} channels: {error}. Choose another size of view or another model."
@@ -42,22 +41,22 @@ class Timm(Backbone):
         self.name, self.arguments, self.image_size = name, arguments, image_size
 
     @torch.no_grad()
-    def _width(self, in_channels: int, image_size: int) -> int:
-        # Asked of the network itself: models differ in what they call the width of their features.
+    def _measure_dim(self, in_channels: int, image_size: int) -> int:
+        # Run the network: models name the dimension of their features differently.
         training = self.net.training
         features = self.net.eval()(torch.zeros(1, in_channels, image_size, image_size))
         self.net.train(training)
         return features.shape[1]
 
     def forward(self, x: Float[Tensor, "n _ _ _"]) -> Float[Tensor, "n d"]:
-        """One feature row for each image."""
+        """Return one feature vector per image."""
         return self.net(x)
 
-    def fetch(self) -> None:
-        """Take timm's published weights, fetched once and then kept on this machine."""
+    def load_published(self) -> None:
+        """Load timm's published weights, downloaded once and cached on this machine."""
         try:
             self.net = timm.create_model(self.name, pretrained=True, **self.arguments)
-        except Exception as error:  # no weights, no network, no such file: each with its own kind
+        except Exception as error:  # no weights, no network, no file: each raises another type
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(
                 f"timm has no published weights for {self.name}, or they are not on this machine "
@@ -66,8 +65,8 @@ class Timm(Backbone):
             ) from error
 
 
-def expected(backbone: Timm) -> dict[str, Any]:
-    """The images that the published weights expect."""
+def published_transform(backbone: TimmBackbone) -> dict[str, Any]:
+    """Return the image size and statistics that the published weights expect."""
     cfg = backbone.net.pretrained_cfg
     return {
         "image_size": cfg["input_size"][1],

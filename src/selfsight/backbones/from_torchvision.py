@@ -11,20 +11,20 @@ from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 
 
-class Torchvision(Backbone):
-    """A torchvision classifier with random weights, up to what its last linear layer reads."""
+class TorchvisionBackbone(Backbone):
+    """A torchvision classifier without its last linear layer, with random weights."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        refuse_name(name)
-        # Those two draw weights slowly, and warn of it, unless told not to.
+        check_name(name)
+        # These two initialize slowly, with a warning, unless disabled.
         inception = name in ("googlenet", "inception_v3")
         net = torchvision.models.get_model(name, **{"init_weights": False} if inception else {})
-        linear = [part for part, module in net.named_modules() if isinstance(module, nn.Linear)]
+        linear = [child for child, module in net.named_modules() if isinstance(module, nn.Linear)]
         if not linear:
             raise UserError(
-                f"torchvision's {name} has no linear layer at its end, so there are no features "
-                "before it. Take another network."
+                f"torchvision's {name} has no linear layer at its end, so its features are "
+                "unknown. Use another network."
             )
         parent, _, child = linear[-1].rpartition(".")
         self.dim = net.get_submodule(linear[-1]).in_features
@@ -32,12 +32,12 @@ class Torchvision(Backbone):
         self.net = net
 
     def forward(self, x: Float[Tensor, "n _ _ _"]) -> Float[Tensor, "n d"]:
-        """One feature row for each image."""
+        """Return one feature vector per image."""
         return self.net(x)
 
 
-def refuse_name(name: str) -> None:
-    """Refuse what torchvision has no classifier for."""
+def check_name(name: str) -> None:
+    """Raise a UserError unless torchvision has a classifier of this name."""
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
         raise UserError(
@@ -46,9 +46,9 @@ def refuse_name(name: str) -> None:
         )
 
 
-def published(name: str) -> dict[str, Any]:
-    """torchvision's best weights for this network, fetched once and then kept by torch."""
-    refuse_name(name)
+def load_published(name: str) -> dict[str, Any]:
+    """Load torchvision's best weights of a network, downloaded once and cached by torch."""
+    check_name(name)
     weights = torchvision.models.get_model_weights(name).DEFAULT
     try:
         return dict(weights.get_state_dict(progress=False, check_hash=True))
@@ -60,7 +60,7 @@ def published(name: str) -> dict[str, Any]:
         ) from error
 
 
-def expected(name: str) -> dict[str, Any]:
-    """The images that these weights were measured on."""
-    made = torchvision.models.get_model_weights(name).DEFAULT.transforms()
-    return {"image_size": made.crop_size[0], "mean": tuple(made.mean), "std": tuple(made.std)}
+def published_transform(name: str) -> dict[str, Any]:
+    """Return the image size and statistics that the published weights expect."""
+    preset = torchvision.models.get_model_weights(name).DEFAULT.transforms()
+    return {"image_size": preset.crop_size[0], "mean": tuple(preset.mean), "std": tuple(preset.std)}

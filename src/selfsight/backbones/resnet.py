@@ -1,6 +1,6 @@
 """ResNet (He et al. 2015, arXiv:1512.03385), with torchvision's parameter names.
 
-Its weights load into torchvision's models and back, apart from the classifier, which is not here.
+Weights load into torchvision's models and back, except for the classifier, which is absent.
 """
 
 from typing import Literal
@@ -16,18 +16,18 @@ Maps = Float[Tensor, "n _ _ _"]
 
 
 def conv(i: int, o: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the image's size, but for its stride."""
+    """Return a convolution with padding that preserves the size at stride 1."""
     return nn.Conv2d(i, o, size, stride=stride, padding=size // 2, bias=False)
 
 
 def shortcut(i: int, o: int, stride: int) -> nn.Module:
-    """The way around a block: a projection where its shape changes."""
+    """Return the shortcut of a block: a projection where the shape changes."""
     if i == o and stride == 1:
         return nn.Identity()
     return nn.Sequential(conv(i, o, 1, stride), nn.BatchNorm2d(o))
 
 
-class Basic(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3x3 convolutions."""
 
     expansion = 1
@@ -42,7 +42,7 @@ class Basic(nn.Module):
         self.downsample = shortcut(i, width, stride)
 
     def forward(self, x: Maps) -> Maps:
-        """Branch plus shortcut."""
+        """Add branch and shortcut."""
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         return self.relu(y + self.downsample(x))
@@ -66,7 +66,7 @@ class Bottleneck(nn.Module):
         self.downsample = shortcut(i, o, stride)
 
     def forward(self, x: Maps) -> Maps:
-        """Branch plus shortcut."""
+        """Add branch and shortcut."""
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
@@ -77,12 +77,12 @@ class ResNet(Backbone):
     """Stem, four stages of blocks, global average.
 
     `width` is that of the stem and the first stage: 64 is the paper's, 128 and 256 make every
-    channel two and four times as wide, 16 is for the CPU. A last depth of 0 leaves that stage out.
+    channel two and four times as wide, 16 is for the CPU. A last depth of 0 omits that stage.
     """
 
     def __init__(
         self,
-        block: type[Basic] | type[Bottleneck],
+        block: type[BasicBlock] | type[Bottleneck],
         depths: tuple[int, int, int, int],
         *,
         width: int = 64,
@@ -115,28 +115,28 @@ class ResNet(Backbone):
         self.init_weights()
 
     def forward(self, x: Maps) -> Float[Tensor, "n d"]:
-        """One feature row for each image."""
-        return self.onward(self.upto(x, 0), 0)
+        """Return one feature vector per image."""
+        return self.forward_from_stage(self.forward_to_stage(x, 0), 0)
 
-    def upto(self, x: Maps, stage: int) -> Maps:
-        """Feature maps after a stage; 0 is the stem."""
+    def forward_to_stage(self, x: Maps, stage: int) -> Maps:
+        """Return the feature maps after a stage; 0 is the stem."""
         x = self.stem(x)
         for layer in self.layers[:stage]:
             x = layer(x)
         return x
 
-    def onward(self, x: Maps, stage: int) -> Float[Tensor, "n d"]:
-        """Features from the maps after a stage: what `upto` left out."""
+    def forward_from_stage(self, x: Maps, stage: int) -> Float[Tensor, "n d"]:
+        """Return the features from the maps that `forward_to_stage` returned for this stage."""
         for layer in self.layers[stage:]:
             x = layer(x)
         return self.pool(x)
 
     def stem(self, x: Maps) -> Maps:
-        """What comes before the first stage."""
+        """Apply the layers before the first stage."""
         return self.maxpool(self.relu(self.bn1(self.conv1(x))))
 
     def pool(self, x: Maps) -> Float[Tensor, "n d"]:
-        """The mean over places."""
+        """Average over positions."""
         return x.mean((2, 3))
 
     @property
@@ -145,7 +145,7 @@ class ResNet(Backbone):
         return [self.layer1, self.layer2, self.layer3, self.layer4]
 
     def init_weights(self) -> None:
-        """Draw the weights as torchvision does; the last norm of each block may start at 0."""
+        """Initialize as torchvision does, optionally with the last norm of each block at 0."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -155,6 +155,6 @@ class ResNet(Backbone):
                 nn.init.zeros_(module.bias)
         if self.zero_init_residual:
             for module in self.modules():
-                if isinstance(module, Basic | Bottleneck):
-                    last = module.bn2 if isinstance(module, Basic) else module.bn3
+                if isinstance(module, BasicBlock | Bottleneck):
+                    last = module.bn2 if isinstance(module, BasicBlock) else module.bn3
                     nn.init.zeros_(last.weight)

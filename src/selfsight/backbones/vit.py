@@ -1,7 +1,7 @@
 """ViT (Dosovitskiy et al. 2020, arXiv:2010.11929) as MoCo v3 trains it (arXiv:2104.02057).
 
-Fixed sin-cos positions, its initialization, a random patch projection that stays as it was drawn,
-and ViT-BN. Parameters have timm's names, and load into its models and back.
+Fixed sin-cos position embeddings, MoCo v3's initialization, a fixed random patch projection, and
+ViT-BN. Parameters have timm's names, and load into its models and back.
 """
 
 import math
@@ -20,20 +20,20 @@ Tokens = Float[Tensor, "n l d"]
 Norm = Literal["ln", "bn"]
 
 
-class Patches(nn.Module):
-    """Each patch of the image as one token."""
+class PatchEmbed(nn.Module):
+    """Linear projection of each patch to a token."""
 
     def __init__(self, in_channels: int, dim: int, patch: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(in_channels, dim, patch, stride=patch)
 
     def forward(self, x: Float[Tensor, "n _ _ _"]) -> Tokens:
-        """Tokens in the order of reading."""
+        """Return tokens row by row."""
         return self.proj(x).flatten(2).mT
 
 
 class Attention(nn.Module):
-    """Every token looks at all tokens of its image."""
+    """Multi-head self-attention."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -42,14 +42,14 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tokens) -> Tokens:
-        """Softmax attention in `heads` parts of the width."""
+        """Apply softmax attention with `heads` heads."""
         q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v)  # [N, heads, L, D / heads]
         return self.proj(y.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
-    """Two layers, four times as wide between them."""
+    """Two linear layers with a hidden width four times the input's."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -57,24 +57,24 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tokens) -> Tokens:
-        """Each token by itself."""
+        """Transform each token independently."""
         return self.fc2(F.gelu(self.fc1(x)))
 
 
 class TokenBatchNorm(nn.Module):
-    """Batch norm over images and tokens, a statistic for each channel."""
+    """Batch norm over images and tokens, with statistics per channel."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.bn = BatchNorm(dim)
 
     def forward(self, x: Tokens) -> Tokens:
-        """Channels stand last in tokens and second in batch norm."""
+        """Normalize; tokens have channels last, batch norm has them second."""
         return self.bn(x.mT).mT
 
 
 class Block(nn.Module):
-    """Attention, then the MLP, each after a norm and beside a shortcut."""
+    """Attention, then the MLP, each with a preceding norm and a shortcut."""
 
     def __init__(self, dim: int, heads: int, mlp_norm: Norm) -> None:
         super().__init__()
@@ -84,13 +84,13 @@ class Block(nn.Module):
         self.mlp = MLP(dim)
 
     def forward(self, x: Tokens) -> Tokens:
-        """Two branches, one after the other."""
+        """Apply attention and MLP."""
         x = x + self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
 
 class ViT(Backbone):
-    """Patches, positions, blocks; the class token is the feature.
+    """Patch embedding, position embeddings, blocks; the class token is the feature.
 
     `mlp_norm="bn"` is ViT-BN: batch norm before each MLP, layer norm elsewhere and at the end.
     """
@@ -110,31 +110,31 @@ class ViT(Backbone):
         freeze_patch: bool = True,
     ) -> None:
         super().__init__()
-        refuse_size(image_size, patch)
+        check_divides_into_patches(image_size, patch)
         self.dim, self.patch = dim, patch
-        self.patch_embed = Patches(in_channels, dim, patch)
+        self.patch_embed = PatchEmbed(in_channels, dim, patch)
         self.patch_embed.requires_grad_(not freeze_patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         side = image_size // patch
-        # Computed, so not saved: the weights then load at any size of image.
-        self.register_buffer("pos_embed", positions(side, side, dim), persistent=False)
+        # Computed and not saved, so that weights load at any image size.
+        self.register_buffer("pos_embed", sincos_positions(side, side, dim), persistent=False)
         self.blocks = nn.Sequential(*(Block(dim, heads, mlp_norm) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.init_weights()
 
     def forward(self, x: Float[Tensor, "n _ h w"]) -> Float[Tensor, "n d"]:
-        """One feature row for each image, of the size the network was made for or another."""
+        """Return one feature vector per image; any image size that divides into patches."""
         for side in x.shape[2:]:
-            refuse_size(side, self.patch)
+            check_divides_into_patches(side, self.patch)
         height, width = x.shape[2] // self.patch, x.shape[3] // self.patch
-        where = self.pos_embed
-        if where.shape[1] != 1 + height * width or height != width:
-            where = positions(height, width, self.dim).to(where)
+        positions = self.pos_embed
+        if positions.shape[1] != 1 + height * width or height != width:
+            positions = sincos_positions(height, width, self.dim).to(positions)
         tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), self.patch_embed(x)], dim=1)
-        return self.norm(self.blocks(tokens + where))[:, 0]
+        return self.norm(self.blocks(tokens + positions))[:, 0]
 
     def init_weights(self) -> None:
-        """Xavier-uniform, with query, key and value as three matrices; a class token near 0."""
+        """Initialize as MoCo v3: Xavier-uniform, with qkv as three matrices; class token near 0."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
                 fan_out = module.out_features // (3 if name.endswith("qkv") else 1)
@@ -144,24 +144,26 @@ class ViT(Backbone):
         nn.init.normal_(self.cls_token, std=1e-6)
 
 
-def positions(height: int, width: int, dim: int) -> Float[Tensor, "1 l d"]:
-    """Sines and cosines of each patch's place, after a row of zeros for the class token.
+def sincos_positions(height: int, width: int, dim: int) -> Float[Tensor, "1 l d"]:
+    """Return sin-cos embeddings of the patch positions, after a zero row for the class token.
 
-    As in the published code token t has the place (t // height, t % height), which on a square
-    grid is (row, column); the first half of the channels tells the first and the second the other.
+    As in the published code, token t has position (t // height, t % height), which on a square
+    grid is (row, column). The first half of the channels encodes the first coordinate.
     """
     if dim % 4:
-        raise UserError(f"A ViT {dim} wide cannot hold 2-D sin-cos positions: use multiples of 4.")
+        raise UserError(
+            f"A ViT of width {dim} cannot have 2-D sin-cos positions: use a multiple of 4."
+        )
     frequency = 10000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
     token = torch.arange(height * width, dtype=torch.float64)
-    places = (token.div(height, rounding_mode="floor"), token.remainder(height))
-    angles = [place[:, None] * frequency for place in places]
+    coordinates = (token.div(height, rounding_mode="floor"), token.remainder(height))
+    angles = [coordinate[:, None] * frequency for coordinate in coordinates]
     rows = torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)
     return torch.cat([rows.new_zeros(1, dim), rows]).float()[None]
 
 
-def refuse_size(size: int, patch: int) -> None:
-    """Refuse images that do not divide into patches."""
+def check_divides_into_patches(size: int, patch: int) -> None:
+    """Raise a UserError unless images of this size divide into patches."""
     if size % patch:
         raise UserError(
             f"Images of {size} pixels do not divide into patches of {patch}. Use views of "

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import rng
-from selfsight.backbones.resnet import Basic, Bottleneck
+from selfsight.backbones.resnet import BasicBlock, Bottleneck
 from selfsight.backbones.vit import Block
 
 
@@ -64,7 +64,7 @@ def set_rows(drops: Iterable[DropPath], rows: Int64[Tensor, " n"], *, seed: int,
 def _branches(module: nn.Module) -> list[str]:
     if isinstance(module, Block):
         return ["attn", "mlp"]
-    if isinstance(module, Basic):
+    if isinstance(module, BasicBlock):
         return ["bn2"]
     if isinstance(module, Bottleneck):
         return ["bn3"]

@@ -46,7 +46,7 @@ class Maps(Backbone):
 
     def forward(self, x: Float[Tensor, "n c s s"]) -> Float[Tensor, "n d"]:
         """One row for each image."""
-        return F.avg_pool2d(self.network.upto(x, 4), POOL, stride=1).flatten(1)
+        return F.avg_pool2d(self.network.forward_to_stage(x, 4), POOL, stride=1).flatten(1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

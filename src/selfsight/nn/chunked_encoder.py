@@ -34,7 +34,11 @@ def chunked(method: nn.Module, size: int, *, compiled: bool = False) -> None:
         backbone, rows = encoder.backbone, size * views.get(id(encoder), 1)
         refuse_chunk(rows, backbone)
         norms = batch_norms(backbone)
-        for name in ("forward", "upto", "onward"):  # the ways in that heads and patches use
+        for name in (
+            "forward",
+            "forward_to_stage",
+            "forward_from_stage",
+        ):
             if (run := getattr(backbone, name, None)) is not None:
                 run = torch.compile(run, **COMPILE_OPTIONS) if compiled else run
                 setattr(backbone, name, partial(in_chunks, run, norms, rows))

@@ -102,7 +102,7 @@ class Patches:
 
     def check_backbone(self, backbone: nn.Module) -> None:
         """Refuse a network that cannot be stopped where patches are cut or stitched."""
-        if self.needs_stages and not hasattr(backbone, "upto"):
+        if self.needs_stages and not hasattr(backbone, "forward_to_stage"):
             raise UserError(
                 f'patches.how "{self.how}" with patches.stage "{self.stage}" needs a backbone with '
                 f"stages, and {type(backbone).__name__} has none. Use one of our ResNets, or "
@@ -191,14 +191,14 @@ def predict(
 def encode(patches: Patches, backbone: nn.Module, x: Maps, at: Draws, turn: int) -> Vectors:
     """One vector for each patch of each image."""
     if patches.how == "encode_divide":
-        return pooled(backbone.upto(x, 4), patches.split)  # type: ignore[operator]
+        return pooled(backbone.forward_to_stage(x, 4), patches.split)  # type: ignore[operator]
     if patches.how == "montage":
         # Patch k of a montage is that of the image k places on in a random order of all.
         order = at.permutation("montage", len(x) * dist.world_size())
         orders = [order.roll(-k) for k in range(patches.split**2)]
         pieces = zip(divide(x, patches.split), orders, strict=True)
         mixed = [dist.local_rows(dist.gather(p)[o]) for p, o in pieces]
-        maps = backbone.upto(stitch(torch.stack(mixed), patches.split), 4)  # type: ignore[operator]
+        maps = backbone.forward_to_stage(stitch(torch.stack(mixed), patches.split), 4)  # type: ignore[operator]
         found = zip(pooled(maps, patches.split), orders, strict=True)
         return torch.stack([dist.local_rows(dist.gather(v)[torch.argsort(o)]) for v, o in found])
     if patches.how == "sample":
@@ -215,11 +215,11 @@ def encode_stitched(
     parts = divide(x, patches.split)
     stage = 0 if patches.stage == "input" else int(patches.stage[-1])
     if stage:
-        parts = backbone.upto(parts.flatten(0, 1), stage)  # type: ignore[operator]
+        parts = backbone.forward_to_stage(parts.flatten(0, 1), stage)  # type: ignore[operator]
         parts = parts.unflatten(0, (patches.split**2, -1))
     side = 2 if groups[0] == (0, 1) else 3  # one above the other, or side by side
     pairs = torch.cat([torch.cat([parts[i] for i in group], side) for group in groups])
-    v = backbone.onward(pairs, stage) if stage else backbone(pairs)  # type: ignore[operator]
+    v = backbone.forward_from_stage(pairs, stage) if stage else backbone(pairs)  # type: ignore[operator]
     return v.unflatten(0, (len(groups), -1))
 
 

@@ -94,13 +94,13 @@ def load_encoder(
         return EncoderUnderTest(name, _feature_network(student, source), view, student)
     if source != "backbone":
         raise UserError(f"{name} has no projector: --features projector needs a run folder.")
-    from selfsight.backbones.foreign_checkpoints.load import open_backbone  # imports timm: a second
+    from selfsight.backbones.foreign_checkpoints.load import load_backbone  # imports timm: a second
 
-    backbone, about = open_backbone(
+    backbone, about = load_backbone(
         name, image_size=image_size, device=device, trust=trust, part=part
     )
     console = Console(stderr=True, quiet=dist.rank() != 0)
-    console.print(about.sentence(), highlight=False, markup=False)
+    console.print(about.summary(), highlight=False, markup=False)
     size = image_size or about.image_size or IMAGE_SIZE
     view = EvalView(size=size, resize=resize_for(size))
     if about.mean and about.std:

@@ -13,9 +13,9 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock
 
 from selfsight.backbones import BackboneConfig
-from selfsight.backbones.foreign_checkpoints.infer import network_for
-from selfsight.backbones.foreign_checkpoints.load import open_backbone
-from selfsight.backbones.foreign_checkpoints.names import flat
+from selfsight.backbones.foreign_checkpoints.infer import infer_network
+from selfsight.backbones.foreign_checkpoints.load import load_backbone
+from selfsight.backbones.foreign_checkpoints.names import flatten
 from selfsight.backbones.vit import ViT
 from selfsight.errors import UserError
 from selfsight.views.spec import MEAN, STD
@@ -164,8 +164,8 @@ FILES = {
     "VICReg": (vicreg, {"head", "optimizer"}),
     "Fast-MoCo": (fast_moco, {"momentum encoder", "the same weights again"}),
     "DINO": (dino, {"head", "another encoder", "not of the backbone"}),
-    "solo-learn, Lightly or alike": (lightly, {"momentum encoder", "head"}),
-    "solo-learn, Lightly or alike, plain": (solo_learn, {"momentum encoder", "head"}),
+    "solo-learn, Lightly or similar": (lightly, {"momentum encoder", "head"}),
+    "solo-learn, Lightly or similar, plain": (solo_learn, {"momentum encoder", "head"}),
     "VISSL": (vissl, {"head"}),
 }
 
@@ -185,18 +185,18 @@ def test_a_project_s_checkpoint_gives_the_network_s_features(name, tmp_path):
     """And every name of the file is in the report once."""
     made, reasons = FILES[name]
     torch.save(made(), tmp_path / "checkpoint.pth.tar")
-    backbone, report = open_backbone(str(tmp_path / "checkpoint.pth.tar"))
+    backbone, report = load_backbone(str(tmp_path / "checkpoint.pth.tar"))
     x = images()
     torch.testing.assert_close(backbone(x), features(NET, x), rtol=1e-5, atol=1e-5)
     assert not backbone.training
     assert name.startswith(report.writer) and report.writer
-    assert reasons <= {why for _, why in report.left}
+    assert reasons <= {why for _, why in report.unused}
     assert (report.mean, report.std) == (MEAN, STD)
     rows = report.table()
-    assert sorted(row["file"] for row in rows if row["file"]) == sorted(flat(made()))
+    assert sorted(row["file"] for row in rows if row["file"]) == sorted(flatten(made()))
     assert sorted(row["network"] for row in rows if row["network"]) == sorted(backbone.state_dict())
-    assert all(row["why"] for row in rows if row["what"] in ("left", "missing"))
-    assert f"{len(report.renamed)} renamed" in report.sentence()
+    assert all(row["reason"] for row in rows if row["status"] in ("unused", "missing"))
+    assert f"{len(report.renamed)} renamed" in report.summary()
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
@@ -206,16 +206,16 @@ def test_a_plain_file_of_torchvision_names_lands_in_our_resnet(suffix, tmp_path)
     save_file(NET.state_dict(), path) if suffix == ".safetensors" else torch.save(
         NET.state_dict(), path
     )
-    backbone, report = open_backbone(str(path))
+    backbone, report = load_backbone(str(path))
     torch.testing.assert_close(backbone(images()), features(NET, images()))
     assert set(report.matched) == set(backbone.state_dict())
-    assert sorted(report.left) == [("fc.bias", "head"), ("fc.weight", "head")]
+    assert sorted(report.unused) == [("fc.bias", "head"), ("fc.weight", "head")]
     assert report.mean is None  # nobody says so
 
 
 def test_half_precision_weights_rise_to_float32(tmp_path):
     torch.save({k: v.half() for k, v in bare(NET).items()}, tmp_path / "half.pth")
-    backbone, _ = open_backbone(str(tmp_path / "half.pth"))
+    backbone, _ = load_backbone(str(tmp_path / "half.pth"))
     assert backbone.conv1.weight.dtype == torch.float32
     assert torch.equal(backbone.conv1.weight, NET.conv1.weight.half().float())
 
@@ -224,13 +224,13 @@ def test_counters_may_be_missing_and_nothing_else(tmp_path):
     """Files from before torch 0.4.1 have no counters."""
     old = {k: v for k, v in bare(NET).items() if not k.endswith("num_batches_tracked")}
     torch.save(old, tmp_path / "old.pth")
-    backbone, report = open_backbone(str(tmp_path / "old.pth"))
+    backbone, report = load_backbone(str(tmp_path / "old.pth"))
     torch.testing.assert_close(backbone(images()), features(NET, images()))
     assert len(report.missing) == len(bare(NET)) - len(old)
     del old["layer3.0.bn2.bias"]
     torch.save(old, tmp_path / "part.pth")
     with pytest.raises(UserError, match=r"lacks 1 weights of .*: layer3.0.bn2.bias"):
-        open_backbone(str(tmp_path / "part.pth"))
+        load_backbone(str(tmp_path / "part.pth"))
 
 
 def test_a_file_that_lacks_a_whole_block_is_no_smaller_network(tmp_path):
@@ -238,22 +238,22 @@ def test_a_file_that_lacks_a_whole_block_is_no_smaller_network(tmp_path):
     part = {k: v for k, v in net.state_dict().items() if not k.startswith("layer3.1.")}
     torch.save(under("module.encoder_q.", part), tmp_path / "part.pth")
     with pytest.raises(UserError, match=r"2, 2, 1 and 2 blocks.*may be missing"):
-        open_backbone(str(tmp_path / "part.pth"))
+        load_backbone(str(tmp_path / "part.pth"))
     with pytest.raises(UserError, match=r"lacks 10 weights.*NETWORK=/\S+part.pth$"):
-        open_backbone(f"resnet18={tmp_path / 'part.pth'}")
+        load_backbone(f"resnet18={tmp_path / 'part.pth'}")
 
 
 def test_a_vit_that_lacks_its_last_block_is_no_smaller_network(tmp_path):
     ours = ViT(192, 11, 3, patch=8, image_size=32)
     torch.save(ours.state_dict(), tmp_path / "vit.pth")
-    with pytest.raises(UserError, match="192 wide with 11 blocks, where such have 12"):
-        open_backbone(str(tmp_path / "vit.pth"))
+    with pytest.raises(UserError, match="width 192 with 11 blocks instead of 12"):
+        load_backbone(str(tmp_path / "vit.pth"))
 
 
 def test_a_weight_without_a_place_is_refused(tmp_path):
     torch.save(bare(NET) | {"layer2.0.se.fc.weight": torch.ones(3)}, tmp_path / "se.pth")
-    with pytest.raises(UserError, match=r"no place for: layer2.0.se.fc.weight"):
-        open_backbone(str(tmp_path / "se.pth"))
+    with pytest.raises(UserError, match=r"does not have: layer2.0.se.fc.weight"):
+        load_backbone(str(tmp_path / "se.pth"))
 
 
 @pytest.mark.slow
@@ -264,8 +264,8 @@ def test_a_network_of_other_shapes_is_refused_and_its_name_helps(tmp_path):
     with pytest.raises(
         UserError, match=r"other shapes: layer1.0.conv1.weight is \(128, 64, 1, 1\)"
     ):
-        open_backbone(str(path))
-    backbone, report = open_backbone(f"torchvision:resnext50_32x4d={path}")
+        load_backbone(str(path))
+    backbone, report = load_backbone(f"torchvision:resnext50_32x4d={path}")
     torch.testing.assert_close(backbone(images()), features(net, images()))
     assert report.network == "torchvision:resnext50_32x4d" and backbone.dim == 2048
 
@@ -274,16 +274,16 @@ def test_two_students_are_a_question_that_part_answers(tmp_path):
     path = tmp_path / "two.pth"
     torch.save(under("left.", bare(NET)) | under("right.", bare(OTHER)), path)
     with pytest.raises(UserError, match=r"several encoders.*'left.', 'right.'.*--part left"):
-        open_backbone(str(path))
-    backbone, _ = open_backbone(str(path), part="right")
+        load_backbone(str(path))
+    backbone, _ = load_backbone(str(path), part="right")
     torch.testing.assert_close(backbone(images()), features(OTHER, images()))
     with pytest.raises(UserError, match=r'no encoder "rigth".*"right\."'):
-        open_backbone(str(path), part="rigth")
+        load_backbone(str(path), part="rigth")
 
 
 def test_the_teacher_may_be_asked_for(tmp_path):
     torch.save(moco(), tmp_path / "moco.pth")
-    backbone, _ = open_backbone(str(tmp_path / "moco.pth"), part="encoder_k")
+    backbone, _ = load_backbone(str(tmp_path / "moco.pth"), part="encoder_k")
     torch.testing.assert_close(backbone(images()), features(OTHER, images()))
 
 
@@ -292,9 +292,9 @@ def test_names_of_small_image_resnets_are_known(tmp_path):
     ours = drawn(BackboneConfig(name="resnet10_narrow", stem="lowres").build())
     renamed = {k.replace("downsample", "shortcut"): v for k, v in ours.state_dict().items()}
     torch.save(renamed | {"linear.weight": torch.ones(10, 128)}, tmp_path / "cifar.pth")
-    backbone, report = open_backbone(str(tmp_path / "cifar.pth"))
+    backbone, report = load_backbone(str(tmp_path / "cifar.pth"))
     torch.testing.assert_close(backbone(images(32)), ours(images(32)))
-    assert report.network == "resnet10_narrow" and "3 x 3" in report.sentence()
+    assert report.network == "resnet10_narrow" and "3 x 3" in report.summary()
 
 
 def test_mocov3_s_vit_lands_in_ours_and_its_positions_are_ours(tmp_path):
@@ -305,12 +305,12 @@ def test_mocov3_s_vit_lands_in_ours_and_its_positions_are_ours(tmp_path):
     saved = ours.state_dict() | {"pos_embed": ours.pos_embed} | under("head.", HEAD)
     file = under("module.base_encoder.", saved) | under("module.momentum_encoder.", saved)
     torch.save({"state_dict": file}, tmp_path / "vit.pth.tar")
-    backbone, report = open_backbone(str(tmp_path / "vit.pth.tar"))
+    backbone, report = load_backbone(str(tmp_path / "vit.pth.tar"))
     assert isinstance(backbone, ViT) and report.image_size == 32
     torch.testing.assert_close(backbone(images(32)), ours.eval()(images(32)))
     assert ("state_dict.module.base_encoder.pos_embed", "pos_embed") in report.renamed
-    assert "sines and cosines" in report.sentence()
-    larger, report = open_backbone(str(tmp_path / "vit.pth.tar"), image_size=64)
+    assert "sines and cosines" in report.summary()
+    larger, report = load_backbone(str(tmp_path / "vit.pth.tar"), image_size=64)
     torch.testing.assert_close(larger(images(64)), ours(images(64)))
     assert report.image_size == 64
 
@@ -326,7 +326,7 @@ def learned_vit(**settings):
 def test_a_vit_with_learned_positions_lands_in_timm_s(settings, tmp_path):
     net = learned_vit(**settings)
     torch.save({"teacher": under("backbone.", net.state_dict())}, tmp_path / "vit.pth")
-    backbone, report = open_backbone(str(tmp_path / "vit.pth"))
+    backbone, report = load_backbone(str(tmp_path / "vit.pth"))
     expected = net.forward_head(net.forward_features(images(32)), pre_logits=True)
     torch.testing.assert_close(backbone(images(32)), expected)
     assert report.network == "ViT 128 wide" and backbone.dim == 128
@@ -342,7 +342,7 @@ def test_torchvision_s_vit_has_other_names_and_the_same_features(tmp_path):
         )
     )
     torch.save(net.state_dict(), tmp_path / "vit.pth")
-    backbone, report = open_backbone(str(tmp_path / "vit.pth"))
+    backbone, report = load_backbone(str(tmp_path / "vit.pth"))
     net.heads = nn.Identity()
     torch.testing.assert_close(backbone(images(32)), net(images(32)), rtol=1e-4, atol=1e-5)
     assert ("encoder.layers.encoder_layer_1.ln_2.bias", "blocks.1.norm2.bias") in report.renamed
@@ -367,7 +367,7 @@ def test_torchvision_s_vit_has_other_names_and_the_same_features(tmp_path):
 def test_shapes_alone_tell_the_architecture(make, name):
     with torch.device("meta"):
         weights = make().state_dict()
-        network, facts, _ = network_for("file", weights, None)
+        network, facts, _ = infer_network("file", weights, None)
     assert facts["network"] == name
     shapes = {k: v.shape for k, v in network.state_dict().items()}
     assert shapes == {k: v.shape for k, v in weights.items() if not k.startswith("fc.")}
@@ -377,10 +377,10 @@ def test_a_named_timm_network_takes_a_file(tmp_path):
     net = drawn(timm.create_model("mobilenetv3_small_050", num_classes=4))
     path = tmp_path / "mobile.safetensors"
     save_file(under("backbone.", net.state_dict()), path)
-    backbone, report = open_backbone(f"timm:mobilenetv3_small_050={path}")
+    backbone, report = load_backbone(f"timm:mobilenetv3_small_050={path}")
     expected = net.forward_head(net.forward_features(images()), pre_logits=True)
     torch.testing.assert_close(backbone(images()), expected)
-    assert {why for _, why in report.left} == {"head"}
+    assert {why for _, why in report.unused} == {"head"}
 
 
 def test_timm_s_published_weights_are_loaded_by_timm(tmp_path, monkeypatch):
@@ -393,12 +393,12 @@ def test_timm_s_published_weights_are_loaded_by_timm(tmp_path, monkeypatch):
         return create(name, pretrained, pretrained_cfg_overlay=overlay, **settings)
 
     monkeypatch.setattr(timm, "create_model", from_file)
-    backbone, report = open_backbone("timm:mobilenetv3_small_050")
+    backbone, report = load_backbone("timm:mobilenetv3_small_050")
     expected = net.forward_head(net.forward_features(images()), pre_logits=True)
     torch.testing.assert_close(backbone(images()), expected)
     assert report.image_size == 224 and len(report.mean) == 3
-    assert report.matched and not report.left
-    assert open_backbone("timm:mobilenetv3_small_050", image_size=64)[1].image_size == 64
+    assert report.matched and not report.unused
+    assert load_backbone("timm:mobilenetv3_small_050", image_size=64)[1].image_size == 64
 
 
 def test_torchvision_s_published_weights_land_in_our_resnet(tmp_path, monkeypatch):
@@ -408,7 +408,7 @@ def test_torchvision_s_published_weights_land_in_our_resnet(tmp_path, monkeypatc
     net = drawn(torchvision.models.resnet18())
     url = torchvision.models.get_model_weights("resnet18").DEFAULT.url
     torch.save(net.state_dict(), tmp_path / "hub/checkpoints" / url.rsplit("/")[-1])
-    backbone, report = open_backbone("torchvision:resnet18")
+    backbone, report = load_backbone("torchvision:resnet18")
     torch.testing.assert_close(backbone(images()), features(net, images()))
     assert report.network == "resnet18" and report.writer == "torchvision"
     assert (report.image_size, report.mean, report.std) == (224, MEAN, STD)
@@ -430,7 +430,7 @@ def test_a_torchvision_classifier_gives_what_its_last_layer_reads(name, dim, tmp
     last = [m for m in net.modules() if isinstance(m, nn.Linear)][-1]
     weights = {k: torch.full(v.shape, 0.01) for k, v in net.state_dict().items()}
     torch.save({k: v.to(net.state_dict()[k].dtype) for k, v in weights.items()}, tmp_path / "w.pth")
-    backbone, _ = open_backbone(f"torchvision:{name}={tmp_path / 'w.pth'}")
+    backbone, _ = load_backbone(f"torchvision:{name}={tmp_path / 'w.pth'}")
     assert backbone(images()).shape == (2, dim)
     assert dim == last.in_features
 
@@ -442,7 +442,7 @@ def test_weights_that_cannot_be_fetched_are_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
     with pytest.raises(UserError, match=r"could not be fetched \(no route to host\).*=FILE"):
-        open_backbone("torchvision:resnet18")
+        load_backbone("torchvision:resnet18")
 
 
 def test_a_run_folder_gives_its_student(tmp_path):
@@ -453,18 +453,18 @@ def test_a_run_folder_gives_its_student(tmp_path):
     recipe = {"method": {"name": "moco"}, "backbone": backbone_settings, "views": [view]}
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     with pytest.raises(UserError, match="has no checkpoint yet"):
-        open_backbone(str(tmp_path))
+        load_backbone(str(tmp_path))
     teacher = drawn(config.build(), 1)
     method = under("student.backbone.", student.state_dict())
     method |= under("teacher.net.backbone.", teacher.state_dict())
     method |= under("student.projector.", HEAD) | {"queue.keys": torch.zeros(4, 4)}
     (tmp_path / "checkpoints").mkdir()
     torch.save({"method": method, "step": 7}, tmp_path / "checkpoints/last.pt")
-    backbone, report = open_backbone(str(tmp_path))
+    backbone, report = load_backbone(str(tmp_path))
     torch.testing.assert_close(backbone(images(32)), student(images(32)))
     assert (report.image_size, report.mean, report.std) == (32, (0.5,), (0.2,))
-    assert {why for _, why in report.left} >= {"momentum encoder", "head", "not a weight"}
-    same, _ = open_backbone(str(tmp_path / "checkpoints/last.pt"))
+    assert {why for _, why in report.unused} >= {"momentum encoder", "head", "not a weight"}
+    same, _ = load_backbone(str(tmp_path / "checkpoints/last.pt"))
     assert torch.equal(same(images(32)), backbone(images(32)))
 
 
@@ -474,7 +474,7 @@ def test_a_run_s_checkpoint_away_from_its_recipe_is_refused_where_shapes_do_not_
     method = under("student.backbone.", student.state_dict())
     torch.save({"method": method}, tmp_path / "last.pt")
     with pytest.raises(UserError, match="Give the run folder"):
-        open_backbone(str(tmp_path / "last.pt"))
+        load_backbone(str(tmp_path / "last.pt"))
 
 
 def test_a_run_with_a_network_from_outside_is_opened_only_on_trust(tmp_path):
@@ -484,7 +484,7 @@ def test_a_run_with_a_network_from_outside_is_opened_only_on_trust(tmp_path):
     with pytest.raises(
         UserError, match=r'network "tests.methods.small:Tiny" from outside.*trust=True'
     ):
-        open_backbone(str(tmp_path))
+        load_backbone(str(tmp_path))
 
 
 class Outsider:
@@ -495,19 +495,19 @@ def test_a_file_with_code_in_it_is_read_only_on_trust(tmp_path):
     path = tmp_path / "code.pth"
     torch.save({"state_dict": bare(NET), "args": Outsider()}, path)
     with pytest.raises(UserError, match=r"more than weights \(.*Outsider.*\).*trust=True"):
-        open_backbone(str(path))
-    backbone, report = open_backbone(str(path), trust=True)
+        load_backbone(str(path))
+    backbone, report = load_backbone(str(path), trust=True)
     torch.testing.assert_close(backbone(images()), features(NET, images()))
-    assert ("args", "not a weight") in report.left
+    assert ("args", "not a weight") in report.unused
 
 
 def test_a_path_in_a_file_needs_no_trust_when_it_is_plain_settings(tmp_path):
     path = tmp_path / "settings.pth"
     torch.save({"model": bare(NET), "args": argparse.Namespace(lr=0.1)}, path)
-    assert open_backbone(str(path))[1].left == (("args", "not a weight"),)
+    assert load_backbone(str(path))[1].unused == (("args", "not a weight"),)
     torch.save({"model": bare(NET), "args": pathlib.PurePosixPath("a")}, path)
     with pytest.raises(UserError, match="more than weights"):
-        open_backbone(str(path))
+        load_backbone(str(path))
 
 
 @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ def test_a_path_in_a_file_needs_no_trust_when_it_is_plain_settings(tmp_path):
 )
 def test_a_word_that_means_nothing_is_a_sentence(word, message):
     with pytest.raises(UserError, match=message):
-        open_backbone(word)
+        load_backbone(word)
 
 
 @pytest.mark.parametrize(
@@ -536,14 +536,14 @@ def test_a_word_that_means_nothing_is_a_sentence(word, message):
 def test_a_file_that_cannot_be_read_is_a_sentence(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
-        open_backbone(str(tmp_path / name))
+        load_backbone(str(tmp_path / name))
 
 
 def test_a_file_without_a_known_network_asks_for_its_name(tmp_path):
     torch.save({"a.weight": torch.ones(2)}, tmp_path / "some.pth")
-    with pytest.raises(UserError, match=r"no ResNet and no ViT .* timm:NAME="):
-        open_backbone(str(tmp_path / "some.pth"))
-    with pytest.raises(UserError, match="nothing that looks like resnet18"):
-        open_backbone(f"resnet18={tmp_path / 'some.pth'}")
+    with pytest.raises(UserError, match=r"no ResNet or ViT .* timm:NAME="):
+        load_backbone(str(tmp_path / "some.pth"))
+    with pytest.raises(UserError, match="no weights of resnet18"):
+        load_backbone(f"resnet18={tmp_path / 'some.pth'}")
     with pytest.raises(UserError, match=r"without a recipe\.json"):
-        open_backbone(str(tmp_path))
+        load_backbone(str(tmp_path))

@@ -11,7 +11,7 @@ from torchvision.models.detection.roi_heads import RoIHeads
 
 from selfsight import rng
 from selfsight.backbones import BackboneConfig
-from selfsight.backbones.resnet import Basic, Bottleneck, ResNet
+from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet
 from selfsight.errors import UserError
 from selfsight.evals.detection.layers import Full, Pool, Sampler, first
 from selfsight.evals.detection.models import Detector, strides
@@ -23,7 +23,7 @@ C4 = replace(TINY, neck="c4", anchors=(8, 16, 32), boxes_sampled=16)
 SIMO = replace(TINY, head="4conv1fc")
 
 
-def network(block=Basic, stem="imagenet", **more):
+def network(block=BasicBlock, stem="imagenet", **more):
     torch.manual_seed(0)
     return ResNet(block, (1, 1, 1, 1), width=8, stem=stem, **more)
 
@@ -36,7 +36,7 @@ def batch():
     return x, SIZES, [box | {"masks": masks}] * 2, torch.tensor([0, 1])
 
 
-@pytest.mark.parametrize("block", [Basic, Bottleneck])
+@pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
 @pytest.mark.parametrize(
     ("setting", "stem"),
     [(TINY, "imagenet"), (SIMO, "imagenet"), (C4, "imagenet"), (C4, "half"), (TINY, "lowres")],
@@ -122,7 +122,7 @@ def test_new_weights_come_from_the_seed_and_not_from_global_state():
 def test_strides_are_those_of_the_maps(stem, finest):
     net = network(stem=stem)
     assert strides(net) == tuple(
-        64 // net.upto(torch.zeros(1, 3, 64, 64), i).shape[2] for i in (1, 2, 3, 4)
+        64 // net.forward_to_stage(torch.zeros(1, 3, 64, 64), i).shape[2] for i in (1, 2, 3, 4)
     )
     assert strides(net)[0] == finest
 

@@ -1,1 +1,1 @@
-"""Weights that other projects wrote: read files, infer the network, translate names, load."""
+"""Load checkpoints of other projects: read files, infer the network, translate names, load."""

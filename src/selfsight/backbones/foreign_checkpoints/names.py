@@ -1,7 +1,7 @@
-"""Names of weights in other people's files: where the backbone is, and what the rest is.
+"""Names of weights in checkpoints of other projects: find the backbone, classify the rest.
 
-Works on names and shapes alone. A file is a flat table from a name, with the names of the
-dictionaries around it before it, to what it holds.
+Only names and shapes are used. A checkpoint is a flat mapping from dotted names, which include the
+keys of nested dictionaries, to values.
 """
 
 import re
@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-Table = Mapping[str, Any]
+Checkpoint = Mapping[str, Any]
 
 
-class Place(NamedTuple):
-    """A backbone in a file: the names before its own, and whose names those are."""
+class BackboneLocation(NamedTuple):
+    """A backbone in a checkpoint: the prefix of its names, and their convention."""
 
     prefix: str
-    family: str  # resnet, numbered, vit or torchvision_vit; named: those of a given network
+    family: str  # resnet, numbered, vit, torchvision_vit, or named (those of a given network)
 
 
-# One name of each family that its network always has, and no other part of a file.
+# For each family, a name that its network always has and nothing else in a file has.
 ANCHORS = {
     "resnet": re.compile(r"(?P<prefix>(?:.*\.)?)layer1\.0\.conv1\.weight"),
     "numbered": re.compile(r"(?P<prefix>(?:.*\.)?)\d+\.0\.conv1\.weight"),
@@ -30,11 +30,11 @@ ANCHORS = {
     ),
 }
 
-OURS = "a run of selfsight"
+SELFSIGHT_RUN = "a run of selfsight"
 
-# What the prefix, and one more name somewhere in the file, tell of who wrote it.
+# Project, pattern of the backbone's prefix, pattern of another name in the file.
 WRITERS = (
-    (OURS, r"(method\.)?student\.backbone\.", r""),
+    (SELFSIGHT_RUN, r"(method\.)?student\.backbone\.", r""),
     ("DINO", r"(teacher|student)\.(module\.)?backbone\.", r""),
     ("MoCo v1, MoCo v2 or JCL", r"(.*\.)?encoder_[qk]\.", r""),
     ("MoCo v3", r"(.*\.)?(base|momentum)_encoder\.", r""),
@@ -49,14 +49,14 @@ WRITERS = (
     ("Barlow Twins", r"(.*\.)?module\.backbone\.", r"(.*\.)?module\.bn\.running_mean"),
     ("VICReg", r"(.*\.)?module\.backbone\.", r"(.*\.)?module\.projector\."),
     ("VISSL", r".*\._feature_blocks\.", r""),
-    ("solo-learn, Lightly or alike", r"(.*\.)?backbone\.", r""),
+    ("solo-learn, Lightly or similar", r"(.*\.)?backbone\.", r""),
 )
 
-# A teacher is the moving average of a student, and is taken only where there is no student.
+# A teacher is the moving average of a student; it is used only if there is no student.
 TEACHER = re.compile(
     r"(.*[._])?(encoder_k|momentum(_\w+)?|\w+_momentum|target(_\w+)?|\w*teacher\w*|\w*ema\w*)\..*"
 )
-# DINO's paper (arXiv:2104.14294) alone evaluates its teacher.
+# Only DINO (arXiv:2104.14294) evaluates its teacher.
 DINO_TEACHER = re.compile(r"teacher\.(module\.)?backbone\.")
 
 OPTIMIZER = re.compile(r"(.*\.)?(optim|scaler|lr_scheduler|scheduler|amp)\w*\..*")
@@ -68,7 +68,7 @@ HEAD = (
 
 NUMBERED = ("layer1", "layer2", "layer3", "layer4")
 
-# torchvision's names of a ViT's weights, and timm's, which are ours.
+# torchvision's names of a ViT's weights, and timm's, which selfsight uses.
 VIT = (
     (r"class_token", "cls_token"),
     (r"encoder\.pos_embedding", "pos_embed"),
@@ -83,90 +83,98 @@ VIT = (
 )
 
 
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Every leaf of nested dictionaries, by the names on the way to it."""
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten nested dictionaries into one with dotted names."""
     if not isinstance(value, Mapping):
         return {prefix.removesuffix("."): value}
-    table: dict[str, Any] = {}
-    for name, part in value.items():
-        table |= flat(part, f"{prefix}{name}.")
-    return table
+    checkpoint: dict[str, Any] = {}
+    for name, child in value.items():
+        checkpoint |= flatten(child, f"{prefix}{name}.")
+    return checkpoint
 
 
-def places(table: Table) -> list[Place]:
-    """Every backbone that the file seems to hold."""
+def find_backbones(checkpoint: Checkpoint) -> list[BackboneLocation]:
+    """Find every backbone in a checkpoint by its names."""
     found = []
     for family, anchor in ANCHORS.items():
-        hits = [hit["prefix"] for name in table if (hit := anchor.fullmatch(name))]
-        found += [Place(prefix, family) for prefix in dict.fromkeys(hits)]
+        hits = [hit["prefix"] for name in checkpoint if (hit := anchor.fullmatch(name))]
+        found += [BackboneLocation(prefix, family) for prefix in dict.fromkeys(hits)]
     return found
 
 
-def places_like(table: Table, wanted: Iterable[str]) -> list[Place]:
-    """Every prefix under which the file has most of the names of this network."""
+def find_network(checkpoint: Checkpoint, wanted: Iterable[str]) -> list[BackboneLocation]:
+    """Find the prefixes under which a checkpoint has the most names of this network."""
     wanted = list(wanted)
     anchor = next(name for name in wanted if name.endswith("weight"))
-    hits = [n.removesuffix(anchor) for n in table if n == anchor or n.endswith("." + anchor)]
-    counts = {prefix: sum(prefix + name in table for name in wanted) for prefix in hits}
-    return [Place(p, "named") for p, count in counts.items() if count == max(counts.values())]
+    hits = [n.removesuffix(anchor) for n in checkpoint if n == anchor or n.endswith("." + anchor)]
+    counts = {prefix: sum(prefix + name in checkpoint for name in wanted) for prefix in hits}
+    return [
+        BackboneLocation(p, "named") for p, count in counts.items() if count == max(counts.values())
+    ]
 
 
-def preferred(found: list[Place]) -> list[Place]:
-    """The places to choose from: DINO's teacher, else students, else what there is."""
-    dino = [place for place in found if DINO_TEACHER.fullmatch(place.prefix)]
-    students = [place for place in found if not TEACHER.fullmatch(place.prefix)]
+def prefer_students(found: list[BackboneLocation]) -> list[BackboneLocation]:
+    """Select the candidates: DINO's teacher, else students, else all."""
+    dino = [location for location in found if DINO_TEACHER.fullmatch(location.prefix)]
+    students = [location for location in found if not TEACHER.fullmatch(location.prefix)]
     return dino or students or found
 
 
-def writer(prefix: str, table: Table) -> str:
-    """Whose file this looks like, or nothing."""
-    for name, own, other in WRITERS:
-        if re.fullmatch(rf"(state_dict\.|model\.)?(?:{own})", prefix) and (
-            not other or any(re.match(other, key) for key in table)
+def guess_writer(prefix: str, checkpoint: Checkpoint) -> str:
+    """Guess the project that wrote a checkpoint; an empty string if unknown."""
+    for name, own_prefix, other in WRITERS:
+        if re.fullmatch(rf"(state_dict\.|model\.)?(?:{own_prefix})", prefix) and (
+            not other or any(re.match(other, key) for key in checkpoint)
         ):
             return name
     return ""
 
 
-def translated(name: str, place: Place, stages: Mapping[str, str]) -> str:
-    """Our name of a weight, from its name behind the prefix; `stages` is for numbered ones."""
-    if place.family == "numbered":
+def translate_name(name: str, location: BackboneLocation, stages: Mapping[str, str]) -> str:
+    """Translate a name, without its prefix, to selfsight's; `stages` is for numbered names."""
+    if location.family == "numbered":
         number, _, rest = name.partition(".")
         name = f"{stages.get(number, number)}.{rest}"
-    if place.family in ("numbered", "resnet"):
+    if location.family in ("numbered", "resnet"):
         return name.replace(".shortcut.", ".downsample.")
-    if place.family == "torchvision_vit":
+    if location.family == "torchvision_vit":
         for theirs, ours in VIT:
             name = re.sub(theirs, ours, name)
     return name
 
 
-def stages(table: Table, place: Place) -> dict[str, str]:
-    """The name of each numbered part of a ResNet: those with blocks are its stages."""
-    if place.family != "numbered":
+def stage_names(checkpoint: Checkpoint, location: BackboneLocation) -> dict[str, str]:
+    """Map the numbers of a numbered ResNet to names; the children with blocks are its stages."""
+    if location.family != "numbered":
         return {}
     names: dict[str, str] = {}
-    own = [name.removeprefix(place.prefix) for name in table if name.startswith(place.prefix)]
-    blocks = sorted({int(n.split(".")[0]) for n in own if re.match(r"\d+\.0\.conv1\.weight", n)})
+    suffixes = [
+        name.removeprefix(location.prefix)
+        for name in checkpoint
+        if name.startswith(location.prefix)
+    ]
+    blocks = sorted(
+        {int(n.split(".")[0]) for n in suffixes if re.match(r"\d+\.0\.conv1\.weight", n)}
+    )
     names |= {str(number): stage for number, stage in zip(blocks, NUMBERED, strict=False)}
-    for name in own:
+    for name in suffixes:
         number = name.split(".")[0]
         if re.fullmatch(r"\d+\.weight", name) and int(number) < blocks[0]:
-            is_conv = getattr(table[place.prefix + name], "ndim", 0) == 4
+            is_conv = getattr(checkpoint[location.prefix + name], "ndim", 0) == 4
             names[number] = "conv1" if is_conv else "bn1"
     return names
 
 
-def why_left(name: str, value: Any, place: Place) -> str:
-    """What a name is that the backbone at this place does not take; nothing if nobody can say."""
+def reason_unused(name: str, value: Any, location: BackboneLocation) -> str:
+    """Say why the backbone does not use a name; an empty string if unknown."""
     if OPTIMIZER.fullmatch(name):
         return "optimizer"
     if not isinstance(value, Tensor):
         return "not a weight"
     if QUEUE.fullmatch(name):
         return "queue of keys"
-    if name.startswith(place.prefix):
-        return "head" if re.fullmatch(HEAD, name.removeprefix(place.prefix)) else ""
+    if name.startswith(location.prefix):
+        return "head" if re.fullmatch(HEAD, name.removeprefix(location.prefix)) else ""
     if TEACHER.fullmatch(name):
         return "momentum encoder"
     return "head" if re.fullmatch(rf"(.*[._])?{HEAD}", name) else "not of the backbone"

@@ -133,7 +133,7 @@ class Stages(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Maps by level, the finest first."""
         if self.pyramid is None:
-            return {"0": self.network.upto(x, 3)}
+            return {"0": self.network.forward_to_stage(x, 3)}
         maps: OrderedDict[str, Tensor] = OrderedDict()
         x = self.network.stem(x)
         for i, layer in enumerate(self.network.layers):
