@@ -38,7 +38,7 @@ class Data:
     storage: Literal["auto", "cache", "stream"] = "auto"
     """Decode once and cache the pixels, or decode in every epoch (stream)."""
     decoder: Literal["auto", "cpu", "nvjpeg"] = "auto"
-    """Decoder of JPEG files; auto measures which is faster when the run starts."""
+    """Decoder of JPEG files; auto is nvjpeg for streams to a GPU with few CPU cores, else cpu."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from selfsight.data import (
     plan_storage,
 )
 from selfsight.data.sources.source import LazyNames, Source
+from selfsight.data.storage import choose_decoder
 from selfsight.data.stream import MIN_FAILURES
 from selfsight.errors import UserError
 from tests.data.image_files import encoded, parquet, pixels, png, write
@@ -251,6 +252,26 @@ def test_images_are_opened_as_planned(shards):
 def test_nvjpeg_without_a_gpu_raises(shards):
     with pytest.raises(UserError, match="runs on a CUDA device"):
         settled(open_source(shards), decoder="nvjpeg")
+
+
+JPEG = encoded(Image.fromarray(pixels()), "JPEG")
+
+
+@pytest.mark.parametrize(
+    ("files", "storage", "device", "cpus", "decoder"),
+    [
+        ([JPEG, JPEG, png(pixels())], "stream", "cuda", 4, "nvjpeg"),
+        ([JPEG, JPEG, png(pixels())], "stream", "cuda", 8, "cpu"),  # enough CPUs
+        ([JPEG], "stream", "cpu", 4, "cpu"),  # no GPU
+        ([JPEG], "cache", "cuda", 4, "cpu"),  # decoded only once
+        ([JPEG, png(pixels()), png(pixels())], "stream", "cuda", 4, "cpu"),  # few JPEG files
+        ([], "stream", "cuda", 4, "cpu"),
+    ],
+)
+def test_auto_uses_nvjpeg_for_jpeg_streams_to_a_gpu_with_few_cpus(
+    files, storage, device, cpus, decoder
+):
+    assert choose_decoder(files, storage, 3, torch.device(device), cpus)[0] == decoder
 
 
 def test_a_cache_limit_that_is_not_a_number_raises(shards, monkeypatch):
