@@ -108,7 +108,7 @@ def read_batches(
     device = _with_index(device)
     wait_timer = wait_timer or WaitTimer(device)
     if isinstance(images, CachedImages) and images.device.type == "cuda":
-        images = images.to(device)
+        images = images if images.device == device else images.to(device)
     labels = None if images.labels is None else images.labels.cpu()
     if isinstance(images, CachedImages) and images.device == device:
         yield from _resident_batches(images, labels, batches, wait_timer)

@@ -51,7 +51,7 @@ def decode_batch(
 def _decode_together(
     files: Sequence[bytes], channels: int, device: torch.device | str
 ) -> list[Tensor | None]:
-    """Decode all in one call; if that fails, one by one, so that only broken files are lost."""
+    """Decode all in one call; if that fails, one by one, to isolate broken files."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
     mode = ImageReadMode.GRAY if channels == 1 else ImageReadMode.RGB

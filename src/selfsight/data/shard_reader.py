@@ -17,7 +17,7 @@ from selfsight.errors import UserError
 
 READ_THREADS = 8  # chunks that are read at once: remote reads are slow
 MAX_SPARE_BYTES = 1 << 30  # of chunks that no batch is known to need; or 1/8 of free memory
-OBJECT_BYTES = 64  # that Python takes for an image beside its content
+OBJECT_BYTES = 64  # of overhead of a Python bytes object
 ChunkUses = dict[int, int]  # first image of a chunk -> how many of its images a batch needs
 
 

@@ -150,8 +150,8 @@ def choose_decoder(
     if storage != "stream" or device.type != "cuda" or channels == 4 or not mostly_jpeg:
         return "cpu", ""
     if cpus >= ENOUGH_CPUS:
-        return "cpu", f"{cpus} CPU cores decode about as fast as nvJPEG beside training."
-    return "nvjpeg", f"{cpus} CPU core(s) decode more slowly than nvJPEG beside training."
+        return "cpu", f"{cpus} CPU cores decode about as fast as nvJPEG during training."
+    return "nvjpeg", f"{cpus} CPU core(s) decode more slowly than nvJPEG during training."
 
 
 def read_sample(source: Source, count: int = SAMPLE) -> list[Encoded]:

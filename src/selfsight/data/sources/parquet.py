@@ -36,7 +36,7 @@ OPEN_THREADS = 16  # files opened at once
 MAX_ROWS_IN_MEMORY = 1_000_000  # beyond, names are generated and labels are memory-mapped
 LABEL_BATCH = 1 << 16  # labels read at once
 IMAGE_BATCH = 128  # images decompressed at once
-RECENT_BATCHES = 8  # kept for threads that are a little behind
+RECENT_BATCHES = 8  # in memory, for threads that are a little late
 
 
 class Columns(NamedTuple):
