@@ -11,8 +11,11 @@ def build_table(records: Iterable[Mapping[str, Any]], *, title: str | None = Non
     records = list(records)
     table = Table(title=title, title_justify="left", header_style="bold")
     for number, name in enumerate(records[0] if records else ()):
-        # The first column names the line and is copied by people, so it never wraps.
-        table.add_column(name.replace("_", " "), no_wrap=number == 0, overflow="fold")
+        header = name.replace("_", " ")
+        # The first column names the line and is copied by people, so it never wraps; a header
+        # wraps only between words.
+        width = min(12, max(map(len, header.split()), default=0))
+        table.add_column(header, no_wrap=number == 0, overflow="fold", min_width=width)
     for record in records:
         table.add_row(*(format_value(value) for value in record.values()))
     return table
