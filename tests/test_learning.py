@@ -10,13 +10,13 @@ from rich.console import Console
 from selfsight import api
 from selfsight.catalog import build_recipe
 from selfsight.data import open_source
-from selfsight.methods import BASELINES, METHODS, DataFacts
+from selfsight.methods import BASELINES, METHODS, DataInfo
 from selfsight.nn.patch_student import Patches
 from selfsight.optim import Schedule
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run
 from selfsight.train.online_eval import build_online_knn
-from selfsight.train.pretrain import build, pretrain
+from selfsight.train.pretrain import build_method, pretrain
 
 # What all methods share: the demo's recipe with larger crops, since most of a shape must be seen
 # to tell it, heads for a narrow network, and a higher rate for some hundred steps.
@@ -130,8 +130,8 @@ def test_each_method_learns_shapes_in_about_a_minute(name, shapes, tmp_path):
     torch.set_num_threads(1)
     made, device = short(name), torch.device("cpu")
     knn = build_online_knn(made, shapes)
-    facts = DataFacts(len(shapes), len(shapes.class_names))
-    untrained = knn(build(made, device, facts).student.backbone)["accuracy"]
+    facts = DataInfo(len(shapes), len(shapes.class_names))
+    untrained = knn(build_method(made, device, facts).student.backbone)["accuracy"]
     begun = time.process_time()
     quiet = Console(quiet=True)
     state = pretrain(made, Run(tmp_path), shapes, device, knn=None, console=quiet)

@@ -14,8 +14,8 @@ import tyro
 from selfsight.backbones import BackboneConfig
 from selfsight.errors import UserError, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
-from selfsight.methods.base import check
-from selfsight.nn.chunked_encoder import refuse_chunk
+from selfsight.methods.base import validate_method
+from selfsight.nn.chunked_encoder import check_chunk_size
 from selfsight.optim import Optim
 from selfsight.views import EvalView, View, for_channels
 
@@ -76,13 +76,13 @@ class Recipe:
         if min(self.log_every, self.save_every, self.measure_every) < 1:
             raise UserError("log_every, save_every and measure_every must be 1 or more.")
         sizes = tuple(view.size for view in self.views)
-        check(self.method, batch_size=self.batch_size, view_sizes=sizes)
+        validate_method(self.method, batch_size=self.batch_size, view_sizes=sizes)
         for view in self.views:
             self.backbone.check_view_size(view.size)
         if self.chunk is not None:
             with torch.device("meta"):  # norms are known once the network is built
                 method = self.method.build(self.backbone.build())
-            refuse_chunk(self.chunk, method.student.backbone)
+            check_chunk_size(self.chunk, method.student.backbone)
 
 
 def override(

@@ -6,7 +6,7 @@ import torchvision
 
 from selfsight.backbones import BACKBONES, BackboneConfig
 from selfsight.backbones.resnet import Bottleneck, ResNet
-from selfsight.nn.batch_norm import convert
+from selfsight.nn.batch_norm import convert_batch_norm
 
 
 def images(size=64, channels=3):
@@ -100,7 +100,7 @@ def test_up_to_a_stage_and_onward_is_the_whole(stage):
 def test_drawing_anew_forgets_the_weights_and_keeps_the_zero_start():
     torch.manual_seed(0)
     network = BackboneConfig(name="resnet10_narrow", zero_init_residual=True).build()
-    network = convert(network, None)
+    network = convert_batch_norm(network, None)
     old = network.conv1.weight.clone()
     with torch.no_grad():
         for p in network.parameters():

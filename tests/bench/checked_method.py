@@ -18,7 +18,7 @@ class CheckedConfig(MethodConfig):
     threads: int = 1
     failing_rank: int | None = None
 
-    def make(self, backbone, data):
+    def create(self, backbone, data):
         """The method around this backbone."""
         return CheckedMethod(backbone, self)
 

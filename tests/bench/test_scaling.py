@@ -48,7 +48,7 @@ def many_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
     monkeypatch.setattr(scaling, "_cases", lambda recipe: ())
     monkeypatch.setattr(scaling, "DEFAULT_NUM_IMAGES", 32)
-    monkeypatch.setattr(scaling, "settle", lambda recipe, device: None)
+    monkeypatch.setattr(scaling, "configure_torch", lambda recipe, device: None)
     return measured
 
 

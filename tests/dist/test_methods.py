@@ -18,14 +18,15 @@ def trained(name, settings):
     losses, gradients = [], []
     for s in range(STEPS):
         optimizer.zero_grad()
-        loss = method(views(method, s, dtype=torch.float64), moment(s)).loss
+        step = method(views(method, s, dtype=torch.float64), moment(s))
+        loss = step.loss
         loss.backward()
         for p in parameters:
             p.grad = dist.mean(p.grad)
         losses.append(dist.mean(loss.detach()))
         gradients.append([p.grad.clone() for p in parameters])
         optimizer.step()
-        method.after_step(moment(s))
+        method.after_step(moment(s), step)
     return losses, gradients, {k: v.clone() for k, v in method.state_dict().items()}
 
 

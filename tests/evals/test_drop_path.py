@@ -4,7 +4,7 @@ from torch import nn
 
 from selfsight.backbones import BackboneConfig
 from selfsight.evals.drop_path import DropPath, add_drop_path, set_rows
-from selfsight.nn.batch_norm import convert
+from selfsight.nn.batch_norm import convert_batch_norm
 
 
 def test_drop_path_zeros_rows_by_their_place_in_the_global_batch():
@@ -28,7 +28,7 @@ def backbone(name, size=32):
     [("resnet18_narrow", 8, 8), ("vit_t4", 24, 12), ("timm:vit_tiny_patch16_224", 24, 12)],
 )
 def test_drop_path_is_added_to_every_branch_and_rises_with_depth(name, branches, blocks):
-    net = convert(backbone(name), None)
+    net = convert_batch_norm(backbone(name), None)
     x = torch.rand(2, 3, 32, 32)
     before = net.eval()(x)
     drops = add_drop_path(net, 0.2)

@@ -18,20 +18,25 @@ import torch.nn.functional as F
 
 from selfsight import rng
 from selfsight.backbones import BackboneConfig
-from selfsight.methods import BASELINES, METHODS, DataFacts
+from selfsight.methods import BASELINES, METHODS, DataInfo
 from selfsight.nn.patch_student import Patches
 from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
-from selfsight.train.grad_scaler import Guard
-from selfsight.train.loop import Batch, State, train
-from selfsight.train.pretrain import build
+from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.loop import train
+from selfsight.train.pretrain import build_method
+from selfsight.train.state import State
+from selfsight.train.step import Batch
 from selfsight.views import View
 from tests.methods.small import SMALL
 
 RECORDED = Path(__file__).with_name("traces.json")
 EXACT = Path(__file__).with_name("exact.json")
 # Today's name of a part of a state dict, and the one it had when the traces were recorded.
-RECORDED_NAMES: dict[str, str] = {"normalizer": "normaliser"}
+RECORDED_NAMES: dict[str, str] = {
+    "memory_bank": "memory",
+    "normalizer": "normaliser",
+}
 STEPS, BATCH, SIZE, IMAGES, CLASSES = 3, 8, 16, 40, 5
 WARM = Schedule(warmup_epochs=0.5, warmup_start=0.5)
 SGD = Optim(lr=3.0, schedule=WARM)
@@ -78,10 +83,10 @@ def trace(case: str) -> dict[str, Any]:
         batch_size=BATCH,
     )
     device = torch.device("cpu")
-    method = build(recipe, device, DataFacts(IMAGES, CLASSES)).double()
+    method = build_method(recipe, device, DataInfo(IMAGES, CLASSES)).double()
     settle(method)
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
-    state = State(method, optimizer, Guard(device, scaled=False))
+    state = State(method, optimizer, GradScaler(device, enabled=False))
     per_epoch = IMAGES // BATCH
     batches = [batch(config, step) for step in range(STEPS)]
     losses = [

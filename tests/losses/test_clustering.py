@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfsight import dist
-from selfsight.errors import UserError
 from selfsight.losses.clustering import (
     codes,
     prototype_scores,
-    refuse_few,
     sinkhorn,
     swapped_prediction,
 )
@@ -112,9 +110,3 @@ def test_scores_are_cosines_to_unit_prototypes():
     z, prototypes = torch.randn(2, N, D), torch.nn.functional.normalize(torch.randn(K, D))
     expected = torch.nn.functional.cosine_similarity(z[:, :, None], prototypes, dim=-1)
     torch.testing.assert_close(prototype_scores(z, prototypes), expected)
-
-
-def test_more_prototypes_than_images_are_refused():
-    refuse_few(3000, 256, 3840)
-    with pytest.raises(UserError, match=r"3000.* only 512 images .*each prototype must get one"):
-        refuse_few(3000, 512, 0)

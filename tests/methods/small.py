@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.methods import BASELINES, METHODS, DataFacts, Moment
+from selfsight.methods import BASELINES, METHODS, DataInfo, Moment
 from selfsight.nn import Backbone
 
 SMALL: dict[str, dict] = {
@@ -53,7 +53,7 @@ class Tiny(Backbone):
 def make(name, **settings):
     """The method called `name`, small, with the weights of seed 0."""
     torch.manual_seed(0)
-    facts = DataFacts(num_images=NUM_IMAGES, num_classes=NUM_CLASSES)
+    facts = DataInfo(num_images=NUM_IMAGES, num_classes=NUM_CLASSES)
     return (METHODS | BASELINES)[name](**SMALL[name] | settings).build(Tiny(), facts)
 
 

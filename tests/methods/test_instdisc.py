@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.methods.base import check
+from selfsight.methods.base import validate_method
 from selfsight.methods.instdisc import InstDiscConfig
 from tests.methods.small import NUM_IMAGES, make, moment, views
 
@@ -34,14 +34,14 @@ def by_hand(v, memory, noise, index, t, z):
 
 
 def drawn(config, at):
-    return (at.uniform("noise", config.num_noise) * NUM_IMAGES).long()
+    return (at.uniform("noise", len(at.index), config.num_noise) * NUM_IMAGES).long()
 
 
 def test_nce_is_equation_7_with_z_of_the_first_batch_for_good():
     method = make("instdisc").double()
     t, z = method.config.temperature, None
     for step in (0, 1):
-        at, memory = moment(step), method.memory.read()
+        at, memory = moment(step), method.memory_bank.read()
         x, v = embedded(method, step)
         noise = drawn(method.config, at)
         if z is None:
@@ -51,16 +51,17 @@ def test_nce_is_equation_7_with_z_of_the_first_batch_for_good():
                 for j in (at.index[b], *noise[b])
             ]
             z = NUM_IMAGES * torch.stack(seen).mean().detach()
-        loss = method(x, at).loss
+        step_result = method(x, at)
+        method.after_step(at, step_result)
         torch.testing.assert_close(
-            loss, by_hand(v, memory, noise, at.index, t, z), rtol=1e-10, atol=0
+            step_result.loss, by_hand(v, memory, noise, at.index, t, z), rtol=1e-10, atol=0
         )
         torch.testing.assert_close(method.normalizer, z)
 
 
 def test_the_softmax_is_over_all_images():
     method = make("instdisc", loss="softmax").double()
-    at, memory, t = moment(), method.memory.read(), method.config.temperature
+    at, memory, t = moment(), method.memory_bank.read(), method.config.temperature
     x, v = embedded(method)
     total = 0.0
     for b, i in enumerate(at.index):
@@ -72,7 +73,7 @@ def test_the_softmax_is_over_all_images():
 
 def test_the_proximal_term_is_added_to_the_loss():
     plain, method = make("instdisc").double(), make("instdisc", proximal_lambda=30.0).double()
-    at, memory = moment(), method.memory.read()
+    at, memory = moment(), method.memory_bank.read()
     x, v = embedded(method)
     way = sum((v[b] - memory[i]).square().sum() for b, i in enumerate(at.index)) / len(v)
     torch.testing.assert_close(method(x, at).loss, plain(x, at).loss + 30 * way)
@@ -80,14 +81,14 @@ def test_the_proximal_term_is_added_to_the_loss():
 
 def test_the_memory_moves_half_way_to_the_embedding_after_the_loss():
     method = make("instdisc").double()
-    at, before = moment(), method.memory.read()
+    at, before = moment(), method.memory_bank.read()
     x, v = embedded(method)
-    method(x, at)
+    method.after_step(at, method(x, at))
     for b, i in enumerate(at.index):
         mixed = 0.5 * before[i] + 0.5 * v[b]
-        torch.testing.assert_close(method.memory.rows[i], (mixed / mixed.norm()).detach())
+        torch.testing.assert_close(method.memory_bank.rows[i], (mixed / mixed.norm()).detach())
     others = [i for i in range(NUM_IMAGES) if i not in at.index.tolist()]
-    assert torch.equal(method.memory.rows[others], before[others])
+    assert torch.equal(method.memory_bank.rows[others], before[others])
 
 
 def test_noise_is_drawn_with_replacement_over_all_images_anew_at_each_step():
@@ -108,12 +109,12 @@ def test_chance_is_the_loss_of_an_embedding_that_fits_every_row_alike():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (dict(num_noise=0), "num_noise is 0; it must be above 0"),
+        (dict(num_noise=0), "num_noise is 0; it must be 1 or more"),
         (dict(temperature=0.0), "temperature is 0.0; it must be above 0"),
-        (dict(memory_momentum=1.0), "memory_momentum is 1.0; it must be from 0 to below 1"),
+        (dict(memory_momentum=1.0), "memory_momentum is 1.0; it must be 0 or more and below 1"),
         (dict(proximal_lambda=-1.0), "proximal_lambda is -1.0"),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_rule(settings, words):
     with pytest.raises(UserError, match=words):
-        check(InstDiscConfig(**settings), batch_size=8, view_sizes=(16,) * 1)
+        validate_method(InstDiscConfig(**settings), batch_size=8, view_sizes=(16,) * 1)

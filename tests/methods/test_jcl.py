@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.methods.base import check
+from selfsight.methods.base import validate_method
 from selfsight.methods.jcl import JCLConfig
 from selfsight.nn import Queue
 from selfsight.nn.batch_norm import BatchNorm
@@ -64,7 +64,7 @@ def test_multi_key_is_the_mean_of_infonce_over_the_keys():
 def test_the_queue_takes_in_means_that_are_not_made_unit_vectors():
     method = make("jcl", bn="sync").double()
     x, _, keys = embedded(method)
-    method(x, moment())
+    method.after_step(moment(), method(x, moment()))
     torch.testing.assert_close(method.queue.read()[:N], keys.mean(0))
     assert (method.queue.read()[:N].norm(dim=1) < 1 - 1e-6).all()
 
@@ -94,7 +94,7 @@ def test_a_group_of_batch_norm_has_the_keys_of_as_many_images_as_it_has_queries(
 
 def test_shuffling_mixes_all_keys_of_the_batch():
     method = make("jcl", num_keys=3, bn_group=4)
-    order = method.config.order(moment(), torch.zeros(3 * N, 3, 4, 4), 3)
+    order = method.config.shuffle_order(moment(), torch.zeros(3 * N, 3, 4, 4), 3)
     assert sorted(order.tolist()) == list(range(3 * N)) and order.tolist() != list(range(3 * N))
     groups = order.view(2, 12) // N  # which of the three keys stand in each group of 3 x 4
     assert all(len(group.unique()) == 3 for group in groups)
@@ -103,18 +103,18 @@ def test_shuffling_mixes_all_keys_of_the_batch():
 @pytest.mark.parametrize("num_keys", [0, 1])
 def test_fewer_than_two_keys_are_refused(num_keys):
     config = JCLConfig(num_keys=num_keys, bn="sync")
-    with pytest.raises(UserError, match=f"method.num_keys is {num_keys}; a covariance takes 2"):
-        check(config, batch_size=8, view_sizes=(16,) * config.num_views)
+    with pytest.raises(UserError, match=f"method.num_keys is {num_keys}; it must be 2 or more"):
+        validate_method(config, batch_size=8, view_sizes=(16,) * config.num_views)
 
 
 def test_a_queue_shorter_than_a_batch_is_refused():
     with pytest.raises(UserError, match=r"method.queue_size is 4 but a batch brings 8 keys"):
-        check(JCLConfig(queue_size=4, bn="sync"), batch_size=8, view_sizes=(16,) * 6)
+        validate_method(JCLConfig(queue_size=4, bn="sync"), batch_size=8, view_sizes=(16,) * 6)
 
 
 def test_the_views_must_be_one_more_than_the_keys():
     with pytest.raises(UserError, match="takes 6 views of each image and the recipe has 5"):
-        check(JCLConfig(bn="sync"), batch_size=8, view_sizes=(16,) * 5)
+        validate_method(JCLConfig(bn="sync"), batch_size=8, view_sizes=(16,) * 5)
 
 
 def test_the_list_of_imagenet_100_comes_with_the_package():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.methods.base import check
+from selfsight.methods.base import validate_method
 from selfsight.methods.moco import MoCoConfig
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import make, moment, views
@@ -30,7 +30,9 @@ def test_the_loss_is_equation_1_against_the_queue_before_the_batch_enters(alpha)
         s = [torch.exp(q[i] / q[i].norm() @ row / 0.2) for row in queue]
         weight = 1.0 if alpha is None else alpha / len(queue)
         total = total - torch.log(own / (own + weight * sum(s)))
-    torch.testing.assert_close(method(x, moment()).loss, total / N, rtol=1e-10, atol=0)
+    result = method(x, moment())
+    torch.testing.assert_close(result.loss, total / N, rtol=1e-10, atol=0)
+    method.after_step(moment(), result)
     torch.testing.assert_close(method.queue.read()[:N], k)
     assert torch.equal(method.queue.read()[N:], queue[N:])
 
@@ -41,7 +43,8 @@ def test_a_queue_below_the_batch_holds_random_keys_of_the_batch_before(size):
     places = []
     for step in (0, 1):
         k = keys_of(method, step)
-        method(views(method, step, dtype=torch.float64), moment(step))
+        result = method(views(method, step, dtype=torch.float64), moment(step))
+        method.after_step(moment(step), result)
         alike = method.queue.read() @ k.T > 1 - 1e-9  # [size, N]
         assert alike.any(1).all()  # each is a key of this batch,
         assert alike.any(0).sum() == size  # and no two are the same
@@ -76,7 +79,7 @@ def test_the_teacher_follows_the_weights_that_the_step_left_with_a_constant_mome
     before = copy.deepcopy(method.teacher.net)
     for p in method.student.parameters():
         p.data += 1.0
-    method.after_step(moment(3))
+    method.after_step(moment(3), method(views(method), moment(3)))
     for new, old, student in zip(
         method.teacher.net.parameters(),
         before.parameters(),
@@ -91,9 +94,9 @@ def test_the_teacher_follows_the_weights_that_the_step_left_with_a_constant_mome
     [
         (dict(alpha=0.0), "method.alpha is 0.0; it must be above 0"),
         (dict(alpha=-3.0), "method.alpha is -3.0; it must be above 0"),
-        (dict(queue_size=0), "method.queue_size is 0; it must be above 0"),
+        (dict(queue_size=0), "method.queue_size is 0; it must be 1 or more"),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_rule(settings, words):
     with pytest.raises(UserError, match=words):
-        check(MoCoConfig(bn_group=4, **settings), batch_size=8, view_sizes=(16,) * 2)
+        validate_method(MoCoConfig(bn_group=4, **settings), batch_size=8, view_sizes=(16,) * 2)

@@ -15,9 +15,10 @@ from selfsight.evals.spectrum import effective_rank
 from selfsight.methods.msbreg import MSBRegConfig
 from selfsight.optim import Optim, Schedule, build_optimizer, cosine
 from selfsight.recipe import Recipe
-from selfsight.train.grad_scaler import Guard
-from selfsight.train.loop import State, feed, train
-from selfsight.train.pretrain import build
+from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.loop import load_batches, train
+from selfsight.train.pretrain import build_method
+from selfsight.train.state import State
 from selfsight.views import View, apply_views_reference
 from tests.methods.small import GLOBAL_BATCH, TOTAL, make, moment, views
 
@@ -36,8 +37,8 @@ def test_two_views_without_the_added_losses_are_half_of_byol():
     for (name, a), (_, b) in zip(ours.named_parameters(), byol.named_parameters(), strict=True):
         if a.requires_grad:
             torch.testing.assert_close(a.grad, b.grad, msg=name)
-    ours.after_step(moment(3))
-    byol.after_step(moment(3))
+    ours.after_step(moment(3), ours(x, moment(3)))
+    byol.after_step(moment(3), byol(x, moment(3)))
     for a, b in zip(ours.teacher.parameters(), byol.teacher.parameters(), strict=True):
         torch.testing.assert_close(a, b)
 
@@ -76,9 +77,9 @@ def test_the_force_belongs_to_the_image_and_the_step():
     """Views share it, a later step draws another, and it follows the index, not the place."""
     at = moment()
     order = torch.randperm(GLOBAL_BATCH, generator=torch.Generator().manual_seed(0))
-    force = at.normal("brownian", 8)
-    assert torch.equal(replace(at, index=at.index[order]).normal("brownian", 8), force[order])
-    assert not torch.equal(replace(at, step=at.step + 1).normal("brownian", 8), force)
+    force = at.normal("brownian", len(at.index), 8)
+    assert torch.equal(replace(at, index=at.index[order]).normal("brownian", 8, 8), force[order])
+    assert not torch.equal(replace(at, step=at.step + 1).normal("brownian", 8, 8), force)
 
 
 @pytest.mark.parametrize(("kind", "same"), [("projection", True), ("prediction", False)])
@@ -94,14 +95,14 @@ def test_regularizers_act_on_the_embedding_that_is_named(kind, same):
 
 def test_the_teacher_uses_the_momentum_of_this_step():
     method = make("msbreg")
-    method.after_step(moment(25))
+    method.after_step(moment(25), method(views(method), moment(25)))
     assert float(method.teacher.momentum) == pytest.approx(cosine(25 / TOTAL, 0.99, 1.0))
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"num_views": 1}, "num_views is 1; MSBReg needs 2 or more"),
+        ({"num_views": 1}, "num_views is 1; it must be 2 or more"),
         ({"num_views": 3, "centroid": "repeat"}, "num_views must be even, and it is 3"),
     ],
 )
@@ -150,13 +151,13 @@ def rank_after_training(images, *, brownian_weight, seed):
         seed=seed,
     )
     device = torch.device("cpu")
-    method = build(made, device)
+    method = build_method(made, device)
     optimizer = build_optimizer(made.optim, method.named_parameters(), batch_size=64)
-    state = State(method, optimizer, Guard(torch.device("cpu"), scaled=False))
+    state = State(method, optimizer, GradScaler(torch.device("cpu"), enabled=False))
     loader = Loader(images, batch_size=64, seed=seed, rank=0, world_size=1, device=device)
     for _ in train(
         state,
-        islice(feed(loader, made, 0), 120),
+        islice(load_batches(loader, made, 0), 120),
         made,
         steps_per_epoch=loader.steps_per_epoch,
         device=device,

@@ -41,7 +41,7 @@ def test_only_unit_embeddings_of_the_first_view_are_kept_and_only_after_the_look
     z1 = copy.deepcopy(method).student(x1)[1]
     first = copy.deepcopy(method)([x1, x2], moment()).loss
     before = method.queue.read()
-    method([x1, x2], moment())
+    method.after_step(moment(), method([x1, x2], moment()))
     torch.testing.assert_close(method.queue.keys[:8], F.normalize(z1, dim=1))
     assert torch.equal(method.queue.keys[8:], before[8:]) and int(method.queue.head) == 8
     # Were the batch looked up in a queue that holds it, each would be its own neighbor.
@@ -68,7 +68,7 @@ def test_a_teacher_may_look_up_the_neighbors():
     expected = one_direction(z1, p2, queue, 0.5) + one_direction(z2, p1, queue, 0.5)
     torch.testing.assert_close(method([x1, x2], moment()).loss, expected / 2)
     weight = [p.clone() for p in method.teacher.parameters()]
-    method.after_step(moment())
+    method.after_step(moment(), method([x1, x2], moment()))
     for old, new, online in zip(
         weight, method.teacher.parameters(), method.student.parameters(), strict=True
     ):
@@ -77,7 +77,7 @@ def test_a_teacher_may_look_up_the_neighbors():
 
 def test_a_queue_shorter_than_the_batch_is_refused():
     with pytest.raises(UserError, match="queue_size is 100 but a batch brings 256"):
-        NNCLRConfig(queue_size=100).refuse(batch_size=256)
+        NNCLRConfig(queue_size=100).validate_batch_size(256)
 
 
 def test_the_published_setting():

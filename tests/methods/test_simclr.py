@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.methods.base import check
+from selfsight.methods.base import validate_method
 from selfsight.methods.simclr import SimCLRConfig
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import make, moment, views
@@ -38,10 +38,12 @@ def test_the_loss_is_eqco_over_k_negatives_of_each_query(kind, count, alpha):
     x1, x2 = views(method, dtype=torch.float64)
     again, at = copy.deepcopy(method), moment()
     (_, z1), (_, z2) = again.student(x1), again.student(x2)
-    most = method.config.existing(N)
+    most = method.config.available_negatives(N)
     draws = None
     if count is not None:
-        draws = torch.cat([at.choices(f"negatives {v}", count, most) for v in (1, 2)])
+        draws = torch.cat(
+            [at.choices(f"negatives {v}", len(at.index), count, among=most) for v in (1, 2)]
+        )
         assert len(draws.unique(dim=0)) > 1  # each query has a draw of its own
     expected = by_hand(z1, z2, 0.1, kind, draws, alpha)
     torch.testing.assert_close(method([x1, x2], at).loss, expected, rtol=1e-10, atol=0)
@@ -61,14 +63,16 @@ def test_alpha_equal_to_the_negatives_used_changes_no_bit(kind, most, count):
 
 @pytest.mark.parametrize(("kind", "most"), [("both", 14), ("cross", 7)])
 def test_no_more_negatives_than_there_are(kind, most):
-    check(SimCLRConfig(negatives=kind, num_negatives=most), batch_size=8, view_sizes=(16,) * 2)
+    validate_method(
+        SimCLRConfig(negatives=kind, num_negatives=most), batch_size=8, view_sizes=(16,) * 2
+    )
     with pytest.raises(UserError, match=f"a batch of 8 has {most} for each query"):
-        check(
+        validate_method(
             SimCLRConfig(negatives=kind, num_negatives=most + 1), batch_size=8, view_sizes=(16,) * 2
         )
 
 
 @pytest.mark.parametrize("settings", [dict(alpha=0.0), dict(num_negatives=0)])
 def test_alpha_and_negatives_must_be_positive(settings):
-    with pytest.raises(UserError, match="must be above 0"):
-        check(SimCLRConfig(**settings), batch_size=8, view_sizes=(16,) * 2)
+    with pytest.raises(UserError, match=r"must be (above 0|1 or more)"):
+        validate_method(SimCLRConfig(**settings), batch_size=8, view_sizes=(16,) * 2)

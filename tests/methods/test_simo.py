@@ -9,7 +9,7 @@ from torch import nn
 
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
-from selfsight.methods.base import check
+from selfsight.methods.base import validate_method
 from selfsight.methods.simo import SiMoConfig
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import make, moment, views
@@ -40,7 +40,7 @@ def test_the_loss_is_eqco_over_k_keys_of_the_batch(shared, count, alpha):
     x1, x2 = views(method, dtype=torch.float64)
     again = copy.deepcopy(method)
     (_, q), (_, k) = again.student(x1), again.teacher(x2)
-    chosen = method.drawn(moment(), "negatives")
+    chosen = method.sample_negatives(moment(), "negatives", N)
     assert chosen is None if count >= N - 1 else chosen.shape[-1] == count
     loss = method([x1, x2], moment()).loss
     torch.testing.assert_close(loss, by_hand(q, k, chosen, 0.2, alpha), rtol=1e-10, atol=0)
@@ -48,11 +48,11 @@ def test_the_loss_is_eqco_over_k_keys_of_the_batch(shared, count, alpha):
 
 def test_negatives_of_a_query_are_different_keys_and_new_at_each_step():
     shared, own = make("simo"), make("simo", shared_negatives=False)
-    assert shared.drawn(moment(), "negatives").shape == (4,)
-    rows = own.drawn(moment(), "negatives")
+    assert shared.sample_negatives(moment(), "negatives", N).shape == (4,)
+    rows = own.sample_negatives(moment(), "negatives", N)
     assert rows.shape == (N, 4) and len(rows.unique(dim=0)) > 1
     assert all(len(set(row.tolist())) == 4 for row in rows)
-    assert not torch.equal(rows, own.drawn(moment(5), "negatives"))
+    assert not torch.equal(rows, own.sample_negatives(moment(5), "negatives", N))
 
 
 @pytest.mark.parametrize("count", [3, 256])
@@ -96,9 +96,9 @@ def test_the_rate_is_warm_up_times_a_cosine_that_starts_with_the_run():
 @pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan])
 def test_alpha_must_be_positive(alpha):
     with pytest.raises(UserError, match=r"method.alpha is .*; it must be above 0"):
-        check(SiMoConfig(alpha=alpha), batch_size=8, view_sizes=(16,) * 2)
+        validate_method(SiMoConfig(alpha=alpha), batch_size=8, view_sizes=(16,) * 2)
 
 
 def test_a_query_needs_a_negative():
-    with pytest.raises(UserError, match=r"method.num_negatives is 0; it must be above 0"):
-        check(SiMoConfig(num_negatives=0), batch_size=8, view_sizes=(16,) * 2)
+    with pytest.raises(UserError, match=r"method.num_negatives is 0; it must be 1 or more"):
+        validate_method(SiMoConfig(num_negatives=0), batch_size=8, view_sizes=(16,) * 2)

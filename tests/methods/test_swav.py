@@ -56,7 +56,9 @@ def test_the_queue_is_used_once_it_is_full_and_before_that_is_not_there():
             past[i].append(rows.detach())
         queues = [torch.cat(rows[step - 2 : step]) for rows in past] if step >= 2 else None
         expected = by_hand(copy.deepcopy(method), x, queues)
-        torch.testing.assert_close(method(x, moment(step)).loss, expected)
+        result = method(x, moment(step))
+        torch.testing.assert_close(result.loss, expected)
+        method.prototypes.push(result.update["embeddings"])
         without = empty(x, moment(step)).loss
         assert torch.allclose(without, expected) == (step < 2)
 
@@ -79,9 +81,10 @@ def test_prototypes_have_length_one_and_wait_before_they_move():
     for step in range(3):
         before = method.prototypes.weight.detach().clone()
         optimizer.zero_grad()
-        method(views(method, step), moment(step)).loss.backward()
+        result = method(views(method, step), moment(step))
+        result.loss.backward()
         optimizer.step()
-        method.after_step(moment(step))
+        method.after_step(moment(step), result)
         after = method.prototypes.weight.detach()
         torch.testing.assert_close(after.norm(dim=1), torch.ones(6))
         assert torch.allclose(before, after, atol=1e-6) == (step < 2)
@@ -98,13 +101,13 @@ def test_there_is_one_forward_pass_for_each_resolution():
 
 
 def test_a_batch_too_small_for_the_prototypes_is_refused():
-    SwAVConfig(queue_size=3840).refuse(batch_size=256)
-    with pytest.raises(UserError, match="3000, but codes are given to only 256 images"):
-        SwAVConfig().refuse(batch_size=256)
+    SwAVConfig(queue_size=3840).validate_batch_size(256)
+    with pytest.raises(UserError, match="3000, but only 256 embeddings are assigned"):
+        SwAVConfig().validate_batch_size(256)
     with pytest.raises(UserError, match=r'Use method\.bn "sync"'):
-        SwAVConfig(bn="split", num_prototypes=64).refuse(batch_size=64)
+        SwAVConfig(bn="split", num_prototypes=64).validate()
     with pytest.raises(UserError, match="queue_size is 100 but a batch brings 256"):
-        SwAVConfig(queue_size=100, num_prototypes=64).refuse(batch_size=256)
+        SwAVConfig(queue_size=100, num_prototypes=64).validate_batch_size(256)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,13 @@ from torch import nn
 
 from selfsight import dist
 from selfsight.errors import UserError
-from selfsight.nn.batch_norm import BatchNorm, StandardizedConv, convert, in_groups, without_batch
+from selfsight.nn.batch_norm import (
+    BatchNorm,
+    StandardizedConv,
+    convert_batch_norm,
+    grouped_batch_norm,
+    replace_batch_norm,
+)
 
 ROWS, CHANNELS = 12, 5
 
@@ -102,7 +108,7 @@ def test_convert_keeps_names_weights_and_timm_activations():
     for net in (network, fused):
         x = torch.randn(2, 3, 32, 32)
         before, names = net.eval()(x), set(net.state_dict())
-        ours = convert(net, None).eval()
+        ours = convert_batch_norm(net, None).eval()
         assert set(ours.state_dict()) == names
         assert not any(isinstance(m, nn.BatchNorm2d) for m in ours.modules())
         torch.testing.assert_close(ours(x), before)
@@ -111,18 +117,18 @@ def test_convert_keeps_names_weights_and_timm_activations():
 def test_layer_norm_for_rows_and_for_maps():
     """One group of group norm is layer norm over channels, and over channels and places."""
     rows, maps = torch.randn(4, 6), torch.randn(4, 6, 3, 2)
-    norm = without_batch(BatchNorm(6), "ln")
+    norm = replace_batch_norm(BatchNorm(6), "ln")
     torch.testing.assert_close(norm(rows), nn.functional.layer_norm(rows, (6,)))
     torch.testing.assert_close(norm(maps), nn.functional.layer_norm(maps, (6, 3, 2)))
 
 
 @pytest.mark.parametrize("kind", ["ln", "ws"])
-def test_without_batch_an_image_s_features_are_its_own(kind):
+def test_replace_batch_norm_an_image_s_features_are_its_own(kind):
     from selfsight.backbones import BackboneConfig
 
     torch.manual_seed(0)
     network = BackboneConfig(name="resnet10_narrow", image_size=32).build()
-    network = without_batch(convert(network, None), kind).train()
+    network = replace_batch_norm(convert_batch_norm(network, None), kind).train()
     x = torch.randn(4, 3, 32, 32)
     torch.testing.assert_close(network(x)[:1], network(x[:1]), atol=1e-5, rtol=1e-5)
     assert not any(isinstance(m, BatchNorm) for m in network.modules())
@@ -130,13 +136,13 @@ def test_without_batch_an_image_s_features_are_its_own(kind):
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 32), (48, 16), (16, 16), (10, 2)])
 def test_weight_standardization_has_as_many_groups_as_divide_the_channels(channels, groups):
-    assert without_batch(BatchNorm(channels), "ws").num_groups == groups
+    assert replace_batch_norm(BatchNorm(channels), "ws").num_groups == groups
 
 
 def test_what_was_learned_or_left_out_of_a_norm_stays_so():
     for affine in ("both", "scale", "none"):
         before = layer(None, affine)
-        after = without_batch(before, "ln")
+        after = replace_batch_norm(before, "ln")
         assert after.weight is before.weight and after.bias is before.bias
         assert after(images()).isfinite().all()
 
@@ -145,7 +151,7 @@ def test_standardized_weights_are_those_of_the_paper():
     """Each output channel's weights have mean 0 and deviation 1; the stored ones stay as drawn."""
     torch.manual_seed(0)
     plain = nn.Conv2d(3, 5, 3, stride=2, padding=1)
-    ours = without_batch(plain, "ws")
+    ours = replace_batch_norm(plain, "ws")
     assert isinstance(ours, StandardizedConv) and ours.weight is plain.weight
     w = plain.weight.flatten(1)
     w = (w - w.mean(1, keepdim=True)) / (w.std(1, keepdim=True) + 1e-5)
@@ -173,7 +179,7 @@ def test_groups_in_one_go_are_groups_one_by_one(shape, affine):
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     weight, bias = (torch.randn(5, dtype=torch.float64, requires_grad=True) for _ in range(2))
     pair = (weight, bias) if affine else (None, None)
-    out, (means, variances) = in_groups(x, *pair, 4, 1e-5)
+    out, (means, variances) = grouped_batch_norm(x, *pair, 4, 1e-5)
     each = [
         torch.native_batch_norm(part, *pair, None, None, True, 0.0, 1e-5) for part in x.split(4)
     ]

@@ -2,8 +2,6 @@
 
 import copy
 from dataclasses import replace
-from functools import partial
-from unittest import mock
 
 import jaxtyping
 import pytest
@@ -16,7 +14,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.nn.batch_norm import BatchNorm
-from selfsight.nn.chunked_encoder import chunked
+from selfsight.nn.encoder import set_chunk_size
 from selfsight.nn.patch_student import Patches
 from selfsight.optim import Optim
 from selfsight.recipe import Recipe
@@ -38,19 +36,20 @@ def trained(method, chunk, wrapped=lambda method: method, steps=2):
     """Losses, gradients and final state of a few steps, in float64."""
     method = method.double()
     if chunk:
-        chunked(method, chunk)
+        set_chunk_size(method, chunk)
     forward = wrapped(method)
     parameters = [p for p in method.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     losses, gradients = [], []
     for s in range(steps):
         optimizer.zero_grad()
-        loss = forward(views(method, s, dtype=torch.float64), moment(s)).loss
+        step = forward(views(method, s, dtype=torch.float64), moment(s))
+        loss = step.loss
         loss.backward()
         losses.append(dist.mean(loss.detach()))
         gradients.append([p.grad.clone() for p in parameters])
         optimizer.step()
-        method.after_step(moment(s))
+        method.after_step(moment(s), step)
     return losses, gradients, {k: v.clone() for k, v in method.state_dict().items()}
 
 
@@ -128,7 +127,7 @@ def saved(method):
 @pytest.mark.parametrize("name", NAMED)
 def test_what_is_kept_is_the_images_and_what_the_heads_need(name):
     whole, method, frozen = (make(name, **SPLIT) for _ in range(3))
-    chunked(method, 2)
+    set_chunk_size(method, 2)
     frozen.student.backbone.requires_grad_(False)
     # A head that hands a gradient on also keeps its weights, for each view.
     first = 2 * size([next(method.student.projector.parameters())])
@@ -150,13 +149,13 @@ def largest_batch(method, network):
 def test_student_and_teacher_see_a_chunk_at_a_time(name):
     method = make(name, **SPLIT)
     assert largest_batch(method, method.teacher) == 8
-    chunked(method, 2)
+    set_chunk_size(method, 2)
     assert largest_batch(method, method.student) == largest_batch(method, method.teacher) == 2
 
 
 def test_names_width_and_copies_stay_as_they_are():
     method, whole = make("mocov3", **SPLIT), make("mocov3", **SPLIT)
-    chunked(method, 2)
+    set_chunk_size(method, 2)
     assert list(method.state_dict()) == list(whole.state_dict())
     assert [n for n, _ in method.named_parameters()] == [n for n, _ in whole.named_parameters()]
     assert method.student.backbone.dim == whole.student.backbone.dim
@@ -170,11 +169,11 @@ def test_names_width_and_copies_stay_as_they_are():
 
 def test_a_batch_counts_once_however_often_it_is_computed():
     method = make("simclr", **SPLIT)
-    chunked(method, 2)
+    set_chunk_size(method, 2)
     method(views(method), moment()).loss.backward()
     norms = [m for m in method.student.backbone.modules() if isinstance(m, BatchNorm)]
     assert [int(n.num_batches_tracked) for n in norms] == [2] * len(norms)  # a batch for each view
-    assert all(n.aside is None for n in norms)
+    assert all(n.deferred is None for n in norms)
 
 
 def test_random_layers_draw_the_same_when_a_chunk_is_computed_again():
@@ -182,10 +181,10 @@ def test_random_layers_draw_the_same_when_a_chunk_is_computed_again():
     method = make("simclr", norm="ln")
     backbone = method.student.backbone
     backbone.net.append(torch.nn.Dropout(0.5))
-    chunked(method, 2)
+    set_chunk_size(method, 2)
     x = views(method)[0]
     torch.manual_seed(0)
-    out = backbone(x)
+    out = method.student.features(x)
     (gradient,) = torch.autograd.grad(out.sum(), backbone.net[5].bias)
     torch.testing.assert_close(gradient, 2.0 * (out != 0).sum(0))
 
@@ -195,18 +194,18 @@ def test_random_layers_draw_the_same_when_a_chunk_is_computed_again():
     [
         ({}, 4, "--method.bn split --method.bn-group N"),
         ({}, 4, "--method.norm ln"),
-        (SPLIT, 3, "cuts through batch norm's groups of 2"),
+        (SPLIT, 3, "not a multiple of batch norm's groups of 2"),
         (SPLIT, 0, "Give 1 or more"),
     ],
 )
 def test_chunks_that_would_change_the_statistics_are_refused(settings, size, sentence):
     with pytest.raises(UserError, match=sentence):
-        chunked(make("mocov3", **settings), size)
+        set_chunk_size(make("mocov3", **settings), size)
 
 
 def test_a_share_of_the_batch_without_whole_groups_is_refused():
     method = make("simclr", bn="split", bn_group=4)
-    chunked(method, 4)
+    set_chunk_size(method, 4)
     with pytest.raises(UserError, match=r"multiple of method\.bn_group"):
         method([x[:6] for x in views(method)], moment())
 
@@ -229,15 +228,16 @@ def test_a_recipe_is_refused_before_anything_is_built(monkeypatch):
     assert recipe(5, backbone="vit_t4").chunk == 5
     with pytest.raises(UserError, match="over the whole batch"):
         recipe(16)
-    with pytest.raises(UserError, match="multiple of the group"):
+    with pytest.raises(UserError, match="multiple of batch norm"):
         recipe(12, bn="split", bn_group=8)
 
 
 def compiled_step(compiled):
     """Gradients and statistics of a chunked network, with what a chunk runs compiled or not."""
     method = make("simclr", **SPLIT).double()
-    with mock.patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
-        chunked(method, 2, compiled=compiled)
+    set_chunk_size(method, 2)
+    if compiled:
+        method.student.backbone.compile(backend="aot_eager")
     method(views(method, dtype=torch.float64), moment()).loss.backward()
     return [p.grad for p in method.parameters()], [b.clone() for b in method.buffers()]
 
@@ -253,7 +253,7 @@ def test_a_batch_of_4096_for_a_resnet50_takes_less_than_24_gibibytes():
     config = METHODS["mocov3"](bn="split", bn_group=128)
     method = config.build(BackboneConfig(name="resnet50").build()).cuda()
     method = method.to(memory_format=torch.channels_last).train()
-    chunked(method, 128)
+    set_chunk_size(method, 128)
     index = torch.arange(4096, device="cuda")
     images = [torch.rand(4096, 3, 224, 224, device="cuda") for _ in range(2)]
     images = [x.contiguous(memory_format=torch.channels_last) for x in images]

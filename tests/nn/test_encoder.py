@@ -89,6 +89,6 @@ def test_views_go_as_one_batch_where_no_batch_norm_mixes_them(norm, sizes, calls
     expected = [encoder(x) for x in views]
     seen = []
     encoder.backbone.register_forward_hook(lambda *_: seen.append(1))
-    found = encoder.each(*views)
+    found = encoder.encode_views(*views)
     assert len(seen) == calls
     torch.testing.assert_close(found, expected)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfsight.nn import Memory
+from selfsight.nn import MemoryBank
 
 NUM, DIM = 20, 6
 
@@ -19,7 +19,7 @@ NUM, DIM = 20, 6
 )
 def test_an_update_moves_the_rows_of_the_batch_and_no_other(index, momentum, scale):
     torch.manual_seed(0)
-    memory = Memory(NUM, DIM).double()
+    memory = MemoryBank(NUM, DIM).double()
     before = memory.read()
     v = torch.randn(len(index), DIM, dtype=torch.float64)
     memory.update(torch.tensor(index), scale * v, momentum)
@@ -33,13 +33,13 @@ def test_an_update_moves_the_rows_of_the_batch_and_no_other(index, momentum, sca
 
 
 def test_without_momentum_a_row_is_the_newest_embedding():
-    memory, v = Memory(NUM, DIM), torch.randn(3, DIM)
+    memory, v = MemoryBank(NUM, DIM), torch.randn(3, DIM)
     memory.update(torch.tensor([4, 0, 9]), v, 0.0)
     torch.testing.assert_close(memory.read(torch.tensor([4, 0, 9])), F.normalize(v, dim=1))
 
 
 def test_rows_start_uniform_within_the_papers_bound_and_not_as_unit_vectors():
-    rows = Memory(4000, 128).read()
+    rows = MemoryBank(4000, 128).read()
     bound = 1 / (128 / 3) ** 0.5
     assert rows.abs().max() <= bound
     assert rows.std().item() == pytest.approx(bound / 3**0.5, rel=0.01)  # that of a uniform draw
@@ -47,7 +47,7 @@ def test_rows_start_uniform_within_the_papers_bound_and_not_as_unit_vectors():
 
 
 def test_what_was_read_stays_as_it_was():
-    memory, index = Memory(NUM, DIM), torch.tensor([1, 2])
+    memory, index = MemoryBank(NUM, DIM), torch.tensor([1, 2])
     whole, some = memory.read(), memory.read(index)
     copies = whole.clone(), some.clone()
     memory.update(index, torch.randn(2, DIM), 0.5)

@@ -36,7 +36,7 @@ def test_it_holds_the_newest_keys_each_once_and_overwrites_the_oldest(pushes):
 def test_chosen_keys_alone_are_taken_in(seed, count):
     chosen = torch.randperm(2 * SIZE, generator=torch.Generator().manual_seed(seed))[:count]
     queue = Queue(count, 3)
-    queue.push(keys(0, 2 * SIZE), chosen)
+    queue.push(keys(0, 2 * SIZE), rows=chosen)
     assert queue.read()[:, 0].tolist() == chosen.tolist()
 
 

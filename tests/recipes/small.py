@@ -10,8 +10,8 @@ from selfsight.data.loader import Loader
 from selfsight.errors import UserError
 from selfsight.recipe import Data, Recipe, to_dict
 from selfsight.run_folder import Run
-from selfsight.train.loop import feed, train
-from selfsight.train.pretrain import start
+from selfsight.train.loop import load_batches, train
+from selfsight.train.pretrain import build_state
 
 # Upper bounds of a method's sizes in a shrunk recipe.
 LIMITS = {
@@ -102,7 +102,7 @@ def images() -> CachedImages:
 
 def train_two_steps(recipe: Recipe, folder):
     """Train two steps with the training loop; return the state and the losses."""
-    state = start(recipe, Run(folder), images(), torch.device("cpu"))
+    state = build_state(recipe, Run(folder), images(), torch.device("cpu"))
     loader = Loader(
         images(),
         batch_size=BATCH,
@@ -114,7 +114,7 @@ def train_two_steps(recipe: Recipe, folder):
     losses = []
     steps = train(
         state,
-        feed(loader, recipe, 0),
+        load_batches(loader, recipe, 0),
         recipe,
         steps_per_epoch=loader.steps_per_epoch,
         device=torch.device("cpu"),

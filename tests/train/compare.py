@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from selfsight.losses import compiled_losses
-from selfsight.train.compile import compile_networks, keep_code
+from selfsight.losses import dtype
+from selfsight.train.compile import compile_networks, persist_compile_cache
 from tests.methods.small import make, moment, views
 
 
@@ -27,7 +27,8 @@ def compare(name: str, backend: str) -> tuple[float, int]:
     whole = copy.deepcopy(eager)
     compiled: Any = whole
     if backend == "inductor":  # as training does
-        keep_code()
+        persist_compile_cache()
+        dtype.is_compiled_on = lambda device: True
         compile_networks(whole)
     else:
         compiled = torch.compile(whole, fullgraph=True, dynamic=False, backend=backend)
@@ -36,14 +37,15 @@ def compare(name: str, backend: str) -> tuple[float, int]:
         at = moment(step)
         at = replace(at, step=at.step.to(device), index=at.index.to(device))
         seen = [x.to(device) for x in views(eager, step, dtype=torch.float64)]
-        losses = [eager(seen, at).loss]
-        with compiled_losses(backend == "inductor"):
-            losses.append(compiled(seen, at).loss)
+        with torch.compiler.set_stance("force_eager"):
+            results = [eager(seen, at)]
+        results.append(compiled(seen, at))
+        losses = [result.loss for result in results]
         torch.testing.assert_close(losses[1], losses[0], rtol=1e-6, atol=1e-6)
-        for method, loss in zip((eager, whole), losses, strict=True):
+        for method, result in zip((eager, whole), results, strict=True):
             method.zero_grad(set_to_none=True)
-            loss.backward()
-            method.after_step(at)
+            result.loss.backward()
+            method.after_step(at, result)
         pairs = zip(whole.parameters(), eager.parameters(), strict=True)
         for mine, other in ((a.grad, b.grad) for a, b in pairs if b.grad is not None):
             far = (mine - other).abs().max() / (other.abs().max() + 1e-4)

@@ -14,8 +14,9 @@ from selfsight.catalog import build_recipe
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.evals.features import eval_mode
 from selfsight.methods import BASELINES, METHODS
-from selfsight.train import step
-from selfsight.train.compile import compile_networks, keep_code
+from selfsight.nn.encoder import set_chunk_size
+from selfsight.train import compile as compile_module
+from selfsight.train.compile import compile_networks, persist_compile_cache
 from tests.methods.small import make, moment, views
 
 
@@ -45,33 +46,36 @@ def test_the_networks_of_a_method_are_compiled_under_their_names(called):
         assert called.count(network) == 2  # views
 
 
-def test_heads_are_compiled_where_backbones_encode_in_chunks(called):
-    method = make("mocov3")
-    compile_networks(method, backbones=False)
-    method(views(method), moment())
+def test_chunks_and_heads_are_compiled_where_backbones_encode_in_chunks(called):
+    method = make("mocov3", bn="split", bn_group=4)
+    set_chunk_size(method, 4)
+    compile_networks(method)
+    with torch.no_grad():
+        method(views(method), moment())
     student, teacher = method.student, method.teacher.net
     heads = (student.projector, method.predictor, teacher.projector)
-    assert set(called) == set(heads) and len(called) == 2 * len(heads)
+    assert [called.count(head) for head in heads] == [2] * 3  # views
+    assert [called.count(net.backbone) for net in (student, teacher)] == [4] * 2  # chunks of each
+    assert not {student, teacher} & set(called)
 
 
 @pytest.mark.parametrize("chunk", [None, 64])
 def test_compiled_code_is_kept_where_it_is_found_again(chunk, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # and back to what it was, afterward
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(step, "compiles", lambda *_: True)
+    monkeypatch.setattr(compile_module, "is_compiled", lambda *_: True)
     with tracing.patch(autograd_cache_allow_custom_autograd_functions=False):
-        step.settle(
-            replace(build_recipe("moco.cifar10_r18_200ep"), chunk=chunk), torch.device("cpu")
-        )
+        chunked = replace(build_recipe("moco.cifar10_r18_200ep"), chunk=chunk)
+        compile_module.configure_torch(chunked, torch.device("cpu"))
         assert tracing.autograd_cache_allow_custom_autograd_functions
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "selfsight" / "compiled")
 
 
-def test_a_cache_folder_that_takes_nothing_is_no_reason_to_stop(monkeypatch, tmp_path):
+def test_an_unwritable_compile_cache_is_tolerated(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    keep_code()
+    persist_compile_cache()
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
 
 

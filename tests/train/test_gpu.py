@@ -10,14 +10,14 @@ import torch
 from selfsight.backbones import BackboneConfig
 from selfsight.data import CachedImages
 from selfsight.data.loader import Loader
-from selfsight.methods import METHODS, DataFacts
+from selfsight.methods import METHODS, DataInfo
 from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
-from selfsight.train.grad_scaler import Guard
-from selfsight.train.loop import feed
-from selfsight.train.pretrain import build
+from selfsight.train.cuda_graph import TIMED_STEPS, WARMUP_STEPS, StepRunner
+from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.loop import load_batches
+from selfsight.train.pretrain import build_method
 from selfsight.train.state import State
-from selfsight.train.step import TRIAL, WARM, Stepper
 from selfsight.views import View
 from tests.methods.small import SMALL
 
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 BATCH, SIZE, COUNT = 8, 32, 64
-STEPS = WARM + 2 * TRIAL + 8  # some after the way of stepping is settled
+STEPS = WARMUP_STEPS + 2 * TIMED_STEPS + 8  # some after plain or graph is chosen
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -57,14 +57,14 @@ def steps(name, optim, *, recorded):
     flat = torch.randint(0, 256, (COUNT * 3 * SIZE * SIZE,), generator=made, dtype=torch.uint8)
     side = torch.full((COUNT,), SIZE)
     images = CachedImages(flat, side, side, channels=3, names=[str(i) for i in range(COUNT)])
-    method = build(recipe, device, DataFacts(COUNT, 2))
+    method = build_method(recipe, device, DataInfo(COUNT, 2))
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
-    state = State(method, optimizer, Guard(device, scaled=False))
+    state = State(method, optimizer, GradScaler(device, enabled=False))
     loader = Loader(images.to(device), batch_size=BATCH, seed=0, device=device)
-    stepper = Stepper(state, recipe, steps_per_epoch=COUNT // BATCH, device=device)
+    stepper = StepRunner(state, recipe, steps_per_epoch=COUNT // BATCH, device=device)
     if not recorded:
         stepper.stream = None
-    batches = feed(loader, recipe, 0)
+    batches = load_batches(loader, recipe, 0)
     losses = [stepper(next(batches)).loss.clone() for _ in range(STEPS)]
     return torch.stack(losses), stepper
 
@@ -75,7 +75,7 @@ def test_a_recorded_step_is_the_plain_one(name):
     optim = Optim(lr=0.05, schedule=Schedule(warmup_epochs=1))
     plain, _ = steps(name, optim, recorded=False)
     replayed, stepper = steps(name, optim, recorded=True)
-    assert set(stepper.times) == {"plain", "graph"}
+    assert set(stepper.milliseconds) == {"plain", "graph"}
     assert torch.equal(plain, replayed)
 
 

@@ -13,7 +13,7 @@ from selfsight.run_folder import Run
 from selfsight.runs import start_resume
 from selfsight.train import checkpoint
 from selfsight.train import pretrain as driver
-from selfsight.train.grad_scaler import Guard
+from selfsight.train.grad_scaler import GradScaler
 from tests.folders import images
 from tests.methods.small import SMALL
 
@@ -181,7 +181,7 @@ def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path):
 
 def without_gradients(monkeypatch, steps):
     """From now on the first weights of a method have no finite gradient for so many steps."""
-    build, left = driver.build, [steps]
+    build, left = driver.build_method, [steps]
 
     def spoiled(grad):
         left[0] -= 1
@@ -192,7 +192,7 @@ def without_gradients(monkeypatch, steps):
         next(method.student.parameters()).register_hook(spoiled)
         return method
 
-    monkeypatch.setattr(driver, "build", built)
+    monkeypatch.setattr(driver, "build_method", built)
 
 
 def test_a_run_that_takes_no_step_stops_though_its_loss_is_finite(photos, tmp_path, monkeypatch):
@@ -201,40 +201,43 @@ def test_a_run_that_takes_no_step_stops_though_its_loss_is_finite(photos, tmp_pa
         pretrain(photos, tmp_path / "run", "simclr")
 
 
-def test_lost_steps_are_counted_shown_and_told(photos, tmp_path, monkeypatch, capsys):
+def test_skipped_steps_are_counted_shown_and_reported(photos, tmp_path, monkeypatch, capsys):
     without_gradients(monkeypatch, steps=8)
     found = pretrain(photos, tmp_path / "run", "simclr")
-    assert [r["lost_steps"] for r in found.records()] == [*range(1, 9), *[8] * 4]
-    assert "8 of 12 steps had no finite gradient" in found.result("verdict")["sentence"]
-    assert "8 steps lost" in capsys.readouterr().err
+    assert [r["skipped_steps"] for r in found.records()] == [*range(1, 9), *[8] * 4]
+    assert (
+        "8 of 12 steps were skipped because their gradient was not finite"
+        in found.result("verdict")["sentence"]
+    )
+    assert "8 steps skipped" in capsys.readouterr().err
 
 
 def test_a_streak_that_ended_before_the_record_is_seen():
-    guard = Guard(torch.device("cpu"), scaled=False)
+    scaler = GradScaler(torch.device("cpu"), enabled=False)
     for value in (1.0, math.nan, math.nan, 1.0, math.nan):
-        guard.check([torch.tensor([value])])
-    assert guard.take_longest() == 2
-    guard.check([torch.tensor([1.0])])
-    assert guard.take_longest() == 1  # the streak that the first record cut in two
-    assert guard.take_longest() == 0
+        scaler.unscale([torch.tensor([value])])
+    assert scaler.read_longest_run() == 2
+    scaler.unscale([torch.tensor([1.0])])
+    assert scaler.read_longest_run() == 1  # the streak that the first record cut in two
+    assert scaler.read_longest_run() == 0
 
 
 @pytest.mark.parametrize("name", ["byol", "moco"])
 def test_the_shown_loss_is_that_of_the_first_weights(name, photos, tmp_path):
     """The driver changes nothing before the first step: its first loss is a plain forward's."""
-    from selfsight.train.loop import feed
-    from selfsight.train.pretrain import build
+    from selfsight.train.loop import load_batches
+    from selfsight.train.pretrain import build_method
 
     run = pretrain(photos, tmp_path / "run", name)
     recipe = api.load_recipe(run)
     device = torch.device("cpu")
     found = start_resume.open_recipe_images(recipe, device)
     from selfsight.data import Loader
-    from selfsight.methods import DataFacts, Moment
+    from selfsight.methods import DataInfo, Moment
 
     loader = Loader(found, batch_size=recipe.batch_size, seed=recipe.seed)
-    batch = next(feed(loader, recipe, 0))
-    method = build(recipe, device, DataFacts(len(found), 2))
+    batch = next(load_batches(loader, recipe, 0))
+    method = build_method(recipe, device, DataInfo(len(found), 2))
     at = Moment(
         step=torch.tensor(0), index=batch.index, seed=recipe.seed, total_steps=12, steps_per_epoch=4
     )

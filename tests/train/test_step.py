@@ -1,19 +1,23 @@
 """A step asks the device for nothing, and one without a finite gradient leaves no trace."""
 
+import copy
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from selfsight.backbones import BackboneConfig
-from selfsight.methods import METHODS, DataFacts
+from selfsight.methods import METHODS, DataInfo
 from selfsight.optim import Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train import metrics, step
-from selfsight.train.grad_scaler import Guard, take
-from selfsight.train.online_eval import Probe
-from selfsight.train.pretrain import build
+from selfsight.train.cuda_graph import StepRunner
+from selfsight.train.grad_scaler import GradScaler, step_if_finite
+from selfsight.train.online_eval import OnlineProbe
+from selfsight.train.pretrain import build_method
 from selfsight.train.state import State
-from selfsight.train.step import Batch, Stepper
+from selfsight.train.step import Batch
 from selfsight.views import View
 from tests.methods.small import SMALL
 
@@ -31,11 +35,11 @@ def made(name, **optim):
         epochs=2,
         batch_size=BATCH,
     )
-    method = build(recipe, CPU, DataFacts(IMAGES, CLASSES))
+    method = build_method(recipe, CPU, DataInfo(IMAGES, CLASSES))
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
-    probe = Probe(method.student.backbone.dim, CLASSES, CPU)
-    state = State(method, optimizer, Guard(CPU, scaled=False), probe)
-    return state, Stepper(state, recipe, steps_per_epoch=IMAGES // BATCH, device=CPU)
+    probe = OnlineProbe(method.student.backbone.dim, CLASSES, CPU)
+    state = State(method, optimizer, GradScaler(CPU, enabled=False), probe)
+    return state, StepRunner(state, recipe, steps_per_epoch=IMAGES // BATCH, device=CPU)
 
 
 def batch(state, seed=0, value=None):
@@ -122,7 +126,7 @@ def test_every_way_of_reading_is_counted(read):
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_step_reads_nothing_back(name, monkeypatch):
     """Every method, from views to the moved teacher; the probe's Adam reads its step on a CPU."""
-    monkeypatch.setattr(step, "take", take_as_on_a_gpu)
+    monkeypatch.setattr(step, "step_if_finite", step_as_on_a_gpu)
     state, stepper = made(name)
     state.probe = None
     stepper(batch(state))  # what is made at the first step may be
@@ -131,8 +135,28 @@ def test_a_step_reads_nothing_back(name, monkeypatch):
     assert asked.count == 0
 
 
-def take_as_on_a_gpu(optimizer, lost):
+def step_as_on_a_gpu(optimizer, found_inf):
     optimizer.step()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_step_with_an_infinite_gradient_changes_only_batch_norm_statistics(name):
+    state, stepper = made(name)
+    stepper(batch(state))
+    before = copy.deepcopy(state.state_dict())
+    weight = next(state.method.student.parameters())
+    handle = weight.register_hook(lambda grad: torch.full_like(grad, torch.inf))
+    stepper(batch(state, 1))
+    handle.remove()
+    after = state.state_dict()
+    assert after["step"] == before["step"] + 1
+    for key, value in before["method"].items():
+        if not key.endswith(("running_mean", "running_var", "num_batches_tracked")):
+            assert torch.equal(value, after["method"][key]), key
+    buffers = [tree_leaves(saved["optimizer"]["state"]) for saved in (before, after)]
+    assert all(torch.equal(a, b) for a, b in zip(*buffers, strict=True))
+    layer = {k: v for k, v in before["probe"]["layer"].items() if k.startswith("1.")}
+    assert all(torch.equal(v, after["probe"]["layer"][k]) for k, v in layer.items())
 
 
 @pytest.mark.parametrize("name", ["moco", "byol", "instdisc", "swav"])
@@ -142,41 +166,42 @@ def test_a_step_without_a_finite_gradient_is_not_taken(name):
     before = {k: v.clone() for k, v in state.method.state_dict().items()}
     stepper(batch(state, 1, value=float("nan")))
     after = state.method.state_dict()
-    assert float(state.guard.streak) == float(state.guard.total) == 1
+    assert float(state.scaler.skipped_in_a_row) == float(state.scaler.skipped_steps) == 1
     assert all(bool(v.isfinite().all()) for v in after.values())
     trained = {name for name, p in state.method.named_parameters() if p.requires_grad}
     for key in trained - {"prototypes.weight"}:
         assert torch.equal(before[key], after[key]), key
     stepper(batch(state, 2))
-    assert float(state.guard.streak) == 0 and float(state.guard.total) == 1
+    assert float(state.scaler.skipped_in_a_row) == 0
+    assert float(state.scaler.skipped_steps) == 1
     changed = [k for k in trained if not torch.equal(before[k], state.method.state_dict()[k])]
     assert changed
 
 
 def test_scaled_gradients_come_back_to_their_size_and_an_overflow_halves_the_scale():
-    mine = Guard(CPU, scaled=True)
+    mine = GradScaler(CPU, enabled=True)
     scale = float(mine.scale)
     grads = [torch.tensor([2.0, -4.0]) * scale]
-    assert not mine.check(grads)
+    assert not mine.unscale(grads)
     torch.testing.assert_close(grads[0], torch.tensor([2.0, -4.0]))
-    assert mine.check([torch.tensor([torch.inf])])
+    assert mine.unscale([torch.tensor([torch.inf])])
     assert float(mine.scale) == scale / 2
 
 
-def test_a_lost_step_moves_no_optimizer():
+def test_a_skipped_step_moves_no_optimizer():
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     weight.grad = torch.ones(3)
-    take(optimizer, torch.tensor(1.0))
+    step_if_finite(optimizer, torch.tensor(1.0))
     assert torch.equal(weight.detach(), torch.ones(3))
-    take(optimizer, torch.tensor(0.0))
+    step_if_finite(optimizer, torch.tensor(0.0))
     assert torch.equal(weight.detach(), torch.zeros(3))
 
 
 def test_a_rate_counts_what_a_gpu_has_yet_to_do(monkeypatch):
     """Four steps are handed over in no time, and the device takes two seconds for them."""
     state, take_step = made("simclr")
-    given = batch(state)._replace(waited=0.25)
+    given = batch(state)._replace(data_wait=0.25)
     last = take_step(given)
     now = [100.0]
 
@@ -186,9 +211,9 @@ def test_a_rate_counts_what_a_gpu_has_yet_to_do(monkeypatch):
 
     monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(metrics.dist, "mean", done)
-    seen = metrics.Watch(take_step.recipe, IMAGES // BATCH)
+    seen = metrics.Metrics(take_step.recipe, IMAGES // BATCH)
     for _ in range(4):
-        seen.see(given)
+        seen.count(given)
     record = seen.record(state, last)
     assert record["images_per_second"] == 4 * BATCH / 2.0
     assert record["data_wait"] == 0.5

@@ -17,20 +17,24 @@ from selfsight.bench.timer import median_ms
 from selfsight.data import ImageStore, Source
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.workers import MIN_IMAGES, decode_images, start_processes
-from selfsight.losses import compiled_losses
-from selfsight.methods import DataFacts, Method, Moment
+from selfsight.methods import DataInfo, Method, Moment
 from selfsight.nn import encoders
 from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.runs.start_resume import open_recipe_images, open_recipe_source, resolve_storage
-from selfsight.train.compile import compile_networks
-from selfsight.train.grad_scaler import Guard, take
-from selfsight.train.loop import State, feed
-from selfsight.train.pretrain import build, loader_of
-from selfsight.train.step import DTYPES, TRIAL, WARM, Stepper, compiles, make, settle
+from selfsight.train.compile import compile_networks, compile_stance, configure_torch, is_compiled
+from selfsight.train.cuda_graph import TIMED_STEPS, StepRunner
+from selfsight.train.cuda_graph import WARMUP_STEPS as UNTIMED_STEPS
+from selfsight.train.grad_scaler import GradScaler, step_if_finite
+from selfsight.train.loop import load_batches
+from selfsight.train.pretrain import build_loader, build_method
+from selfsight.train.state import State
+from selfsight.train.step import DTYPES, make_views
 
 IMAGES_PER_WORKER = 128  # images decoded per worker to measure the speed of decoding
-WARMUP_STEPS = WARM + 4 + 2 * TRIAL  # then plain steps or a CUDA graph have been chosen
+WARMUP_STEPS = (
+    UNTIMED_STEPS + 4 + 2 * TIMED_STEPS
+)  # then plain steps or a CUDA graph have been chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +74,7 @@ def measure_breakdown(
     name: str, recipe: Recipe, device: torch.device, *, seconds: float = 2.0, console: Console
 ) -> Breakdown:
     """Measure a recipe whose `data.path` names the images, and print each timing."""
-    settle(recipe, device)
+    configure_torch(recipe, device)
     source = open_recipe_source(recipe)
     recipe, _ = resolve_storage(recipe, source, device)
     n, timings = recipe.batch_size, dict[str, float]()
@@ -160,14 +164,14 @@ class _StepComponents:
 
     def __init__(self, recipe: Recipe, images: ImageStore, device: torch.device) -> None:
         self.recipe, self.device = recipe, device
-        self.data = DataFacts(len(images), len(images.class_names))
-        self.method = build(recipe, device, self.data)
+        self.data = DataInfo(len(images), len(images.class_names))
+        self.method = build_method(recipe, device, self.data)
         self.optimizer = build_optimizer(
             recipe.optim, self.method.named_parameters(), batch_size=recipe.batch_size
         )
-        self.guard = Guard(device, scaled=False)
-        self.raw = next(loader_of(recipe, images, device).batches(0))
-        self.views = make(recipe, self.raw.images, self.raw.index, 0)
+        self.scaler = GradScaler(device, enabled=False)
+        self.raw = next(build_loader(recipe, images, device).batches(0))
+        self.views = make_views(recipe, self.raw.images, self.raw.index, 0)
         self.at = Moment(
             step=torch.tensor(0, device=device),
             index=self.raw.index,
@@ -176,16 +180,18 @@ class _StepComponents:
             steps_per_epoch=100,
             labels=self.raw.labels if recipe.method.needs_labels else None,
         )
+        with torch.no_grad(), self._autocast():  # the tensors that the method updates
+            self.result = copy.deepcopy(self.method)(self.views, self.at)
         for p in self.method.parameters():
             p.grad = torch.randn_like(p) if p.requires_grad else None
 
     def augment(self) -> list[Tensor]:
         """Compute all views of the batch."""
-        return make(self.recipe, self.raw.images, self.raw.index, 0)
+        return make_views(self.recipe, self.raw.images, self.raw.index, 0)
 
     def passes(self) -> Counter[BackbonePass]:
         """Count the backbone passes of a step."""
-        method = build(self.recipe, self.device, self.data)
+        method = build_method(self.recipe, self.device, self.data)
         with self._autocast():
             return count_passes(method, self.views, self.at)
 
@@ -212,11 +218,11 @@ class _StepComponents:
         free = _MeanColorBackbone(self.recipe.data.channels, dim).to(self.device)
         for encoder in encoders(method):
             encoder.backbone = copy.deepcopy(free)  # type: ignore[assignment]
-        if compiles(self.recipe, self.device):
+        if is_compiled(self.recipe, self.device):
             compile_networks(method)
 
         def run_step() -> None:
-            with self._autocast(), compiled_losses(compiles(self.recipe, self.device)):
+            with self._autocast(), compile_stance(self.recipe, self.device):
                 step = method(self.views, self.at)
             method.zero_grad(set_to_none=True)
             step.loss.backward()
@@ -226,9 +232,9 @@ class _StepComponents:
     def update(self) -> None:
         """Check gradients, step the optimizer, update the teacher."""
         grads = [p.grad for p in self.method.parameters() if p.grad is not None]
-        lost = self.guard.check(grads)
-        take(self.optimizer, lost)
-        self.method.after_step(self.at)
+        found_inf = self.scaler.unscale(grads)
+        step_if_finite(self.optimizer, found_inf)
+        self.method.after_step(self.at, self.result._replace(skipped=found_inf))
 
     def _autocast(self) -> Any:
         dtype = DTYPES[self.recipe.precision]
@@ -276,31 +282,31 @@ def end_to_end(
 ) -> dict[str, Any]:
     """Time real batches in the training loop, once it has chosen plain steps or a CUDA graph."""
     recipe = replace(recipe, epochs=10**6)
-    method = build(recipe, device, DataFacts(len(images), len(images.class_names)))
+    method = build_method(recipe, device, DataInfo(len(images), len(images.class_names)))
     optimizer = build_optimizer(
         recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
     )
-    state = State(method, optimizer, Guard(device, scaled=recipe.precision == "fp16"))
-    loader = loader_of(recipe, images, device)
-    batches = feed(loader, recipe, 0)
+    state = State(method, optimizer, GradScaler(device, enabled=recipe.precision == "fp16"))
+    loader = build_loader(recipe, images, device)
+    batches = load_batches(loader, recipe, 0)
     began = time.perf_counter()
-    take_step = Stepper(state, recipe, steps_per_epoch=loader.steps_per_epoch, device=device)
-    take_step(next(batches))
+    run_step = StepRunner(state, recipe, steps_per_epoch=loader.steps_per_epoch, device=device)
+    run_step(next(batches))
     _synchronize(device)
     first = time.perf_counter() - began
     for _ in range(WARMUP_STEPS if device.type == "cuda" else 1):
-        take_step(next(batches))
+        run_step(next(batches))
     _synchronize(device)
     dist.barrier()
     began, waited, count = time.perf_counter(), loader.wait_seconds, 0
     while count < 3 or not _time_is_up(count, time.perf_counter() - began, 3 * seconds, device):
-        take_step(next(batches))
+        run_step(next(batches))
         count += 1
     _synchronize(device)
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
     waited = 1000 * (loader.wait_seconds - waited) / count
-    return {"ms": ms, "waited": waited, "first": first, "way": take_step.way}
+    return {"ms": ms, "waited": waited, "first": first, "way": run_step.mode}
 
 
 def _time_is_up(count: int, spent: float, seconds: float, device: torch.device) -> bool:

@@ -12,7 +12,7 @@ from selfsight.bench.step_cost import StepCost, measure_step
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.recipe import Recipe
-from selfsight.train.step import settle
+from selfsight.train.compile import configure_torch
 
 FACTORS = (1, 2, 4, 8)
 NUM_IMAGES = (10_000, 100_000, 1_000_000)
@@ -38,7 +38,7 @@ def measure_scaling(
     recipe: Recipe, device: torch.device, *, seconds: float, console: Console
 ) -> list[ScalingPoint]:
     """Measure steps on random images in memory, increasing one setting after the other."""
-    settle(recipe, device)
+    configure_torch(recipe, device)
     points = []
 
     def add(varied: str, value: int, batch_size: int, cost: StepCost) -> None:

@@ -26,7 +26,7 @@ from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select
 from selfsight.evals.mixup import mix_batch, smooth_labels
 from selfsight.evals.randaugment import rand_augment
 from selfsight.evals.random_erasing import erase
-from selfsight.nn.batch_norm import convert
+from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.optim import Optim, build_optimizer, set_lr
 from selfsight.progress import track
 from selfsight.views.color import normalize
@@ -135,7 +135,7 @@ class ClassifierEvaluator:
         frozen = training.backbone is None
         if not frozen:
             dtype = next(backbone.parameters()).dtype
-            backbone = convert(copy.deepcopy(backbone), None).to(device, dtype)
+            backbone = convert_batch_norm(copy.deepcopy(backbone), None).to(device, dtype)
             backbone.requires_grad_(True)
         decays = regularization.layer_decay is not None and not frozen
         optimizers = self._backbone_optimizers(backbone, layer_depths(backbone) if decays else {})

@@ -2,12 +2,10 @@
 
 from selfsight.losses.contrastive import info_nce, jcl, nt_xent, queue_info_nce
 from selfsight.losses.decorrelation import barlow_twins, vicreg
-from selfsight.losses.dtype import compiled_losses
 from selfsight.losses.predictive import negative_cosine, regression
 
 __all__ = [
     "barlow_twins",
-    "compiled_losses",
     "info_nce",
     "jcl",
     "negative_cosine",

@@ -8,14 +8,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.errors import UserError
-from selfsight.losses.dtype import full_precision, unit
+from selfsight.losses.dtype import at_least_float32, unit
 
 Scores = Float[Tensor, "n k"]
 Scalar = Float[Tensor, ""]
 
 
-@full_precision
+@at_least_float32
 def prototype_scores(
     z: Float[Tensor, "*rows d"], prototypes: Float[Tensor, "k d"]
 ) -> Float[Tensor, "*rows k"]:
@@ -24,7 +23,7 @@ def prototype_scores(
 
 
 @torch.no_grad()
-@full_precision
+@at_least_float32
 def sinkhorn(
     scores: Scores,
     *,
@@ -57,7 +56,7 @@ def codes(scores: Scores, past: Float[Tensor, "q k"], full: Bool[Tensor, ""]) ->
     return sinkhorn(rows, counted=counted)[len(past) :]
 
 
-@full_precision
+@at_least_float32
 def swapped_prediction(
     scores: Float[Tensor, "v n k"], codes: Float[Tensor, "a n k"], *, temperature: float
 ) -> Scalar:
@@ -66,14 +65,3 @@ def swapped_prediction(
     cross = -torch.einsum("ank,vnk->av", codes, log_p) / scores.shape[1]  # [A, V]
     own = cross.diagonal().sum()
     return (cross.sum() - own) / (len(codes) * (len(scores) - 1))
-
-
-def refuse_few(num_prototypes: int, batch_size: int, queue_size: int) -> None:
-    """Refuse more prototypes than there are images to share among them."""
-    if batch_size + queue_size < num_prototypes:
-        raise UserError(
-            f"method.num_prototypes is {num_prototypes}, but codes are given to only "
-            f"{batch_size + queue_size} images at a time (batch_size {batch_size} and "
-            f"method.queue_size {queue_size}), and each prototype must get one. Use fewer "
-            "prototypes, a larger batch or a longer queue."
-        )

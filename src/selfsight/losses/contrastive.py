@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.losses.dtype import full_precision, unit
+from selfsight.losses.dtype import at_least_float32, unit
 from selfsight.losses.streaming import mean_surprise, streams
 
 Rows = Float[Tensor, "n d"]
@@ -22,7 +22,7 @@ Scalar = Float[Tensor, ""]
 Positions = Int64[Tensor, " k"] | Int64[Tensor, "q k"]
 
 
-@full_precision
+@at_least_float32
 def info_nce(
     q: Float[Tensor, "*blocks n d"],
     k: Rows,
@@ -58,7 +58,7 @@ def neighbor_info_nce(
     return torch.stack([info_nce(targets, b, temperature=temperature) for b in blocks]).mean()
 
 
-@full_precision
+@at_least_float32
 def nt_xent(
     z1: Rows,
     z2: Rows,
@@ -94,7 +94,7 @@ def nt_xent(
     return among_others(logits, taken, negatives, alpha).mean()
 
 
-@full_precision
+@at_least_float32
 def queue_info_nce(
     q: Rows,
     k: Float[Tensor, "*keys n d"],
@@ -115,7 +115,7 @@ def queue_info_nce(
     return surprise(positive, (q @ queue.T).logsumexp(1), len(queue), alpha).mean()
 
 
-@full_precision
+@at_least_float32
 def jcl(
     q: Rows,
     keys: Float[Tensor, "m n d"],

@@ -5,14 +5,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.losses.dtype import full_precision
+from selfsight.losses.dtype import at_least_float32
 
 Rows = Float[Tensor, "n d"]
 Square = Float[Tensor, "d d"]
 Scalar = Float[Tensor, ""]
 
 
-@full_precision
+@at_least_float32
 def barlow_twins(z1: Rows, z2: Rows, *, redundancy: float = 0.0051) -> Scalar:
     """Correlate the views' columns: the diagonal is pulled to 1, the rest to 0 (equation 1)."""
     correlation = mean_product(standardize(z1), standardize(z2))
@@ -20,7 +20,7 @@ def barlow_twins(z1: Rows, z2: Rows, *, redundancy: float = 0.0051) -> Scalar:
     return diagonal + redundancy * off_diagonal(correlation)
 
 
-@full_precision
+@at_least_float32
 def vicreg(
     z1: Rows,
     z2: Rows,

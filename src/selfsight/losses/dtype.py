@@ -1,9 +1,7 @@
-"""The precision that every loss computes in, unit vectors in it, and whether it is compiled."""
+"""The precision that losses compute in, and unit vectors in it."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import ParamSpec, cast
 
 import torch
@@ -14,45 +12,41 @@ from torch import Tensor
 from selfsight.compile_options import COMPILE_OPTIONS
 
 P = ParamSpec("P")
-_compiled = ContextVar("compiled", default=False)
 
 
-@contextlib.contextmanager
-def compiled_losses(wanted: bool = True) -> Iterator[None]:
-    """Losses within are compiled, each by itself: a few kernels where there were dozens."""
-    before = _compiled.set(wanted)
-    try:
-        yield
-    finally:
-        _compiled.reset(before)
+def at_least_float32(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Compute a loss of embeddings in at least float32, with autocast off.
 
-
-def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """The loss of its embeddings in at least float32, whatever the precision around it.
-
-    Autocast is off inside: it would round a product of float32 unit vectors to bfloat16, which
-    at temperature 0.07 moves a logit by 0.04.
+    Autocast would round a product of float32 unit vectors to bfloat16, which at temperature 0.07
+    moves a logit by 0.04. On CUDA the loss is compiled: a few kernels where there were dozens.
+    `torch.compiler.set_stance("force_eager")` turns that off, as it does for every compiled
+    function.
     """
 
-    def plain(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def eager(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         embeddings = cast(tuple[Tensor, ...], args)
         raised = [e.to(torch.promote_types(e.dtype, torch.float32)) for e in embeddings]
         with torch.autocast(embeddings[0].device.type, enabled=False):
             return cast(Callable[..., Tensor], loss)(*raised, **kwargs)
 
-    @functools.cache
-    def fast() -> Callable[P, Tensor]:
-        return torch.compile(plain, fullgraph=True, **COMPILE_OPTIONS)
+    @functools.cache  # importing the compiler takes seconds
+    def compiled() -> Callable[P, Tensor]:
+        return torch.compile(eager, fullgraph=True, **COMPILE_OPTIONS)
 
     @functools.wraps(loss)
-    def precise(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-        if not torch.compiler.is_compiling() and _compiled.get():
-            return fast()(*args, **kwargs)
-        return plain(*args, **kwargs)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        if is_compiled_on(cast(Tensor, args[0]).device) and not torch.compiler.is_compiling():
+            return compiled()(*args, **kwargs)
+        return eager(*args, **kwargs)
 
-    return precise
+    return wrapper
+
+
+def is_compiled_on(device: torch.device) -> bool:
+    """Whether losses are compiled on this device; on a CPU that takes longer than it saves."""
+    return device.type == "cuda"
 
 
 def unit(x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows d"]:
-    """Rows of length one."""
+    """Rows scaled to length one."""
     return F.normalize(x, dim=-1)

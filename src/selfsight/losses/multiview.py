@@ -12,7 +12,7 @@ from torch import Tensor
 
 from selfsight import dist
 from selfsight.losses.decorrelation import mean_product, off_diagonal, standardize
-from selfsight.losses.dtype import full_precision, unit
+from selfsight.losses.dtype import at_least_float32, unit
 
 Blocks = Float[Tensor, "k n d"]
 Rows = Float[Tensor, "n d"]
@@ -20,7 +20,7 @@ Scalar = Float[Tensor, ""]
 Form = Literal["a", "b", "c"]
 
 
-@full_precision
+@at_least_float32
 def leave_one_out(p: Blocks, t: Blocks) -> Scalar:
     """Squared distance of each prediction to the mean of the other views' targets.
 
@@ -31,26 +31,26 @@ def leave_one_out(p: Blocks, t: Blocks) -> Scalar:
     return _squared_distance(unit(p), others)
 
 
-@full_precision
+@at_least_float32
 def centroids(p: Blocks, t: Blocks) -> Scalar:
     """Squared distance of the mean prediction to the mean target."""
     return _squared_distance(unit(p).mean(0), unit(t.detach()).mean(0))
 
 
-@full_precision
+@at_least_float32
 def repeated_pairs(p: Blocks, t: Blocks) -> Scalar:
     """Views 1 and 2, 3 and 4, ... predict each other: K / 2 runs of BYOL on one batch."""
     partners = t.detach().unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
     return _squared_distance(unit(p), unit(partners))
 
 
-@full_precision
+@at_least_float32
 def brownian(p: Blocks, force: Rows) -> Scalar:
     """Mean cosine with a random direction of each image, which all its views share."""
     return (unit(p) * unit(force).to(p.dtype)).sum(-1).mean()
 
 
-@full_precision
+@at_least_float32
 def singular_values(p: Blocks, *, form: Form = "b") -> Scalar:
     """How far the singular values of the unit rows of all images and views are from equal.
 
@@ -70,7 +70,7 @@ def singular_values(p: Blocks, *, form: Form = "b") -> Scalar:
     return values.pow(2).sum() - values.sum().pow(2) / z.shape[1]
 
 
-@full_precision
+@at_least_float32
 def uniformity(p: Blocks) -> Scalar:
     """Log of the mean Gaussian potential between images, averaged over views.
 

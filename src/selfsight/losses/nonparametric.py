@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.losses.dtype import full_precision, unit
+from selfsight.losses.dtype import at_least_float32, unit
 
 Rows = Float[Tensor, "n d"]
 Scalar = Float[Tensor, ""]
@@ -20,7 +20,7 @@ Scalar = Float[Tensor, ""]
 EPSILON = 1e-7  # of the released code, in both denominators
 
 
-@full_precision
+@at_least_float32
 def softmax(
     v: Rows, memory: Float[Tensor, "p d"], *, own: Int64[Tensor, " n"], temperature: float
 ) -> Scalar:
@@ -28,20 +28,20 @@ def softmax(
     return F.cross_entropy(unit(v) / temperature @ memory.T, own)
 
 
-@full_precision
+@at_least_float32
 def logits(v: Rows, rows: Float[Tensor, "n c d"], *, temperature: float) -> Float[Tensor, "n c"]:
     """Each embedding's similarity to rows of its own."""
     return torch.einsum("nd,ncd->nc", unit(v) / temperature, rows)
 
 
 @torch.no_grad()
-@full_precision
+@at_least_float32
 def partition(logits: Float[Tensor, "n c"], *, num_images: int) -> Scalar:
     """Z, a sum over all images, from the mean over those that all processes drew (equation 8)."""
     return dist.mean(logits.exp().mean()) * num_images
 
 
-@full_precision
+@at_least_float32
 def nce(logits: Float[Tensor, "n c"], partition: Scalar, *, num_images: int) -> Scalar:
     """Tell each image's own row (first column) from M uniform noise draws (equation 7)."""
     num_noise = logits.shape[1] - 1
@@ -51,7 +51,7 @@ def nce(logits: Float[Tensor, "n c"], partition: Scalar, *, num_images: int) -> 
     return (both.sum(1) - data[:, 0] - num_noise * noise).mean()
 
 
-@full_precision
+@at_least_float32
 def proximal(v: Rows, previous: Rows) -> Scalar:
     """The squared way from each image's memory row to its embedding (equation 10)."""
     return (unit(v) - previous).square().sum(1).mean()

@@ -6,15 +6,15 @@ Targets get no gradient. A prediction may hold several blocks for the same targe
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.losses.dtype import full_precision, unit
+from selfsight.losses.dtype import at_least_float32, unit
 
 Scalar = Float[Tensor, ""]
 
 
-@full_precision
+@at_least_float32
 def negative_cosine(p: Float[Tensor, "*blocks n d"], z: Float[Tensor, "n d"]) -> Scalar:
-    """Mean of -cos(p, z) (SimSiam, equation 1)."""
-    return -(unit(p) * unit(z.detach())).sum(-1).mean()
+    """Mean of -cos(p, z) (SimSiam, equation 1); the caller stops the gradient of z."""
+    return -(unit(p) * unit(z)).sum(-1).mean()
 
 
 def regression(p: Float[Tensor, "*blocks n d"], z: Float[Tensor, "n d"]) -> Scalar:

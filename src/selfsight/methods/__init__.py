@@ -1,7 +1,7 @@
 """Every method by name. Adding one: write its file, add its line here."""
 
 from selfsight.methods.barlow_twins import BarlowTwins, BarlowTwinsConfig
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step
 from selfsight.methods.byol import BYOL, BYOLConfig
 from selfsight.methods.fast_moco import FastMoCo, FastMoCoConfig
 from selfsight.methods.instdisc import InstDisc, InstDiscConfig
@@ -46,7 +46,7 @@ __all__ = [
     "BYOLConfig",
     "BarlowTwins",
     "BarlowTwinsConfig",
-    "DataFacts",
+    "DataInfo",
     "FastMoCo",
     "FastMoCoConfig",
     "InstDisc",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from selfsight.losses.decorrelation import barlow_twins
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, mlp
 
 
@@ -14,9 +14,9 @@ class BarlowTwinsConfig(MethodConfig):
     dim: int = 8192
     hidden_dim: int = 8192
     num_layers: int = 3  # of the projector
-    redundancy: float = 0.0051  # weight of what is beside the diagonal
+    redundancy: float = 0.0051  # weight of the off-diagonal terms
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "BarlowTwins":
+    def create(self, backbone: Backbone, data: DataInfo) -> "BarlowTwins":
         """The method around this backbone."""
         return BarlowTwins(backbone, self)
 
@@ -31,8 +31,8 @@ class BarlowTwins(Method):
         self.student = Encoder(backbone, mlp(*widths))
 
     def forward(self, views: Views, at: Moment) -> Step:
-        """The correlation of the views' columns over the global batch is pulled to identity."""
+        """Pull the cross-correlation of the views over the global batch to the identity."""
         x1, x2 = views
-        (h1, z1), (_, z2) = self.student.each(x1, x2)
+        (h1, z1), (_, z2) = self.student.encode_views(x1, x2)
         loss = barlow_twins(z1, z2, redundancy=self.config.redundancy)
         return Step(loss=loss, features=h1)

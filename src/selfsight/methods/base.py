@@ -1,6 +1,7 @@
-"""The one contract every method keeps."""
+"""The contract that every method keeps: forward computes, after_step changes state."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -10,140 +11,236 @@ from torch import Tensor, nn
 from selfsight import dist, rng
 from selfsight.errors import UserError
 from selfsight.nn import Backbone, Encoder, Teacher
-from selfsight.nn.batch_norm import convert, without_batch
+from selfsight.nn.batch_norm import convert_batch_norm, replace_batch_norm
 
 Views = list[Float[Tensor, "n c _ _"]]
 
 
 class Step(NamedTuple):
-    """What one forward pass hands to the training loop."""
+    """What one forward pass hands to the training loop and to `after_step`."""
 
     loss: Float[Tensor, ""]
     features: Float[Tensor, "n d"]  # of the first view, before the projector; probes read it
+    update: dict[str, Tensor] = {}  # noqa: RUF012  # detached tensors that `after_step` needs
     logs: dict[str, Tensor] = {}  # noqa: RUF012
+    skipped: Float[Tensor, ""] | None = None  # 1: the gradient was not finite; set by the loop
 
 
-class DataFacts(NamedTuple):
-    """What a method may know of the data before it sees any."""
+class DataInfo(NamedTuple):
+    """What a method may know of the data before training."""
 
     num_images: int = 0
     num_classes: int = 0
 
 
-UNKNOWN = DataFacts()
+NO_DATA_INFO = DataInfo()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Where training stands, and numbers that depend on that alone.
+    """Where training stands, and random numbers that depend on that alone.
 
-    Draws are keyed by seed, step and image: equal on any number of processes.
+    They are keyed by seed, step and image: equal on any number of processes. `Moment(step=7)` is
+    enough for most methods; the learning curve of a teacher's momentum needs `total_steps`, JCL and
+    SwAV need `steps_per_epoch`, InstDisc the images' `index`.
     """
 
-    step: Int64[Tensor, ""]  # a tensor on the device, so that a new step compiles nothing anew
-    index: Int64[Tensor, " n"]  # which images these are
-    seed: int
-    total_steps: int
-    steps_per_epoch: int
+    step: Int64[Tensor, ""] | int = 0  # on the device, so that a new step recompiles nothing
+    index: Int64[Tensor, " n"] | None = None  # of the images in the data set
+    seed: int = 0
+    total_steps: int = 1
+    steps_per_epoch: int = 1
     labels: Int64[Tensor, " n"] | None = None  # only for a method that `needs_labels`
+
+    @property
+    def device_step(self) -> Int64[Tensor, ""]:
+        """The step as a tensor."""
+        return self.step if isinstance(self.step, Tensor) else torch.tensor(self.step)
 
     @property
     def progress(self) -> Float64[Tensor, ""]:
         """Share of training done before this step."""
-        return self.step.double() / self.total_steps
+        return self.device_step.double() / self.total_steps
 
     @property
     def next_progress(self) -> Float64[Tensor, ""]:
         """Share of training done after this step."""
-        return (self.step + 1).double() / self.total_steps
+        return (self.device_step + 1).double() / self.total_steps
 
     @property
     def epochs_begun(self) -> Float64[Tensor, ""]:
-        """Share of the epochs that have begun, this one included."""
-        epoch = self.step // self.steps_per_epoch + 1
+        """Share of all epochs that have begun, this one included."""
+        epoch = self.device_step // self.steps_per_epoch + 1
         return epoch.double() * self.steps_per_epoch / self.total_steps
 
-    def uniform(self, name: str, count: int) -> Float64[Tensor, "n count"]:
-        """Numbers in [0, 1), a row for each image."""
-        return rng.uniform(rng.key(self.seed, name), self.index, count, self.step)
+    def uniform(self, name: str, n: int, count: int) -> Float64[Tensor, "n count"]:
+        """Numbers in [0, 1), one row for each of the n images of this process."""
+        return rng.uniform(rng.key(self.seed, name), self._images(n), count, self.device_step)
 
-    def normal(self, name: str, count: int) -> Float64[Tensor, "n count"]:
-        """Standard normal numbers, a row for each image."""
-        return rng.normal(rng.key(self.seed, name), self.index, count, self.step)
+    def normal(self, name: str, n: int, count: int) -> Float64[Tensor, "n count"]:
+        """Standard normal numbers, one row for each of the n images of this process."""
+        return rng.normal(rng.key(self.seed, name), self._images(n), count, self.device_step)
 
     def permutation(self, name: str, n: int) -> Int64[Tensor, " n"]:
         """One order of n things, the same on every process."""
-        return rng.permutation(rng.key(self.seed, name), n, self.step, self.index.device)
+        device = self.device_step.device if self.index is None else self.index.device
+        return rng.permutation(rng.key(self.seed, name), n, self.device_step, device)
 
-    def choices(self, name: str, count: int, among: int) -> Int64[Tensor, "n count"]:
-        """For each image `count` of so many things, none of them twice."""
-        return self.uniform(name, among).sort(dim=1, stable=True).indices[:, :count]
+    def choices(self, name: str, n: int, count: int, *, among: int) -> Int64[Tensor, "n count"]:
+        """For each image, `count` of `among` things, without repetition."""
+        return self.uniform(name, n, among).sort(dim=1, stable=True).indices[:, :count]
+
+    def _images(self, n: int) -> Int64[Tensor, " n"]:
+        """Indices of the images; without any given, their positions in the global batch."""
+        if self.index is not None:
+            return self.index
+        return dist.rank() * n + torch.arange(n, device=self.device_step.device)
 
 
 class Method(nn.Module):
     """Views in, loss out.
 
-    The loop calls forward, backward, optimizer.step and after_step, in that order.
+    The loop calls forward, backward, optimizer.step and after_step, in that order. `forward`
+    changes nothing but batch-norm statistics; every other state changes in `after_step`.
     """
 
-    features_of: ClassVar[Literal["student", "teacher"]] = "student"  # whose a Step's features are
+    features_of: ClassVar[Literal["student", "teacher"]] = "student"  # whose features a Step holds
 
     student: Encoder
 
     def forward(self, views: Views, at: Moment) -> Step:
-        """One paper's algorithm, up to and including the loss."""
+        """Compute the loss from the views and the current state."""
         raise NotImplementedError
 
-    def after_step(self, at: Moment) -> None:
-        """Move what moves after the optimizer has: once per optimizer step."""
+    def after_step(self, at: Moment, step: Step) -> None:
+        """Update teacher, queue or memory bank, once per optimizer step.
+
+        Where `step.skipped` is 1 nothing may change; it is a device scalar that masks every write.
+        """
+
+
+class Range(NamedTuple):
+    """The values that a setting may have."""
+
+    low: float
+    high: float = math.inf
+    low_allowed: bool = True
+    high_allowed: bool = True
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, int | float):
+            return False
+        above = value >= self.low if self.low_allowed else value > self.low
+        return above and (value <= self.high if self.high_allowed else value < self.high)
+
+    def __str__(self) -> str:
+        low = f"{self.low:g} or more" if self.low_allowed else f"above {self.low:g}"
+        if math.isinf(self.high):
+            return low
+        return f"{low} and {'at most' if self.high_allowed else 'below'} {self.high:g}"
+
+
+POSITIVE = Range(0, low_allowed=False)
+NOT_NEGATIVE = Range(0)
+COUNT = Range(1)
+SHARE = Range(0, 1)
+
+# The range of every numeric setting of every method, by name.
+RANGES: dict[str, Range] = {
+    "alpha": POSITIVE,
+    "bn_group": COUNT,
+    "brownian_weight": NOT_NEGATIVE,
+    "covariance": NOT_NEGATIVE,
+    "dim": COUNT,
+    "freeze_steps": NOT_NEGATIVE,
+    "hidden_dim": COUNT,
+    "invariance": NOT_NEGATIVE,
+    "label_smoothing": Range(0, 1, high_allowed=False),
+    "memory_momentum": Range(0, 1, high_allowed=False),
+    "momentum": SHARE,
+    "momentum_end": SHARE,
+    "num_keys": Range(2),  # a covariance needs two
+    "num_layers": COUNT,
+    "num_negatives": COUNT,
+    "num_noise": COUNT,
+    "num_prototypes": COUNT,
+    "num_small": NOT_NEGATIVE,
+    "num_views": Range(2),
+    "predictor_dim": COUNT,
+    "proximal_lambda": NOT_NEGATIVE,
+    "queue_epoch": NOT_NEGATIVE,
+    "queue_size": COUNT,
+    "redundancy": NOT_NEGATIVE,
+    "singular_weight": NOT_NEGATIVE,
+    "strength": NOT_NEGATIVE,
+    "teacher_momentum": SHARE,
+    "temperature": POSITIVE,
+    "uniformity_weight": NOT_NEGATIVE,
+    "variance": NOT_NEGATIVE,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig:
     """The settings of one method."""
 
-    shuffles: ClassVar[bool] = False  # has keys whose batch norm can be shuffled
+    has_keys: ClassVar[bool] = False  # has keys whose batch norm can be shuffled
     needs_labels: ClassVar[bool] = False  # only the supervised baseline
-    row_each: ClassVar[bool] = False  # keeps `dim` numbers for each image of the data
+    needs_memory_bank: ClassVar[bool] = False  # stores `dim` numbers for each image of the data
     info_nce: ClassVar[bool] = False  # its loss is InfoNCE: the mutual-information bound applies
+    ranges: ClassVar[dict[str, Range]] = {}  # of this method alone, before those of RANGES
 
     bn: Literal["sync", "split", "shuffle"] = "sync"
-    """Batch norm over the whole global batch, or over groups of bn_group images; `shuffle`
-    also permutes the images that the teacher sees."""
+    """Batch norm over the whole global batch, or over groups of bn_group images; `shuffle` also
+    permutes the images that the teacher encodes."""
     bn_group: int = 32
     norm: Literal["bn", "ln", "ws"] = "bn"
-    """Of backbone and heads: batch norm, layer norm, or weight-standardized convolutions with
-    group norm."""
+    """Norm of backbone and heads: batch norm, layer norm, or group norm with weight-standardized
+    convolutions."""
 
-    def build(self, backbone: Backbone, data: DataFacts = UNKNOWN) -> Method:
-        """The method with fresh weights around this backbone."""
-        method = self.make(backbone, data)
-        convert(method, None if self.bn == "sync" else self.bn_group)
+    def build(self, backbone: Backbone, data: DataInfo = NO_DATA_INFO) -> Method:
+        """Validate the settings and build the method with new weights around this backbone."""
+        self.validate()
+        method = self.create(backbone, data)
+        convert_batch_norm(method, None if self.bn == "sync" else self.bn_group)
         if self.bn != "sync" and isinstance(teacher := getattr(method, "teacher", None), Teacher):
-            convert(teacher, self.bn_group * teacher.keys_each)
+            convert_batch_norm(teacher, self.bn_group * teacher.num_keys)
         if self.norm != "bn":
-            without_batch(method, self.norm)
+            replace_batch_norm(method, self.norm)
         return method
 
-    def make(self, backbone: Backbone, data: DataFacts) -> Method:
-        """The method before its norm layers are told their groups."""
+    def create(self, backbone: Backbone, data: DataInfo) -> Method:
+        """The method before its norm layers know their groups; `build` calls this."""
         raise NotImplementedError
 
-    def refuse(self, *, batch_size: int) -> None:
-        """Raise a UserError for settings that cannot work with this batch."""
+    def validate(self) -> None:
+        """Raise a UserError for a setting that is out of range."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            allowed = self.ranges.get(field.name) or RANGES.get(field.name)
+            if allowed is not None and value is not None and value not in allowed:
+                raise UserError(f"method.{field.name} is {value}; it must be {allowed}.")
+        if self.bn == "shuffle" and not self.has_keys:
+            raise UserError(
+                'method.bn is "shuffle", but this method has no keys to shuffle. Use "sync" or '
+                '"split".'
+            )
 
-    def refuse_views(self, sizes: tuple[int, ...]) -> None:
+    def validate_batch_size(self, batch_size: int) -> None:
+        """Raise a UserError for settings that cannot work with this batch size."""
+
+    def validate_views(self, sizes: tuple[int, ...]) -> None:
         """Raise a UserError for views of these widths that the method cannot use."""
 
-    def order(
-        self, at: Moment, x: Float[Tensor, "n c _ _"], keys_each: int = 1
+    def shuffle_order(
+        self, at: Moment, x: Float[Tensor, "n c _ _"], num_keys: int = 1
     ) -> Int64[Tensor, " g"] | None:
-        """In which order the teacher encodes the rows of all processes; None: as they come."""
-        if self.bn == "sync" or (self.bn == "split" and keys_each == 1):
+        """The order in which the teacher encodes the images of all processes; None: as they are."""
+        if self.bn == "sync" or (self.bn == "split" and num_keys == 1):
             return None
-        # As one process would hold them, view after view, whatever the number of processes.
+        # View after view, as one process would hold them, for any number of processes.
         world = dist.world_size()
-        rows = torch.arange(world * len(x), device=x.device).view(world, keys_each, -1)
+        rows = torch.arange(world * len(x), device=x.device).view(world, num_keys, -1)
         rows = rows.transpose(0, 1).flatten()
         return rows[at.permutation("shuffle", len(rows))] if self.bn == "shuffle" else rows
 
@@ -158,26 +255,12 @@ class MethodConfig:
         return 1.0
 
     def chance_loss(self, batch_size: int) -> float | None:
-        """What guessing would give, where the loss is a choice among candidates."""
+        """The loss of guessing, where the loss is a classification."""
         return None
 
 
-def positive(**settings: int | float | None) -> None:
-    """Refuse a method's settings that are given and not above 0."""
-    for name, value in settings.items():
-        if value is not None and not value > 0:
-            raise UserError(f"method.{name} is {value}; it must be above 0.")
-
-
-def share(**settings: int | float) -> None:
-    """Refuse a method's settings that are not from 0 to below 1."""
-    for name, value in settings.items():
-        if not 0 <= value < 1:
-            raise UserError(f"method.{name} is {value}; it must be from 0 to below 1.")
-
-
-def refuse_short(queue_size: int, batch_size: int) -> None:
-    """Refuse a queue that does not hold one batch."""
+def check_queue_holds_batch(queue_size: int, batch_size: int) -> None:
+    """Raise a UserError for a queue that is shorter than one batch."""
     if queue_size < batch_size:
         raise UserError(
             f"method.queue_size is {queue_size} but a batch brings {batch_size} keys. "
@@ -185,13 +268,22 @@ def refuse_short(queue_size: int, batch_size: int) -> None:
         )
 
 
-def check(config: MethodConfig, *, batch_size: int, view_sizes: tuple[int, ...]) -> None:
-    """Refuse settings that cannot work, before any heavy work starts."""
-    num_views = len(view_sizes)
-    if num_views != config.num_views:
+def check_sync_batch_norm(bn: str) -> None:
+    """Raise a UserError for batch norm over groups where a batch holds several views per image."""
+    if bn != "sync":
+        raise UserError(
+            f'method.bn is "{bn}", but several views of an image are in one batch here, so groups '
+            'would depend on the number of processes. Use method.bn "sync".'
+        )
+
+
+def validate_method(config: MethodConfig, *, batch_size: int, view_sizes: tuple[int, ...]) -> None:
+    """Raise a UserError for settings that cannot work, before any heavy work starts."""
+    config.validate()
+    if len(view_sizes) != config.num_views:
         raise UserError(
             f"The method takes {config.num_views} views of each image and the recipe has "
-            f"{num_views}. Give it {config.num_views}."
+            f"{len(view_sizes)}. Give it {config.num_views}."
         )
     if batch_size < 2:
         raise UserError(f"batch_size is {batch_size}; batch normalization needs 2 or more.")
@@ -200,9 +292,5 @@ def check(config: MethodConfig, *, batch_size: int, view_sizes: tuple[int, ...])
             f"batch_size is {batch_size} and method.bn_group {config.bn_group}: groups must hold "
             "2 or more and divide the batch. Choose a batch that is a multiple of bn_group."
         )
-    if config.bn == "shuffle" and not config.shuffles:
-        raise UserError(
-            'method.bn is "shuffle", but this method has no keys to shuffle. Use "sync" or "split".'
-        )
-    config.refuse(batch_size=batch_size)
-    config.refuse_views(view_sizes)
+    config.validate_batch_size(batch_size)
+    config.validate_views(view_sizes)

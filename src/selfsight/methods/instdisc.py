@@ -9,16 +9,15 @@ from torch import Tensor
 
 from selfsight.errors import UserError
 from selfsight.losses import nonparametric
-from selfsight.methods import base
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
-from selfsight.nn import Backbone, Encoder, Memory, mlp
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
+from selfsight.nn import Backbone, Encoder, MemoryBank, mlp
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstDiscConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet, released code. The paper has proximal_lambda=30."""
 
-    row_each: ClassVar[bool] = True
+    needs_memory_bank: ClassVar[bool] = True
     dim: int = 128
     loss: Literal["nce", "softmax"] = "nce"
     num_noise: int = 4096  # draws of NCE for each image, with replacement
@@ -26,16 +25,9 @@ class InstDiscConfig(MethodConfig):
     memory_momentum: float = 0.5  # 0: the memory holds the newest embedding
     proximal_lambda: float = 0.0
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "InstDisc":
+    def create(self, backbone: Backbone, data: DataInfo) -> "InstDisc":
         """The method around this backbone, with a memory for these images."""
         return InstDisc(backbone, self, data.num_images)
-
-    def refuse(self, *, batch_size: int) -> None:
-        """NCE needs noise, and a memory must move."""
-        base.positive(num_noise=self.num_noise, temperature=self.temperature)
-        base.share(memory_momentum=self.memory_momentum)
-        if self.proximal_lambda < 0:
-            raise UserError(f"method.proximal_lambda is {self.proximal_lambda}; use 0 for none.")
 
     @property
     def num_views(self) -> int:
@@ -57,24 +49,41 @@ class InstDisc(Method):
         super().__init__()
         self.config, self.num_images = config, num_images
         self.student = Encoder(backbone, mlp(backbone.dim, config.dim, last_bias=True))
-        self.memory = Memory(num_images, config.dim)
+        self.memory_bank = MemoryBank(num_images, config.dim)
         self.register_buffer("normalizer", torch.zeros(()))
 
     def forward(self, views: Views, at: Moment) -> Step:
         """Which image is it? Its row of the memory, among all rows or against noise."""
-        c, t, count = self.config, self.config.temperature, self.num_images
+        c, t, count, index = self.config, self.config.temperature, self.num_images, at.index
+        if index is None or not count:
+            raise UserError(
+                "InstDisc stores one embedding per image: build it with DataInfo(num_images=...) "
+                "and call it with Moment(index=...), the positions of the images in the data."
+            )
         h, v = self.student(views[0])
+        update = {"embeddings": v.detach()}
         if c.loss == "softmax":
-            loss = nonparametric.softmax(v, self.memory.read(), own=at.index, temperature=t)
+            loss = nonparametric.softmax(v, self.memory_bank.read(), own=index, temperature=t)
         else:
-            noise = (at.uniform("noise", c.num_noise) * count).long()
-            rows = self.memory.read(torch.cat([at.index[:, None], noise], 1))  # [N, 1 + m, D]
+            noise = (at.uniform("noise", len(v), c.num_noise) * count).long()
+            rows = self.memory_bank.read(torch.cat([index[:, None], noise], 1))  # [N, 1 + m, D]
             logits = nonparametric.logits(v, rows, temperature=t)
             estimate = nonparametric.partition(logits, num_images=count)
-            self.normalizer.copy_(torch.where(self.normalizer > 0, self.normalizer, estimate))
-            loss = nonparametric.nce(logits, self.normalizer, num_images=count)
+            z = torch.where(self.normalizer > 0, self.normalizer, estimate.to(self.normalizer))
+            loss = nonparametric.nce(logits, z, num_images=count)
+            update["normalizer"] = z
         if c.proximal_lambda > 0:
-            way = nonparametric.proximal(v, self.memory.read(at.index))
-            loss = loss + c.proximal_lambda * way
-        self.memory.update(at.index, v, c.memory_momentum)
-        return Step(loss=loss, features=h)
+            distance = nonparametric.proximal(v, self.memory_bank.read(index))
+            loss = loss + c.proximal_lambda * distance
+        return Step(loss=loss, features=h, update=update)
+
+    def after_step(self, at: Moment, step: Step) -> None:
+        """Move the rows of these images toward their embeddings; set Z after the first step."""
+        assert at.index is not None
+        momentum, skipped = self.config.memory_momentum, step.skipped
+        self.memory_bank.update(at.index, step.update["embeddings"], momentum, skipped=skipped)
+        if "normalizer" in step.update:
+            z = step.update["normalizer"]
+            self.normalizer.copy_(
+                z if skipped is None else torch.where(skipped > 0, self.normalizer, z)
+            )

@@ -8,10 +8,16 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 
-from selfsight.errors import UserError
 from selfsight.losses.contrastive import jcl, queue_info_nce
-from selfsight.methods import base
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from selfsight.methods.base import (
+    DataInfo,
+    Method,
+    MethodConfig,
+    Moment,
+    Step,
+    Views,
+    check_queue_holds_batch,
+)
 from selfsight.nn import Backbone, Encoder, Queue, Teacher, mlp
 
 
@@ -19,7 +25,7 @@ from selfsight.nn import Backbone, Encoder, Queue, Teacher, mlp
 class JCLConfig(MethodConfig):
     """Defaults: the paper's. The released script: num_keys=4, strength=2."""
 
-    shuffles: ClassVar[bool] = True
+    has_keys: ClassVar[bool] = True
 
     dim: int = 128
     num_keys: int = 5
@@ -31,23 +37,21 @@ class JCLConfig(MethodConfig):
     momentum: float = 0.999
     bn: Literal["sync", "split", "shuffle"] = "shuffle"
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "JCL":
+    def create(self, backbone: Backbone, data: DataInfo) -> "JCL":
         """The method around this backbone."""
         return JCL(backbone, self)
 
-    def refuse(self, *, batch_size: int) -> None:
-        """A covariance takes two keys, and a queue at least one batch."""
-        if self.num_keys < 2:
-            raise UserError(f"method.num_keys is {self.num_keys}; a covariance takes 2 or more.")
-        base.refuse_short(self.queue_size, batch_size)
+    def validate_batch_size(self, batch_size: int) -> None:
+        """A queue must hold at least one batch."""
+        check_queue_holds_batch(self.queue_size, batch_size)
 
     @property
     def num_views(self) -> int:
-        """The query's and those of its keys."""
+        """One query and its keys."""
         return 1 + self.num_keys
 
     def chance_loss(self, batch_size: int) -> float:
-        """A guess among the positive and the queue."""
+        """Guessing among the positive and the queue."""
         return math.log(1 + self.queue_size)
 
 
@@ -59,7 +63,7 @@ class JCL(Method):
         head = mlp(backbone.dim, backbone.dim, config.dim, norm=False, bias=True, last_bias=True)
         self.config = config
         self.student = Encoder(backbone, head)
-        self.teacher = Teacher(self.student, keys_each=config.num_keys)
+        self.teacher = Teacher(self.student, num_keys=config.num_keys)
         self.queue = Queue(config.queue_size, config.dim)
 
     def forward(self, views: Views, at: Moment) -> Step:
@@ -67,14 +71,14 @@ class JCL(Method):
         c = self.config
         h, q = self.student(views[0])
         crops = torch.cat(views[1:])  # [M N, ...]
-        _, k = self.teacher(crops, c.order(at, crops, c.num_keys))
+        _, k = self.teacher(crops, c.shuffle_order(at, crops, c.num_keys))
         keys = F.normalize(k, dim=1).unflatten(0, (c.num_keys, -1))  # [M, N, D]
         strength = c.strength * at.epochs_begun if c.ramp else c.strength
         contrast = partial(jcl, strength=strength) if c.loss == "jcl" else queue_info_nce
         loss = contrast(q, keys, self.queue.read(), temperature=c.temperature)
-        self.queue.push(keys.mean(0))
-        return Step(loss=loss, features=h)
+        return Step(loss=loss, features=h, update={"keys": keys.mean(0)})
 
-    def after_step(self, at: Moment) -> None:
-        """Let the teacher follow the student."""
-        self.teacher.follow(self.student, self.config.momentum)
+    def after_step(self, at: Moment, step: Step) -> None:
+        """Let the teacher follow the student, and push the mean of each image's keys."""
+        self.teacher.follow(self.student, self.config.momentum, skipped=step.skipped)
+        self.queue.push(step.update["keys"], skipped=step.skipped)

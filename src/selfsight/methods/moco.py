@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from selfsight import dist
 from selfsight.losses.contrastive import queue_info_nce
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views, positive
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, Queue, Teacher, mlp
 
 
@@ -19,27 +19,23 @@ from selfsight.nn import Backbone, Encoder, Queue, Teacher, mlp
 class MoCoConfig(MethodConfig):
     """Defaults: MoCo v2. For v1: mlp=False, temperature=0.07."""
 
-    shuffles: ClassVar[bool] = True
+    has_keys: ClassVar[bool] = True
     info_nce: ClassVar[bool] = True
 
     dim: int = 128
     mlp: bool = True  # False: one linear layer
-    queue_size: int = 65536  # below the batch: as many random keys of the batch before
+    queue_size: int = 65536  # below the batch size: as many random keys of the batch before
     alpha: float | None = None  # EqCo: how many negatives the queue stands for
     temperature: float = 0.2
     momentum: float = 0.999
     bn: Literal["sync", "split", "shuffle"] = "shuffle"
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "MoCo":
+    def create(self, backbone: Backbone, data: DataInfo) -> "MoCo":
         """The method around this backbone."""
         return MoCo(backbone, self)
 
-    def refuse(self, *, batch_size: int) -> None:
-        """A query needs negatives, and EqCo some to stand for."""
-        positive(queue_size=self.queue_size, alpha=self.alpha)
-
     def chance_loss(self, batch_size: int) -> float:
-        """A guess among the positive and the queue, or what the queue stands for."""
+        """Guessing among the positive and the queue, or the negatives that it stands for."""
         return math.log(1 + (self.alpha or self.queue_size))
 
 
@@ -60,15 +56,15 @@ class MoCo(Method):
         x_q, x_k = views
         c = self.config
         h, q = self.student(x_q)
-        # Shuffled, so that the statistics of a key's batch norm give its query away no more.
-        _, k = self.teacher(x_k, c.order(at, x_k))
+        # Shuffled, so that a key's batch-norm statistics no longer give its query away.
+        _, k = self.teacher(x_k, c.shuffle_order(at, x_k))
         loss = queue_info_nce(q, k, self.queue.read(), temperature=c.temperature, alpha=c.alpha)
-        total = len(k) * dist.world_size()
-        short = c.queue_size < total
-        chosen = at.permutation("queue", total)[: c.queue_size] if short else None
-        self.queue.push(F.normalize(k, dim=1), chosen)
-        return Step(loss=loss, features=h)
+        return Step(loss=loss, features=h, update={"keys": F.normalize(k, dim=1)})
 
-    def after_step(self, at: Moment) -> None:
-        """Let the teacher follow the student."""
-        self.teacher.follow(self.student, self.config.momentum)
+    def after_step(self, at: Moment, step: Step) -> None:
+        """Let the teacher follow the student, and push the keys."""
+        keys, size = step.update["keys"], self.config.queue_size
+        self.teacher.follow(self.student, self.config.momentum, skipped=step.skipped)
+        total = len(keys) * dist.world_size()
+        rows = at.permutation("queue", total)[:size] if size < total else None
+        self.queue.push(keys, rows=rows, skipped=step.skipped)

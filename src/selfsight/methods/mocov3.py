@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from selfsight.losses.contrastive import info_nce
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, Teacher, mlp
 from selfsight.optim.schedules import cosine
 
@@ -28,9 +28,9 @@ class MoCoV3Config(MethodConfig):
     head_norm: bool = True  # False: no batch norm in the heads; with a ViT there is then none
     temperature: float = 1.0
     momentum: float = 0.99  # rises to 1 along a cosine
-    copy_init: bool = True  # False: the teacher starts from weights of its own
+    copy_init: bool = True  # False: the teacher starts from other random weights
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "MoCoV3":
+    def create(self, backbone: Backbone, data: DataInfo) -> "MoCoV3":
         """The method around this backbone."""
         return MoCoV3(backbone, self)
 
@@ -51,12 +51,12 @@ class MoCoV3(Method):
         super().__init__()
         dim, hidden, norm = config.dim, config.hidden_dim, config.head_norm
         vit = config.head == "vit"
-        last: Literal["none"] | None = "none" if norm else None  # nothing learned in it
+        last: Literal["none"] | None = "none" if norm else None  # without learned parameters
         widths = [backbone.dim, *[hidden] * (2 if vit else 1), dim]
         self.config = config
         self.student = Encoder(backbone, mlp(*widths, norm=norm, last_norm=last))
         self.predictor = mlp(dim, hidden, dim, norm=norm, last_norm=last if vit else None)
-        self.teacher = Teacher(self.student, copied=config.copy_init)
+        self.teacher = Teacher(self.student, copy_weights=config.copy_init)
         if not config.copy_init:  # the reference moves the teacher before its first use
             self.teacher.follow(self.student, config.momentum)
 
@@ -65,7 +65,7 @@ class MoCoV3(Method):
         x1, x2 = views
         t = self.config.temperature
 
-        (h1, z1), (_, z2) = self.student.each(x1, x2)
+        (h1, z1), (_, z2) = self.student.encode_views(x1, x2)
         q1, q2 = self.predictor(z1), self.predictor(z2)
         _, k1 = self.teacher(x1)
         _, k2 = self.teacher(x2)
@@ -73,6 +73,7 @@ class MoCoV3(Method):
         loss = info_nce(q1, k2, temperature=t) + info_nce(q2, k1, temperature=t)
         return Step(loss=2 * t * loss, features=h1)
 
-    def after_step(self, at: Moment) -> None:
+    def after_step(self, at: Moment, step: Step) -> None:
         """Let the teacher follow the student."""
-        self.teacher.follow(self.student, cosine(at.next_progress, self.config.momentum, 1.0))
+        momentum = cosine(at.next_progress, self.config.momentum, 1.0)
+        self.teacher.follow(self.student, momentum, skipped=step.skipped)

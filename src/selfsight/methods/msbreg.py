@@ -7,7 +7,7 @@ import torch
 
 from selfsight.errors import UserError
 from selfsight.losses import multiview
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, Teacher, mlp
 from selfsight.optim.schedules import cosine
 
@@ -30,24 +30,22 @@ class MSBRegConfig(MethodConfig):
     uniformity_weight: float = 0.0  # the control of table 3
     centroid: Literal["leave_one_out", "both", "repeat"] = "leave_one_out"
     singular: Literal["a", "b", "c"] = "b"
-    regularized: Literal["prediction", "projection"] = "prediction"  # what L_s and L_b act on
+    regularized: Literal["prediction", "projection"] = "prediction"  # input of L_s and L_b
     momentum: float = 0.99  # rises to 1 along a cosine
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "MSBReg":
+    def create(self, backbone: Backbone, data: DataInfo) -> "MSBReg":
         """The method around this backbone."""
         return MSBReg(backbone, self)
 
-    def refuse(self, *, batch_size: int) -> None:
-        """A view needs others to be drawn to."""
-        if self.num_views < 2:
-            raise UserError(f"method.num_views is {self.num_views}; MSBReg needs 2 or more.")
+    def validate_batch_size(self, batch_size: int) -> None:
+        """Repetition pairs views, so their number must be even."""
         if self.centroid == "repeat" and self.num_views % 2:
             rule = 'method.centroid "repeat" pairs views: num_views must be even'
             raise UserError(f"{rule}, and it is {self.num_views}.")
 
 
 class MSBReg(Method):
-    """BYOL's networks; each view is drawn to the others' centroid, and all are kept apart."""
+    """BYOL's networks; each view is pulled to the centroid of the others, with two regularizers."""
 
     def __init__(self, backbone: Backbone, config: MSBRegConfig) -> None:
         super().__init__()
@@ -58,9 +56,9 @@ class MSBReg(Method):
         self.teacher = Teacher(self.student)
 
     def forward(self, views: Views, at: Moment) -> Step:
-        """The centroid loss, and whichever regularizers have a weight."""
+        """The centroid loss, and the regularizers whose weight is not 0."""
         c = self.config
-        h, z = zip(*self.student.each(*views), strict=True)
+        h, z = zip(*self.student.encode_views(*views), strict=True)
         p = torch.stack([self.predictor(one) for one in z])  # [K, N, C]
         t = torch.stack([self.teacher(x)[1] for x in views])
         loss = CENTROIDS[c.centroid](p, t)
@@ -68,12 +66,15 @@ class MSBReg(Method):
         if c.singular_weight:
             loss = loss + c.singular_weight * multiview.singular_values(e, form=c.singular)
         if c.brownian_weight:
-            force = at.normal("brownian", c.dim)  # one for an image, whatever the view
+            force = at.normal(
+                "brownian", len(views[0]), c.dim
+            )  # one per image, the same for all views
             loss = loss + c.brownian_weight * multiview.brownian(e, force)
         if c.uniformity_weight:
             loss = loss + c.uniformity_weight * multiview.uniformity(e)
         return Step(loss=loss, features=h[0])
 
-    def after_step(self, at: Moment) -> None:
+    def after_step(self, at: Moment, step: Step) -> None:
         """Let the teacher follow the student, as BYOL's does."""
-        self.teacher.follow(self.student, cosine(at.progress, self.config.momentum, 1.0))
+        momentum = cosine(at.progress, self.config.momentum, 1.0)
+        self.teacher.follow(self.student, momentum, skipped=step.skipped)

@@ -1,6 +1,6 @@
 """NNCLR (Dwibedi et al. 2021, arXiv:2104.14548), section 3.2.
 
-A view's prediction is not held against the other view, but against its nearest past neighbor.
+A view's nearest neighbor among past embeddings is the positive of the other view.
 """
 
 import math
@@ -9,11 +9,18 @@ from typing import ClassVar, Literal
 
 from selfsight.losses.contrastive import neighbor_info_nce
 from selfsight.losses.dtype import unit
-from selfsight.methods import base
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
-from selfsight.nn import Backbone, Encoder, Queue, Teacher, mlp
-from selfsight.nn.heads import patch_heads
-from selfsight.nn.patch_student import OFF, Patches, see
+from selfsight.methods.base import (
+    DataInfo,
+    Method,
+    MethodConfig,
+    Moment,
+    Step,
+    Views,
+    check_queue_holds_batch,
+)
+from selfsight.nn import Backbone, Queue, Teacher, mlp
+from selfsight.nn.heads import fast_moco_heads
+from selfsight.nn.patch_student import OFF, Patches, PatchStudent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,22 +36,22 @@ class NNCLRConfig(MethodConfig):
     temperature: float = 0.1
     heads: Literal["nnclr", "fast_moco"] = "nnclr"
     patches: Patches = OFF
-    teacher_momentum: float | None = None  # of one that looks neighbors up, as in Fast-MoCo
+    teacher_momentum: float | None = None  # of a teacher that gives the queries and the queue
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "NNCLR":
+    def create(self, backbone: Backbone, data: DataInfo) -> "NNCLR":
         """The method around this backbone."""
         return NNCLR(backbone, self)
 
-    def refuse(self, *, batch_size: int) -> None:
+    def validate_batch_size(self, batch_size: int) -> None:
         """A queue must hold at least one batch."""
-        base.refuse_short(self.queue_size, batch_size)
+        check_queue_holds_batch(self.queue_size, batch_size)
 
-    def refuse_views(self, sizes: tuple[int, ...]) -> None:
+    def validate_views(self, sizes: tuple[int, ...]) -> None:
         """Views must divide into patches."""
-        self.patches.refuse(sizes)
+        self.patches.validate_views(sizes)
 
     def chance_loss(self, batch_size: int) -> float:
-        """A guess among the batch."""
+        """Guessing among the batch."""
         return math.log(batch_size)
 
 
@@ -53,30 +60,38 @@ class NNCLR(Method):
 
     def __init__(self, backbone: Backbone, config: NNCLRConfig) -> None:
         super().__init__()
-        config.patches.check_backbone(backbone)
         dim, hidden, wide = config.dim, config.hidden_dim, config.predictor_dim
         projector = mlp(backbone.dim, hidden, hidden, dim, last_norm="both")
         predictor = mlp(dim, wide, dim, last_bias=True)
         if config.heads == "fast_moco":
-            projector, predictor = patch_heads(backbone.dim, dim, wide)
-        self.config, self.predictor = config, predictor
-        self.student = Encoder(backbone, projector)
+            projector, predictor = fast_moco_heads(
+                backbone.dim, dim, hidden_dim=dim, predictor_dim=wide
+            )
+        self.config = config
+        self.student = PatchStudent(backbone, projector, config.patches)
+        self.predictor = predictor
         self.queue = Queue(config.queue_size, dim)
         if config.teacher_momentum is not None:
-            self.teacher = Teacher(self.student)
+            self.teacher = Teacher(self.student.whole_views())
 
     def forward(self, views: Views, at: Moment) -> Step:
         """Each view's neighbor picks the other view's prediction among the batch's."""
         x1, x2 = views
-        t, net, teacher = self.config.temperature, self.student, getattr(self, "teacher", None)
-        h1, z1, p1 = see(self.config.patches, net, self.predictor, x1, at, teacher=teacher)
-        _, z2, p2 = see(self.config.patches, net, self.predictor, x2, at, turn=1, teacher=teacher)
-        first = neighbor_info_nce(self.queue.nearest(z1), p2, temperature=t)
-        second = neighbor_info_nce(self.queue.nearest(z2), p1, temperature=t)
-        self.queue.push(unit(z1))  # only now, or each would be its own neighbor
-        return Step(loss=(first + second) / 2, features=h1)
+        t = self.config.temperature
+        h1, z1 = self.student(x1, at, view=0)
+        _, z2 = self.student(x2, at, view=1)
+        p1, p2 = self.predictor(z1), self.predictor(z2)
+        if self.config.teacher_momentum is not None:  # it looks the neighbors up
+            (h1_teacher, z1), (_, z2) = self.teacher(x1), self.teacher(x2)
+            h1 = h1_teacher if self.config.patches.on else h1
+        elif self.config.patches.on:  # whole views look them up: needs a second forward pass
+            (h1, z1), (_, z2) = self.student(x1), self.student(x2)
+        nn1, nn2 = self.queue.nearest(z1), self.queue.nearest(z2)
+        loss = neighbor_info_nce(nn1, p2, temperature=t) + neighbor_info_nce(nn2, p1, temperature=t)
+        return Step(loss=loss / 2, features=h1, update={"keys": unit(z1).detach()})
 
-    def after_step(self, at: Moment) -> None:
-        """Let the teacher follow the student, if there is one."""
+    def after_step(self, at: Moment, step: Step) -> None:
+        """Push the embeddings of the first view, and let the teacher follow, if there is one."""
+        self.queue.push(step.update["keys"], skipped=step.skipped)
         if self.config.teacher_momentum is not None:
-            self.teacher.follow(self.student, self.config.teacher_momentum)
+            self.teacher.follow(self.student, self.config.teacher_momentum, skipped=step.skipped)

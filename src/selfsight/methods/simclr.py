@@ -9,7 +9,7 @@ import torch
 from selfsight import dist
 from selfsight.errors import UserError
 from selfsight.losses.contrastive import nt_xent
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views, positive
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, mlp
 
 
@@ -25,29 +25,30 @@ class SimCLRConfig(MethodConfig):
     head_norm: bool = True  # False: the paper's text, linear layers with biases and no norm
     temperature: float = 0.1
     negatives: Literal["both", "cross"] = "both"  # both views of others, or the opposite one
-    num_negatives: int | None = None  # of each query, drawn for it alone; None: all there are
+    num_negatives: int | None = None  # of each query, sampled for it alone; None: all
     alpha: float | None = None  # EqCo: how many negatives they stand for
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "SimCLR":
+    def create(self, backbone: Backbone, data: DataInfo) -> "SimCLR":
         """The method around this backbone."""
         return SimCLR(backbone, self)
 
-    def existing(self, batch_size: int) -> int:
+    def available_negatives(self, batch_size: int) -> int:
         """How many negatives a batch has for each query."""
         return (batch_size - 1) * (2 if self.negatives == "both" else 1)
 
-    def refuse(self, *, batch_size: int) -> None:
+    def validate_batch_size(self, batch_size: int) -> None:
         """No more negatives than there are."""
-        positive(num_negatives=self.num_negatives, alpha=self.alpha)
-        if (self.num_negatives or 0) > (most := self.existing(batch_size)):
+        if (self.num_negatives or 0) > (most := self.available_negatives(batch_size)):
             raise UserError(
                 f"method.num_negatives is {self.num_negatives}, but a batch of {batch_size} has "
                 f"{most} for each query. Ask for {most} or fewer, or raise batch_size."
             )
 
     def chance_loss(self, batch_size: int) -> float:
-        """A guess among the partner and the negatives, or what these stand for."""
-        return math.log(1 + (self.alpha or self.num_negatives or self.existing(batch_size)))
+        """Guessing among the positive and the negatives, or those that they stand for."""
+        return math.log(
+            1 + (self.alpha or self.num_negatives or self.available_negatives(batch_size))
+        )
 
 
 class SimCLR(Method):
@@ -68,13 +69,20 @@ class SimCLR(Method):
         """Each embedding picks its partner among all others."""
         x1, x2 = views
         c = self.config
-        (h1, z1), (_, z2) = self.student.each(x1, x2)
-        some, cross = None, c.negatives == "cross"
+        (h1, z1), (_, z2) = self.student.encode_views(x1, x2)
+        negatives = None
         if c.num_negatives is not None:
-            most = c.existing(len(x1) * dist.world_size())
-            draws = [at.choices(f"negatives {v}", c.num_negatives, most) for v in (1, 2)]
-            some = torch.cat(draws)  # [2N, K]
+            n, among = len(x1), c.available_negatives(len(x1) * dist.world_size())
+            sampled = [
+                at.choices(f"negatives {v}", n, c.num_negatives, among=among) for v in (1, 2)
+            ]
+            negatives = torch.cat(sampled)  # [2N, K]
         loss = nt_xent(
-            z1, z2, temperature=c.temperature, negatives=some, alpha=c.alpha, cross=cross
+            z1,
+            z2,
+            temperature=c.temperature,
+            negatives=negatives,
+            alpha=c.alpha,
+            cross=c.negatives == "cross",
         )
         return Step(loss=loss, features=h1)

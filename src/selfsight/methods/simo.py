@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from selfsight import dist
 from selfsight.losses.contrastive import info_nce
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views, positive
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, Teacher, mlp
 
 
@@ -17,27 +17,23 @@ from selfsight.nn import Backbone, Encoder, Teacher, mlp
 class SiMoConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet, K = alpha = 256."""
 
-    shuffles: ClassVar[bool] = True
+    has_keys: ClassVar[bool] = True
     info_nce: ClassVar[bool] = True
 
     dim: int = 128
     num_negatives: int = 256  # of each query; at most the other keys of the batch
-    alpha: float | None = 256.0  # EqCo: how many negatives they stand for; None: themselves
-    shared_negatives: bool = True  # one draw for all queries of a step; False: one for each
-    symmetric: bool = False  # both views ask
+    alpha: float | None = 256.0  # EqCo: how many negatives they stand for; None: no margin
+    shared_negatives: bool = True  # the same for all queries of a step; False: sampled for each
+    symmetric: bool = False  # both views are queries
     temperature: float = 0.2
     momentum: float = 0.999
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "SiMo":
+    def create(self, backbone: Backbone, data: DataInfo) -> "SiMo":
         """The method around this backbone."""
         return SiMo(backbone, self)
 
-    def refuse(self, *, batch_size: int) -> None:
-        """A query needs negatives, and EqCo some to stand for."""
-        positive(num_negatives=self.num_negatives, alpha=self.alpha)
-
     def chance_loss(self, batch_size: int) -> float:
-        """A guess among the positive and the negatives, or what these stand for."""
+        """Guessing among the positive and the negatives, or those that they stand for."""
         return math.log(1 + (self.alpha or min(self.num_negatives, batch_size - 1)))
 
 
@@ -57,25 +53,29 @@ class SiMo(Method):
     def forward(self, views: Views, at: Moment) -> Step:
         """Each query picks its key among K + 1; the keys get no gradient."""
         x1, x2 = views
-        order = self.config.order(at, x2)
+        order = self.config.shuffle_order(at, x2)
         contrast = partial(info_nce, temperature=self.config.temperature, alpha=self.config.alpha)
         h, q1 = self.student(x1)
         _, k2 = self.teacher(x2, order)
-        loss = contrast(q1, k2, negatives=self.drawn(at, "negatives"))
+        loss = contrast(q1, k2, negatives=self.sample_negatives(at, "negatives", len(x1)))
         if self.config.symmetric:
             _, q2 = self.student(x2)
             _, k1 = self.teacher(x1, order)
-            loss = (loss + contrast(q2, k1, negatives=self.drawn(at, "negatives back"))) / 2
+            loss = (
+                loss
+                + contrast(q2, k1, negatives=self.sample_negatives(at, "negatives back", len(x1)))
+            ) / 2
         return Step(loss=loss, features=h)
 
-    def drawn(self, at: Moment, name: str) -> Tensor | None:
+    def sample_negatives(self, at: Moment, name: str, n: int) -> Tensor | None:
         """Which of the other keys of the global batch are negatives; None for all of them."""
-        count, others = self.config.num_negatives, len(at.index) * dist.world_size() - 1
+        count, others = self.config.num_negatives, n * dist.world_size() - 1
         if count >= others:
             return None
-        shared = self.config.shared_negatives
-        return at.permutation(name, others)[:count] if shared else at.choices(name, count, others)
+        if self.config.shared_negatives:
+            return at.permutation(name, others)[:count]
+        return at.choices(name, n, count, among=others)
 
-    def after_step(self, at: Moment) -> None:
+    def after_step(self, at: Moment, step: Step) -> None:
         """Let the teacher follow the student."""
-        self.teacher.follow(self.student, self.config.momentum)
+        self.teacher.follow(self.student, self.config.momentum, skipped=step.skipped)

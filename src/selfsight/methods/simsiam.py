@@ -4,29 +4,30 @@ from dataclasses import dataclass
 from typing import Literal
 
 from selfsight.losses.predictive import negative_cosine
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
-from selfsight.nn import Backbone, Encoder, mlp
-from selfsight.nn.heads import patch_heads
-from selfsight.nn.patch_student import OFF, Patches, see
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
+from selfsight.nn import Backbone, mlp
+from selfsight.nn.heads import fast_moco_heads
+from selfsight.nn.patch_student import OFF, Patches, PatchStudent
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimSiamConfig(MethodConfig):
-    """Defaults: ResNet-50 on ImageNet."""
+    """Defaults: ResNet-50 on ImageNet. The released layout on ResNet-18: hidden_dim=512."""
 
     dim: int = 2048
+    hidden_dim: int | None = None  # of the projector; None: dim
     predictor_dim: int = 512
     num_layers: int = 3  # of the projector; 2 on CIFAR-10
     heads: Literal["simsiam", "fast_moco"] = "simsiam"
     patches: Patches = OFF  # predict from combined patches, as Fast-MoCo does
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "SimSiam":
+    def create(self, backbone: Backbone, data: DataInfo) -> "SimSiam":
         """The method around this backbone."""
         return SimSiam(backbone, self)
 
-    def refuse_views(self, sizes: tuple[int, ...]) -> None:
+    def validate_views(self, sizes: tuple[int, ...]) -> None:
         """Views must divide into patches."""
-        self.patches.refuse(sizes)
+        self.patches.validate_views(sizes)
 
 
 class SimSiam(Method):
@@ -34,22 +35,26 @@ class SimSiam(Method):
 
     def __init__(self, backbone: Backbone, config: SimSiamConfig) -> None:
         super().__init__()
-        config.patches.check_backbone(backbone)
-        dim = config.dim
-        widths = [backbone.dim, *[dim] * config.num_layers]
-        # The reference freezes the last layer's bias at random; the norm after it takes it away.
+        dim, hidden = config.dim, config.hidden_dim or config.dim
+        widths = [backbone.dim, *[hidden] * (config.num_layers - 1), dim]
+        # The reference freezes the last layer's bias at random; the norm after it removes it.
         projector = mlp(*widths, last_norm="none")
         predictor = mlp(dim, config.predictor_dim, dim, last_bias=True)
         if config.heads == "fast_moco":
-            projector, predictor = patch_heads(backbone.dim, dim, config.predictor_dim)
+            projector, predictor = fast_moco_heads(
+                backbone.dim, dim, hidden_dim=hidden, predictor_dim=config.predictor_dim
+            )
         self.config = config
-        self.student = Encoder(backbone, projector)
+        self.student = PatchStudent(backbone, projector, config.patches)
         self.predictor = predictor
 
     def forward(self, views: Views, at: Moment) -> Step:
         """Each view predicts the other view's embedding, which gets no gradient."""
         x1, x2 = views
-        h1, z1, p1 = see(self.config.patches, self.student, self.predictor, x1, at, turn=0)
-        _, z2, p2 = see(self.config.patches, self.student, self.predictor, x2, at, turn=1)
-        loss = (negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2
+        h1, z1 = self.student(x1, at, view=0)
+        _, z2 = self.student(x2, at, view=1)
+        p1, p2 = self.predictor(z1), self.predictor(z2)
+        if self.config.patches.on:  # targets are whole views: needs a second forward pass
+            (h1, z1), (_, z2) = self.student(x1), self.student(x2)
+        loss = (negative_cosine(p1, z2.detach()) + negative_cosine(p2, z1.detach())) / 2
         return Step(loss=loss, features=h1)

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from selfsight.errors import UserError
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder
 
 
@@ -22,7 +23,7 @@ class SupervisedConfig(MethodConfig):
 
     label_smoothing: float = 0.0
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "Supervised":
+    def create(self, backbone: Backbone, data: DataInfo) -> "Supervised":
         """The method around this backbone."""
         return Supervised(backbone, self, data.num_classes)
 
@@ -37,13 +38,17 @@ class Supervised(Method):
 
     def __init__(self, backbone: Backbone, config: SupervisedConfig, num_classes: int) -> None:
         super().__init__()
-        self.config = config
-        # Whoever wants the backbone alone knows no classes.
+        self.config, self.num_classes = config, num_classes
+        # A backbone can be built without knowing the classes.
         self.student = Encoder(backbone, nn.Linear(backbone.dim, max(num_classes, 1)))
 
     def forward(self, views: Views, at: Moment) -> Step:
         """Cross-entropy of the class scores."""
-        assert at.labels is not None, "the driver refuses data without labels"
+        if at.labels is None or not self.num_classes:
+            raise UserError(
+                "The supervised baseline learns from labels: build it with "
+                "DataInfo(num_classes=...) and call it with Moment(labels=...)."
+            )
         h, scores = self.student(views[0])
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         smoothing = self.config.label_smoothing

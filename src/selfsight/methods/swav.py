@@ -1,20 +1,31 @@
 """SwAV (Caron et al. 2020, arXiv:2006.09882), algorithm 1.
 
-Two large views are given codes, soft clusters of equal size, which all other views predict.
+Two large views are softly assigned to prototypes of equal share; all other views predict that.
 """
 
 import math
 from dataclasses import dataclass
 from itertools import groupby
+from typing import ClassVar
 
 import torch
 
 from selfsight import dist
-from selfsight.losses.clustering import codes, prototype_scores, refuse_few, swapped_prediction
-from selfsight.methods import base
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from selfsight.errors import UserError
+from selfsight.losses.clustering import codes, prototype_scores, swapped_prediction
+from selfsight.methods.base import (
+    NOT_NEGATIVE,
+    DataInfo,
+    Method,
+    MethodConfig,
+    Moment,
+    Range,
+    Step,
+    Views,
+    check_queue_holds_batch,
+    check_sync_batch_norm,
+)
 from selfsight.nn import Backbone, Encoder, mlp
-from selfsight.nn.batch_norm import refuse_groups
 from selfsight.nn.prototypes import Prototypes
 
 
@@ -22,24 +33,36 @@ from selfsight.nn.prototypes import Prototypes
 class SwAVConfig(MethodConfig):
     """Defaults: ResNet-50, batch 4096 with multi-crop (official scripts)."""
 
+    ranges: ClassVar[dict[str, Range]] = {"queue_size": NOT_NEGATIVE}
+
     dim: int = 128
     hidden_dim: int = 2048
     num_prototypes: int = 3000
     num_small: int = 6  # small views beside the two large ones
     temperature: float = 0.1
-    queue_size: int = 0  # past embeddings that are given codes too; 3840 at batch 256
+    queue_size: int = 0  # past embeddings that are assigned too; 3840 at batch 256
     queue_epoch: int = 15  # filled from here on, used when full
-    freeze_steps: int = 313  # in which the prototypes do not move
+    freeze_steps: int = 313  # during which the prototypes do not move
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "SwAV":
+    def create(self, backbone: Backbone, data: DataInfo) -> "SwAV":
         """The method around this backbone."""
         return SwAV(backbone, self)
 
-    def refuse(self, *, batch_size: int) -> None:
-        """Enough images for the prototypes, and norms over all of them."""
-        refuse_few(self.num_prototypes, batch_size, self.queue_size)
-        refuse_groups(self.bn)
-        base.refuse_short(self.queue_size or batch_size, batch_size)
+    def validate(self) -> None:
+        """Views of an image are in one batch, so batch norm must be over all of it."""
+        MethodConfig.validate(self)
+        check_sync_batch_norm(self.bn)
+
+    def validate_batch_size(self, batch_size: int) -> None:
+        """Each prototype must be assigned an image, and a queue must hold at least one batch."""
+        if batch_size + self.queue_size < self.num_prototypes:
+            raise UserError(
+                f"method.num_prototypes is {self.num_prototypes}, but only "
+                f"{batch_size + self.queue_size} embeddings are assigned at a time (batch_size "
+                f"{batch_size} and method.queue_size {self.queue_size}), and each prototype must "
+                "get one. Use fewer prototypes, a larger batch or a longer queue."
+            )
+        check_queue_holds_batch(self.queue_size or batch_size, batch_size)
 
     @property
     def num_views(self) -> int:
@@ -47,7 +70,7 @@ class SwAVConfig(MethodConfig):
         return 2 + self.num_small
 
     def chance_loss(self, batch_size: int) -> float:
-        """A guess among the prototypes."""
+        """Guessing among the prototypes."""
         return math.log(self.num_prototypes)
 
 
@@ -63,18 +86,20 @@ class SwAV(Method):
     def forward(self, views: Views, at: Moment) -> Step:
         """Every view predicts the codes of the large ones; one pass for each resolution."""
         c, x1 = self.config, views[0]
-        sizes = [torch.cat(list(alike)) for _, alike in groupby(views, key=lambda x: x.shape[2])]
-        h = torch.cat([self.student.backbone(x) for x in sizes])
+        by_size = groupby(views, key=lambda x: x.shape[2])
+        h = torch.cat([self.student.features(torch.cat(list(alike))) for _, alike in by_size])
         z = self.student.projector(h).unflatten(0, (len(views), -1))  # [V, N, D]
-        scores = prototype_scores(z, self.prototypes(at.step < c.freeze_steps))  # [V, N, K]
-        seen = (at.step - c.queue_epoch * at.steps_per_epoch) * len(x1) * dist.world_size()
-        past = [prototype_scores(rows, self.prototypes.weight) for rows in self.prototypes.past()]
-        pairs = zip(scores, past, strict=False)
-        targets = torch.stack([codes(s, q, seen >= c.queue_size) for s, q in pairs])
-        self.prototypes.remember(z)
+        frozen = at.device_step < c.freeze_steps
+        scores = prototype_scores(z, self.prototypes(frozen))  # [V, N, K]
+        steps = at.device_step - c.queue_epoch * at.steps_per_epoch
+        full = steps * len(x1) * dist.world_size() >= c.queue_size
+        past = self.prototypes.past_embeddings()
+        past = [prototype_scores(q, self.prototypes.weight) for q in past]
+        targets = torch.stack([codes(s, p, full) for s, p in zip(scores, past, strict=False)])
         loss = swapped_prediction(scores, targets, temperature=c.temperature)
-        return Step(loss=loss, features=h[: len(x1)])
+        return Step(loss=loss, features=h[: len(x1)], update={"embeddings": z.detach()})
 
-    def after_step(self, at: Moment) -> None:
-        """Prototypes go back to length one before the next forward."""
-        self.prototypes.normalize()
+    def after_step(self, at: Moment, step: Step) -> None:
+        """Rescale the prototypes to length one, and push the embeddings of the large views."""
+        self.prototypes.push(step.update["embeddings"], skipped=step.skipped)
+        self.prototypes.normalize(skipped=step.skipped)

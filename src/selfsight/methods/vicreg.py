@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from selfsight.losses.decorrelation import vicreg
-from selfsight.methods.base import DataFacts, Method, MethodConfig, Moment, Step, Views
+from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, mlp
 
 
@@ -18,7 +18,7 @@ class VICRegConfig(MethodConfig):
     variance: float = 25.0
     covariance: float = 1.0
 
-    def make(self, backbone: Backbone, data: DataFacts) -> "VICReg":
+    def create(self, backbone: Backbone, data: DataInfo) -> "VICReg":
         """The method around this backbone."""
         return VICReg(backbone, self)
 
@@ -33,9 +33,9 @@ class VICReg(Method):
         self.student = Encoder(backbone, mlp(*widths, bias=True))
 
     def forward(self, views: Views, at: Moment) -> Step:
-        """Views alike, columns spread, columns apart; statistics are of the global batch."""
+        """Invariance, variance and covariance terms; statistics are of the global batch."""
         x1, x2 = views
-        (h1, z1), (_, z2) = self.student.each(x1, x2)
+        (h1, z1), (_, z2) = self.student.encode_views(x1, x2)
         c = self.config
         loss = vicreg(z1, z2, invariance=c.invariance, variance=c.variance, covariance=c.covariance)
         return Step(loss=loss, features=h1)

@@ -2,7 +2,7 @@
 
 from selfsight.nn.encoder import Backbone, Encoder, Teacher, encoders
 from selfsight.nn.heads import mlp
-from selfsight.nn.memory_bank import Memory
+from selfsight.nn.memory_bank import MemoryBank
 from selfsight.nn.queue import Queue
 
-__all__ = ["Backbone", "Encoder", "Memory", "Queue", "Teacher", "encoders", "mlp"]
+__all__ = ["Backbone", "Encoder", "MemoryBank", "Queue", "Teacher", "encoders", "mlp"]

@@ -21,20 +21,18 @@ Affine = Literal["both", "scale", "none"]
 
 
 class Statistics(NamedTuple):
-    """Of each group of a call."""
+    """Mean and unbiased variance of each group of one forward pass."""
 
     means: Float[Tensor, "groups c"]
     variances: Float[Tensor, "groups c"]
 
 
 class BatchNorm(nn.Module):
-    """Running statistics are the mean over all groups on all processes."""
+    """Normalize over groups; running statistics are the mean over all groups on all processes."""
 
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
-    # Where statistics go while a batch passes in chunks, which counts as one batch at its end.
-    aside: list[Statistics] | None = None
 
     def __init__(
         self,
@@ -53,6 +51,8 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(num_features))
         self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
         self.after: nn.Module = nn.Identity()  # timm fuses its activation into its BN modules
+        # While a batch is encoded in chunks, statistics are collected here and tracked at its end.
+        self.deferred: list[Statistics] | None = None
 
     def forward(self, x: Float[Tensor, "n c *space"]) -> Float[Tensor, "n c *space"]:
         """Normalize each channel by its group's statistics, or by the running ones in eval mode."""
@@ -70,7 +70,7 @@ class BatchNorm(nn.Module):
         return self.after(y)
 
     def _local(self, x: Tensor, group: int) -> Tensor:
-        """Every group lies on this process: one pass if compiled, else a native call a group."""
+        """Normalize groups on this process: one pass if compiled, else one call per group."""
         count = x[:group].numel() // x.shape[1]
         if count < 2:
             raise UserError(
@@ -78,7 +78,7 @@ class BatchNorm(nn.Module):
                 "more. Raise batch_size or method.bn_group."
             )
         if len(x) > group and torch.compiler.is_compiling():
-            y, (means, var) = in_groups(x, *self._affine(), group, self.eps)
+            y, (means, var) = grouped_batch_norm(x, *self._affine(), group, self.eps)
         else:
             out, each, inverse = zip(
                 *(
@@ -92,11 +92,11 @@ class BatchNorm(nn.Module):
                 torch.stack(each).detach(),
                 torch.stack(inverse).detach().pow(-2) - self.eps,
             )
-        found = Statistics(means, var * (count / (count - 1)))
-        if self.aside is None:
-            self.track(found)
+        statistics = Statistics(means, var * (count / (count - 1)))
+        if self.deferred is None:
+            self.track(statistics)
         else:
-            self.aside.append(found)
+            self.deferred.append(statistics)
         return y
 
     def _affine(self) -> tuple[Tensor | None, Tensor | None]:
@@ -106,7 +106,7 @@ class BatchNorm(nn.Module):
         return self.weight, self.bias
 
     def _across(self, x: Tensor, group: Int64[Tensor, " n"], num_groups: int) -> Tensor:
-        """Groups that lie on several processes: two sums over all of them, in two passes."""
+        """Normalize groups that span processes: two sums over all of them, in two passes."""
         high = x.to(torch.promote_types(x.dtype, torch.float32))
         space = tuple(range(2, x.dim()))
         shape = (-1, x.shape[1], *(1,) * len(space))
@@ -128,30 +128,30 @@ class BatchNorm(nn.Module):
             y = y + self.bias.view(shape)
         return y.to(x.dtype)
 
-    def track(self, *parts: Statistics) -> None:
-        """Count one batch, given in parts: the mean over its groups and those of all processes."""
-        found = (
-            parts[0] if len(parts) == 1 else Statistics(*map(torch.cat, zip(*parts, strict=True)))
-        )
-        both = torch.stack([found.means.mean(dim=0), found.variances.mean(dim=0)])
+    def track(self, *chunks: Statistics) -> None:
+        """Update running statistics by one batch, given in chunks: the mean over all its groups."""
+        batch = chunks[0]
+        if len(chunks) > 1:
+            batch = Statistics(*map(torch.cat, zip(*chunks, strict=True)))
+        both = torch.stack([batch.means.mean(dim=0), batch.variances.mean(dim=0)])
         self._track(*dist.mean(both))  # one exchange for the two
 
     @torch.no_grad()
     def _track(self, mean: Tensor, var: Tensor) -> None:
-        # A step that is not finite is not taken, and must not be remembered either.
-        kept, spread = self.running_mean, self.running_var
-        mean = torch.where(mean.isfinite(), mean.to(kept.dtype), kept)
-        var = torch.where(var.isfinite(), var.to(spread.dtype), spread)
-        kept.lerp_(mean, self.momentum)
-        spread.lerp_(var, self.momentum)
+        # A batch with non-finite activations leads to a skipped step and must leave no trace.
+        old_mean, old_var = self.running_mean, self.running_var
+        mean = torch.where(mean.isfinite(), mean.to(old_mean.dtype), old_mean)
+        var = torch.where(var.isfinite(), var.to(old_var.dtype), old_var)
+        old_mean.lerp_(mean, self.momentum)
+        old_var.lerp_(var, self.momentum)
         self.num_batches_tracked += 1
 
 
-class Grouped(torch.autograd.Function):
-    """Batch norm over groups of so many rows, in operations that a compiler makes few passes of.
+class GroupedBatchNorm(torch.autograd.Function):
+    """Batch norm over groups of rows, written so that the compiler needs few passes over memory.
 
-    Takes each group's mean and 1 / deviation, [groups, 1, channels, 1 ...]. The gradient is written
-    out: of autograd's own, a compiler keeps more and makes more passes.
+    Takes each group's mean and 1 / standard deviation, [groups, 1, channels, 1 ...]. The backward
+    pass is written by hand: compiled from autograd's it saves more tensors and takes more passes.
     """
 
     @staticmethod
@@ -167,7 +167,7 @@ class Grouped(torch.autograd.Function):
         """Normalize."""
         ctx.save_for_backward(x, weight, mean, scale)
         ctx.group = group
-        y = (_grouped(x, group)[0] - mean) * scale
+        y = (_split_into_groups(x, group)[0] - mean) * scale
         if weight is not None and bias is not None:
             y = y * weight.view(mean[:1].shape) + bias.view(mean[:1].shape)
         y = y.flatten(0, 1)
@@ -175,40 +175,40 @@ class Grouped(torch.autograd.Function):
         return y if y.dtype == x.dtype else y.to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        """Two sums over each group and channel give the gradients of rows, weight and bias."""
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        """Two sums over each group and channel give the gradients of input, weight and bias."""
         x, weight, mean, scale = ctx.saved_tensors
-        h, dims = _grouped(x, ctx.group)
-        g = _grouped(slope, ctx.group)[0]
-        unit = (h - mean) * scale
-        level, along = g.sum(dims, keepdim=True), (g * unit).sum(dims, keepdim=True)
+        h, dims = _split_into_groups(x, ctx.group)
+        dy = _split_into_groups(grad_output, ctx.group)[0]
+        xhat = (h - mean) * scale
+        sum_dy, sum_dy_xhat = dy.sum(dims, keepdim=True), (dy * xhat).sum(dims, keepdim=True)
         count = h[0].numel() // h.shape[2]
-        rows = (g - level / count - unit * (along / count)) * scale
+        dx = (dy - sum_dy / count - xhat * (sum_dy_xhat / count)) * scale
         if weight is None:
-            return rows.flatten(0, 1).to(x.dtype), None, None, None, None, None
-        rows = (rows * weight.view(mean[:1].shape)).flatten(0, 1).to(x.dtype)
-        to_weight, to_bias = (part.sum(0).flatten().to(weight.dtype) for part in (along, level))
-        return rows, to_weight, to_bias, None, None, None
+            return dx.flatten(0, 1).to(x.dtype), None, None, None, None, None
+        dx = (dx * weight.view(mean[:1].shape)).flatten(0, 1).to(x.dtype)
+        dweight, dbias = (t.sum(0).flatten().to(weight.dtype) for t in (sum_dy_xhat, sum_dy))
+        return dx, dweight, dbias, None, None, None
 
 
-def in_groups(
+def grouped_batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, group: int, eps: float
 ) -> tuple[Tensor, Statistics]:
-    """Normalized rows, and for each group and channel the mean and the biased variance."""
-    h, dims = _grouped(x.detach(), group)
+    """Normalize each group; return also each group's mean and biased variance per channel."""
+    h, dims = _split_into_groups(x.detach(), group)
     var, mean = torch.var_mean(h, dims, correction=0, keepdim=True)
-    y = Grouped.apply(x, weight, bias, mean, (var + eps).rsqrt(), group)
+    y = GroupedBatchNorm.apply(x, weight, bias, mean, (var + eps).rsqrt(), group)
     return y, Statistics(mean.flatten(1), var.flatten(1))
 
 
-def _grouped(x: Tensor, group: int) -> tuple[Tensor, tuple[int, ...]]:
-    """Rows in groups, in at least float32, and what to sum over for one group's channel."""
+def _split_into_groups(x: Tensor, group: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Rows in groups, in at least float32, and the dimensions to sum over for a group's channel."""
     h = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(0, (-1, group))
     return h, (1, *range(3, h.dim()))
 
 
-def convert(module: nn.Module, group: int | None) -> nn.Module:
-    """Replace torch's BN modules by ours and give every one its groups; names do not change."""
+def convert_batch_norm(module: nn.Module, group: int | None) -> nn.Module:
+    """Replace torch's BN modules by ours and set the group size of all; names do not change."""
     if isinstance(module, BatchNorm):
         module.group = group
         return module
@@ -222,35 +222,26 @@ def convert(module: nn.Module, group: int | None) -> nn.Module:
         )
         ours.load_state_dict(module.state_dict(), strict=False)
         ours.requires_grad_(all(p.requires_grad for p in module.parameters()))
-        fused = [part for name, part in module.named_children() if name in ("drop", "act")]
+        fused = [child for name, child in module.named_children() if name in ("drop", "act")]
         if fused:
             ours.after = nn.Sequential(*fused)
         return ours.train(module.training)
     for name, child in module.named_children():
-        setattr(module, name, convert(child, group))
+        setattr(module, name, convert_batch_norm(child, group))
     return module
 
 
-def refuse_cut(module: nn.Module, rows: int) -> None:
-    """Refuse so many images on a process where groups of batch norm would hold parts of others.
+def check_whole_groups(module: nn.Module, num_rows: int) -> None:
+    """Raise a UserError if groups of batch norm would mix the patches of one image.
 
-    Patches of an image are a batch each, one after the other: whole groups keep them apart.
+    Patches pass as one batch each, one after the other: whole groups keep them apart.
     """
     group = next((m.group for m in module.modules() if isinstance(m, BatchNorm)), None)
-    if group is not None and rows % group:
+    if group is not None and num_rows % group:
         raise UserError(
-            f"Each process has {rows} images, which do not make whole groups of {group} for "
-            "batch norm (method.bn_group), and patches must not mix. Use a batch_size whose "
-            'share on each process is a multiple of method.bn_group, or method.bn "sync".'
-        )
-
-
-def refuse_groups(bn: str) -> None:
-    """Refuse norms over groups where several rows of each image make up one batch."""
-    if bn != "sync":
-        raise UserError(
-            f'method.bn is "{bn}", but several views or patches of an image are in one batch '
-            'here, whose groups would depend on the number of processes. Use method.bn "sync".'
+            f"Each process has {num_rows} images, which is not a multiple of method.bn_group "
+            f"({group}), so groups of batch norm would mix patches. Use a batch_size whose share "
+            'on each process is a multiple of method.bn_group, or method.bn "sync".'
         )
 
 
@@ -266,18 +257,18 @@ class StandardizedConv(nn.Conv2d):
         return self._conv_forward(x, (self.weight - mean) / (std + 1e-5), self.bias)
 
 
-def without_batch(module: nn.Module, kind: Literal["ln", "ws"]) -> nn.Module:
-    """Replace our BN by a norm that looks at one image alone.
+def replace_batch_norm(module: nn.Module, norm: Literal["ln", "ws"]) -> nn.Module:
+    """Replace our BN by a norm over each image alone.
 
     "ln" is GroupNorm of one group, which on rows is LayerNorm; "ws" is GroupNorm of 32 groups, or
     of the most that divide the channels, after convolutions with standardized weights.
     """
     if isinstance(module, BatchNorm):
-        return _group_norm(module, 1 if kind == "ln" else 32)
-    if kind == "ws" and type(module) is nn.Conv2d:
+        return _group_norm(module, 1 if norm == "ln" else 32)
+    if norm == "ws" and type(module) is nn.Conv2d:
         return _standardized(module)
     for name, child in module.named_children():
-        setattr(module, name, without_batch(child, kind))
+        setattr(module, name, replace_batch_norm(child, norm))
     return module
 
 

@@ -1,8 +1,8 @@
-"""Batches larger than memory, encoded some images at a time with the gradient of the whole.
+"""Encode batches that are larger than memory a chunk at a time, with the gradient of the whole.
 
-Only the backbone is cut: its activations fill the memory, while heads and losses see the whole
-batch. A chunk's activations are thrown away and made anew when its gradient is due (Chen et al.
-2016, arXiv:1604.06174): one chunk is in memory at a time, for the price of a second forward pass.
+Only the backbone is chunked: its activations fill the memory, while heads and losses need the
+whole batch. A chunk's activations are discarded and recomputed in the backward pass (Chen et al.
+2016, arXiv:1604.06174): one chunk is in memory at a time, at the cost of a second forward pass.
 """
 
 import contextlib
@@ -14,102 +14,78 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.errors import UserError
 from selfsight.nn.batch_norm import BatchNorm, Statistics
-from selfsight.nn.encoder import Teacher, encoders
-
-Run = Callable[..., Tensor]
 
 
-def chunked(method: nn.Module, size: int, *, compiled: bool = False) -> None:
-    """Let every backbone of a method encode `size` images at a time; names stay as they are.
-
-    `compiled` compiles what a chunk runs: once, where compiling the method would repeat the
-    network for each chunk. A teacher with several views of an image takes as many times more.
-    """
-    teachers = [part for part in method.modules() if isinstance(part, Teacher)]
-    views = {id(teacher.net): teacher.keys_each for teacher in teachers}
-    for encoder in encoders(method):
-        backbone, rows = encoder.backbone, size * views.get(id(encoder), 1)
-        refuse_chunk(rows, backbone)
-        norms = batch_norms(backbone)
-        for name in (
-            "forward",
-            "forward_to_stage",
-            "forward_from_stage",
-        ):
-            if (run := getattr(backbone, name, None)) is not None:
-                run = torch.compile(run, **COMPILE_OPTIONS) if compiled else run
-                setattr(backbone, name, partial(in_chunks, run, norms, rows))
-
-
-def refuse_chunk(size: int, backbone: nn.Module) -> None:
-    """Raise a UserError for chunks in which this backbone's norms would not see whole groups."""
-    if size < 1:
-        raise UserError(f"chunk is {size}; it counts images. Give 1 or more, or none for all.")
-    for group in {norm.group for norm in batch_norms(backbone)}:
-        if group is None:
-            raise UserError(
-                f"chunk is {size}, but the backbone's batch norm is over the whole batch, which no "
-                "chunk sees. Use groups that lie within a chunk (--method.bn split "
-                "--method.bn-group N, with N a divisor of the chunk), or a norm of single images "
-                "(--method.norm ln)."
-            )
-        if size % group:
-            raise UserError(
-                f"chunk is {size}, which cuts through batch norm's groups of {group} "
-                "(method.bn_group). Use a chunk that is a multiple of the group."
-            )
-
-
-def batch_norms(backbone: nn.Module) -> list[BatchNorm]:
-    """The norms whose statistics depend on who else is in the batch."""
-    return [part for part in backbone.modules() if isinstance(part, BatchNorm)]
-
-
-def in_chunks(run: Run, norms: list[BatchNorm], size: int, x: Tensor, *rest: Any) -> Tensor:
-    """What `run` gives for the whole batch, in the memory of `size` rows."""
-    if len(x) <= size:  # also what `run` asks of itself, as ResNet's forward does of its stages
-        return run(x, *rest)
-    norms = [norm for norm in norms if norm.training]
+def in_chunks(
+    run: Callable[..., Tensor], backbone: nn.Module, chunk_size: int | None, x: Tensor, *args: Any
+) -> Tensor:
+    """Compute run(x, *args), a pass through this backbone, in the memory of `chunk_size` rows."""
+    if chunk_size is None or len(x) <= chunk_size:
+        return run(x, *args)
+    norms = [norm for norm in batch_norms(backbone) if norm.training]
     for norm in norms:
         if norm.group is None or len(x) % norm.group:
             raise UserError(
-                f"A process encodes {len(x)} images in chunks, which do not make whole groups of "
-                f"{norm.group} for batch norm. Use a batch_size whose share on each process is a "
-                "multiple of method.bn_group, or no chunk."
+                f"A process encodes {len(x)} images in chunks, which is not a multiple of "
+                f"method.bn_group ({norm.group}). Use a batch_size whose share on each process is "
+                "a multiple of method.bn_group, or no chunk."
             )
-    encode = partial(encoded, run, norms)
+    encode = partial(encode_chunk, run, norms)
     if torch.is_grad_enabled():
         encode = partial(checkpoint, encode, use_reentrant=False)
-    parts = [encode(part, *rest) for part in x.split(size)]
-    for norm, *calls in zip(norms, *(found for _, found in parts), strict=True):
-        for call in zip(*calls, strict=True):  # a norm may be used more than once
+    chunks = [encode(chunk, *args) for chunk in x.split(chunk_size)]
+    for norm, *collected in zip(norms, *(statistics for _, statistics in chunks), strict=True):
+        for call in zip(*collected, strict=True):  # a norm may be used more than once
             norm.track(*call)
-    return torch.cat([out for out, _ in parts])
+    return torch.cat([out for out, _ in chunks])
 
 
-def encoded(
-    run: Run, norms: list[BatchNorm], x: Tensor, *rest: Any
+def encode_chunk(
+    run: Callable[..., Tensor], norms: list[BatchNorm], x: Tensor, *args: Any
 ) -> tuple[Tensor, list[list[Statistics]]]:
-    """The features of a chunk, and what each norm would have tracked.
+    """The output for one chunk, and the statistics that each norm would have tracked.
 
-    Statistics are handed back, not tracked, so that computing a chunk again counts nothing twice.
+    They are returned, not tracked, so that recomputing a chunk does not count it twice.
     """
-    with set_aside(norms) as found:
-        out = run(x, *rest)
-    return out, found
+    with deferred_tracking(norms) as collected:
+        out = run(x, *args)
+    return out, collected
 
 
 @contextlib.contextmanager
-def set_aside(norms: list[BatchNorm]) -> Iterator[list[list[Statistics]]]:
-    """Lists that take the norms' statistics, a list for each norm."""
-    found: list[list[Statistics]] = [[] for _ in norms]
-    for norm, own in zip(norms, found, strict=True):
-        norm.aside = own
+def deferred_tracking(norms: list[BatchNorm]) -> Iterator[list[list[Statistics]]]:
+    """Collect the statistics of each norm in a list instead of tracking them."""
+    collected: list[list[Statistics]] = [[] for _ in norms]
+    for norm, statistics in zip(norms, collected, strict=True):
+        norm.deferred = statistics
     try:
-        yield found
-    finally:  # computing a chunk again ends early, by an exception
+        yield collected
+    finally:  # recomputing a chunk ends early, by an exception
         for norm in norms:
-            norm.aside = None
+            norm.deferred = None
+
+
+def check_chunk_size(chunk_size: int, backbone: nn.Module) -> None:
+    """Raise a UserError for chunks in which batch norm would not see whole groups."""
+    if chunk_size < 1:
+        raise UserError(f"chunk is {chunk_size}; it counts images. Give 1 or more, or none.")
+    for group in {norm.group for norm in batch_norms(backbone)}:
+        if group is None:
+            raise UserError(
+                f"chunk is {chunk_size}, but the backbone's batch norm is over the whole batch, "
+                "which no chunk sees. Use groups that lie within a chunk (--method.bn split "
+                "--method.bn-group N, with N a divisor of the chunk), or a norm over single images "
+                "(--method.norm ln)."
+            )
+        if chunk_size % group:
+            raise UserError(
+                f"chunk is {chunk_size}, which is not a multiple of batch norm's groups of {group} "
+                "(method.bn_group). Use a chunk that is."
+            )
+
+
+def batch_norms(module: nn.Module) -> list[BatchNorm]:
+    """All norms whose statistics depend on the other images of the batch."""
+    return [m for m in module.modules() if isinstance(m, BatchNorm)]

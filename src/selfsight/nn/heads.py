@@ -3,19 +3,22 @@
 from itertools import pairwise
 from typing import Literal
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from selfsight.nn.batch_norm import BatchNorm
 
 
 class Head(nn.Sequential):
-    """Layers in a row. Of torch's own Sequential the compiler would see each layer by itself."""
+    """Layers in sequence. The compiler would see each layer of torch's own Sequential by itself."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """One layer after the other."""
+    def forward(self, x: Float[Tensor, "*blocks n i"]) -> Float[Tensor, "*blocks n o"]:
+        """Apply all layers; batch norm treats the rows of all blocks as one batch."""
+        blocks = x.shape[:-1]
+        x = x.flatten(0, -2)
         for layer in self:
             x = layer(x)
-        return x
+        return x.unflatten(0, blocks)
 
 
 def mlp(
@@ -27,7 +30,7 @@ def mlp(
 ) -> Head:
     """Linear, norm, ReLU for each pair of widths; the last pair is linear, then norm if asked.
 
-    `last_norm` names the learned parts of the final norm: "both", "scale" only, or "none".
+    `last_norm` names the learned parameters of the final norm: "both", "scale" only, or "none".
     """
     layers: list[nn.Module] = []
     for i, o in pairwise(dims[:-1]):
@@ -38,7 +41,11 @@ def mlp(
     return Head(*layers)
 
 
-def patch_heads(in_dim: int, dim: int, hidden_dim: int) -> tuple[Head, Head]:
-    """Fast-MoCo's projector and predictor: SimSiam's, but with biases and a norm that is scaled."""
-    projector = mlp(in_dim, dim, dim, dim, bias=True, last_bias=True, last_norm="both")
-    return projector, mlp(dim, hidden_dim, dim, bias=True, last_bias=True)
+def fast_moco_heads(
+    in_dim: int, dim: int, *, hidden_dim: int, predictor_dim: int
+) -> tuple[Head, Head]:
+    """Fast-MoCo's projector and predictor: SimSiam's, with biases and a final norm with scale."""
+    projector = mlp(
+        in_dim, hidden_dim, hidden_dim, dim, bias=True, last_bias=True, last_norm="both"
+    )
+    return projector, mlp(dim, predictor_dim, dim, bias=True, last_bias=True)

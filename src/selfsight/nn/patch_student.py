@@ -5,9 +5,9 @@ are numbered down the columns, as in the authors' code: for four of them top lef
 top right, bottom right. Stacks are patch-major and block-major.
 """
 
+import itertools
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,29 +16,30 @@ from torch import Tensor, nn
 
 from selfsight import dist
 from selfsight.errors import UserError, suggest
-from selfsight.nn.batch_norm import refuse_cut
-from selfsight.nn.encoder import Encoder, Teacher
+from selfsight.nn.batch_norm import check_whole_groups
+from selfsight.nn.chunked_encoder import in_chunks
+from selfsight.nn.encoder import Backbone, Encoder
 
 How = Literal["off", "divide", "sample", "encode_divide", "montage"]
 Stage = Literal["input", "stage1", "stage2", "stage3", "final", "proj", "pred"]
 Pairs = Literal["all", "adjacent"]
 
 Maps = Float[Tensor, "n c h w"]
-Parts = Float[Tensor, "m n c _ _"]
+PatchMaps = Float[Tensor, "m n c _ _"]
 Vectors = Float[Tensor, "m n d"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patches:
-    """How a view becomes several predictions. Defaults: Fast-MoCo's, six pairs of four patches."""
+    """How a view is divided and combined. Defaults: Fast-MoCo's, six pairs of four patches."""
 
     how: How = "divide"
-    """Patches from a grid on the view (divide), from anywhere in it (sample), from the feature
-    maps of the whole view (encode_divide) or of a montage of several images (montage)."""
+    """Patches from a grid on the view (divide), from random positions in it (sample), from the
+    feature maps of the whole view (encode_divide) or of a montage of several images (montage)."""
     split: int = 2  # split x split patches
     combine: int = 2  # patches in a combination
     pairs: Pairs = "all"  # "adjacent": two pairs that cover the view, as in the stage ablation
-    stage: Stage = "final"  # where patches become one: before "final" their maps are stitched
+    stage: Stage = "final"  # where patches are combined; before "final" their maps are stitched
 
     def __post_init__(self) -> None:
         for name, kind in (("how", How), ("pairs", Pairs), ("stage", Stage)):
@@ -67,28 +68,28 @@ class Patches:
 
     @property
     def on(self) -> bool:
-        """Whether views are cut up at all."""
+        """Whether views are divided at all."""
         return self.how != "off"
 
     @property
     def stitched(self) -> bool:
-        """Whether patches become one while they still are maps."""
+        """Whether patches are combined as maps, by stitching."""
         return self.stage in ("input", "stage1", "stage2", "stage3")
 
     @property
     def needs_stages(self) -> bool:
-        """Whether the backbone is stopped half-way."""
+        """Whether the backbone must give the maps of a stage."""
         maps = self.how in ("encode_divide", "montage")
         return self.on and (maps or (self.stitched and self.stage != "input"))
 
-    def groups(self, turn: int) -> list[tuple[int, ...]]:
-        """The patches of each combination; adjacent pairs stand in even turns, lie in odd ones."""
+    def combinations(self, view: int) -> list[tuple[int, ...]]:
+        """The patches of each combination; adjacent pairs are columns in even views, else rows."""
         if self.pairs == "adjacent":
-            return [(0, 1), (2, 3)] if turn % 2 == 0 else [(0, 2), (1, 3)]
-        return list(combinations(range(self.split**2), self.combine))
+            return [(0, 1), (2, 3)] if view % 2 == 0 else [(0, 2), (1, 3)]
+        return list(itertools.combinations(range(self.split**2), self.combine))
 
-    def refuse(self, view_sizes: tuple[int, ...]) -> None:
-        """Raise a UserError for views that do not divide."""
+    def validate_views(self, view_sizes: tuple[int, ...]) -> None:
+        """Raise a UserError for views that do not divide into patches."""
         if not self.on:
             return
         for size in view_sizes:
@@ -100,8 +101,8 @@ class Patches:
                     "another method.patches.split."
                 )
 
-    def check_backbone(self, backbone: nn.Module) -> None:
-        """Refuse a network that cannot be stopped where patches are cut or stitched."""
+    def validate_backbone(self, backbone: nn.Module) -> None:
+        """Raise a UserError for a network without stages where maps must be cut or stitched."""
         if self.needs_stages and not hasattr(backbone, "forward_to_stage"):
             raise UserError(
                 f'patches.how "{self.how}" with patches.stage "{self.stage}" needs a backbone with '
@@ -115,11 +116,11 @@ SIX_PAIRS = Patches()
 
 
 @runtime_checkable
-class Draws(Protocol):
-    """Numbers that depend on the step and the image alone; a Moment gives them."""
+class RandomDraws(Protocol):
+    """Random numbers that depend on the step and the image alone; a Moment gives them."""
 
-    def uniform(self, name: str, count: int) -> Float64[Tensor, "n count"]:
-        """A row for each image."""
+    def uniform(self, name: str, n: int, count: int) -> Float64[Tensor, "n count"]:
+        """One row for each image."""
         ...
 
     def permutation(self, name: str, n: int) -> Int64[Tensor, " n"]:
@@ -127,132 +128,117 @@ class Draws(Protocol):
         ...
 
 
-class Sight(NamedTuple):
-    """What a network makes of one view."""
+class PatchStudent(Encoder):
+    """An encoder that can also encode a view from combinations of its patches."""
 
-    features: Float[Tensor, "n _"]
-    target: Float[Tensor, "n d"]  # embedding of the whole view
-    predictions: Float[Tensor, "*blocks n d"]
+    def __init__(self, backbone: Backbone, projector: nn.Module, patches: Patches) -> None:
+        super().__init__(backbone, projector)
+        patches.validate_backbone(backbone)
+        self.patches = patches
 
+    def forward(
+        self, x: Maps, at: RandomDraws | None = None, *, view: int = 0
+    ) -> tuple[Float[Tensor, "n _"], Float[Tensor, "*blocks n d"]]:
+        """Features, and one embedding for each combination of patches.
 
-def see(
-    patches: Patches,
-    student: Encoder,
-    predictor: nn.Module,
-    x: Maps,
-    at: Draws,
-    *,
-    turn: int = 0,
-    teacher: Teacher | None = None,
-) -> Sight:
-    """The student's predictions from a view, and the whole view's embedding as a target.
+        With patches off, or without `at`, features and embedding of the whole view.
+        """
+        if at is None or not self.patches.on:
+            h = self.features(x)
+            return h, self.projector(h)
+        v = self.encode_patches(x, at, view=view)  # [m, N, D], stitched pairs [B, N, D]
+        z = self.projector(self.combine(v, "final", view=view))
+        return v.mean(0), self.combine(z, "proj", view=view)
 
-    The target is the teacher's; without a teacher it is the student's, which patches make it see
-    the view a second time for. Features are the student's own unless it saw patches only.
-    """
-    if not patches.on:
-        h, z = student(x)
-        target = z if teacher is None else teacher(x)[1]
-        return Sight(h, target, predictor(z))
-    predictions = predict(patches, student, predictor, x, at, turn=turn)
-    if teacher is None:
-        with torch.no_grad():
-            h, target = student(x)
-    else:
-        h, target = teacher(x)
-    return Sight(h, target, predictions)
+    def whole_views(self) -> Encoder:
+        """An encoder of whole views with the same weights."""
+        return Encoder(self.backbone, self.projector)
 
+    def combine(self, v: Vectors, stage: Stage, *, view: int) -> Float[Tensor, "b n d"]:
+        """Average the vectors of each combination, if patches are combined at this stage."""
+        if self.patches.stage != stage:
+            return v
+        return average_groups(v, self.patches.combinations(view))
 
-def predict(
-    patches: Patches,
-    student: Encoder,
-    predictor: nn.Module,
-    x: Maps,
-    at: Draws,
-    *,
-    turn: int = 0,
-) -> Float[Tensor, "*blocks n d"]:
-    """Predictions from each combination of a view's patches; heads see all blocks as one batch."""
-    if not patches.on:
-        return predictor(student(x)[1])
-    refuse_cut(student, len(x))
-    groups = patches.groups(turn)
-    if patches.stitched:
-        v = encode_stitched(patches, student.backbone, x, groups)
-    else:
-        v = encode(patches, student.backbone, x, at, turn)
-    for stage, layer in (("final", student.projector), ("proj", predictor)):
-        if patches.stage == stage:
-            v = combine(v, groups)
-        v = layer(v.flatten(0, 1)).unflatten(0, (len(v), -1))
-    return combine(v, groups) if patches.stage == "pred" else v
+    def encode_patches(self, x: Maps, at: RandomDraws, *, view: int) -> Vectors:
+        """One vector for each patch of each image, or for each stitched pair."""
+        check_whole_groups(self, len(x))
+        split = self.patches.split
+        if self.patches.stitched:
+            return self._encode_stitched(divide(x, split), view)
+        if self.patches.how == "encode_divide":
+            return pool_patches(self._forward_to_stage(x, 4), split)
+        if self.patches.how == "montage":
+            return self._encode_montages(x, at)
+        if self.patches.how == "sample":
+            corners = at.uniform(f"patches {view}", len(x), 2 * split**2)
+            patches = sample_patches(x, split, corners)
+        else:
+            patches = divide(x, split)
+        return self.features(patches.flatten(0, 1)).unflatten(0, (len(patches), -1))
 
+    def _encode_stitched(self, patches: PatchMaps, view: int) -> Float[Tensor, "b n d"]:
+        """One vector for each pair of neighbors, stitched as images or as maps after a stage."""
+        groups = self.patches.combinations(view)
+        stage = 0 if self.patches.stage == "input" else int(self.patches.stage[-1])
+        if stage:
+            maps = self._forward_to_stage(patches.flatten(0, 1), stage)
+            patches = maps.unflatten(0, (self.patches.split**2, -1))
+        side = 2 if groups[0] == (0, 1) else 3  # one above the other, or side by side
+        pairs = torch.cat([torch.cat([patches[i] for i in group], side) for group in groups])
+        if not stage:
+            return self.features(pairs).unflatten(0, (len(groups), -1))
+        run = self.backbone.forward_from_stage
+        v = in_chunks(run, self.backbone, self.chunk_size, pairs, stage)  # type: ignore[arg-type]
+        return v.unflatten(0, (len(groups), -1))
 
-def encode(patches: Patches, backbone: nn.Module, x: Maps, at: Draws, turn: int) -> Vectors:
-    """One vector for each patch of each image."""
-    if patches.how == "encode_divide":
-        return pooled(backbone.forward_to_stage(x, 4), patches.split)  # type: ignore[operator]
-    if patches.how == "montage":
-        # Patch k of a montage is that of the image k places on in a random order of all.
+    def _encode_montages(self, x: Maps, at: RandomDraws) -> Vectors:
+        """Patch vectors from montages: patch k is of the image k places on in a random order."""
+        split = self.patches.split
         order = at.permutation("montage", len(x) * dist.world_size())
-        orders = [order.roll(-k) for k in range(patches.split**2)]
-        pieces = zip(divide(x, patches.split), orders, strict=True)
-        mixed = [dist.local_rows(dist.gather(p)[o]) for p, o in pieces]
-        maps = backbone.forward_to_stage(stitch(torch.stack(mixed), patches.split), 4)  # type: ignore[operator]
-        found = zip(pooled(maps, patches.split), orders, strict=True)
-        return torch.stack([dist.local_rows(dist.gather(v)[torch.argsort(o)]) for v, o in found])
-    if patches.how == "sample":
-        parts = sample(x, patches.split, at.uniform(f"patches {turn}", 2 * patches.split**2))
-    else:
-        parts = divide(x, patches.split)
-    return backbone(parts.flatten(0, 1)).unflatten(0, (len(parts), -1))
+        orders = [order.roll(-k) for k in range(split**2)]
+        patches = zip(divide(x, split), orders, strict=True)
+        montages = stitch(
+            torch.stack([dist.local_rows(dist.gather(p)[o]) for p, o in patches]), split
+        )
+        pooled = pool_patches(self._forward_to_stage(montages, 4), split)
+        vectors = zip(pooled, orders, strict=True)
+        return torch.stack([dist.local_rows(dist.gather(v)[torch.argsort(o)]) for v, o in vectors])
+
+    def _forward_to_stage(self, x: Maps, stage: int) -> Float[Tensor, "n _ _ _"]:
+        run = self.backbone.forward_to_stage
+        return in_chunks(run, self.backbone, self.chunk_size, x, stage)  # type: ignore[arg-type]
 
 
-def encode_stitched(
-    patches: Patches, backbone: nn.Module, x: Maps, groups: list[tuple[int, ...]]
-) -> Vectors:
-    """One vector for each pair of neighbors, joined as images or as maps after a stage."""
-    parts = divide(x, patches.split)
-    stage = 0 if patches.stage == "input" else int(patches.stage[-1])
-    if stage:
-        parts = backbone.forward_to_stage(parts.flatten(0, 1), stage)  # type: ignore[operator]
-        parts = parts.unflatten(0, (patches.split**2, -1))
-    side = 2 if groups[0] == (0, 1) else 3  # one above the other, or side by side
-    pairs = torch.cat([torch.cat([parts[i] for i in group], side) for group in groups])
-    v = backbone.forward_from_stage(pairs, stage) if stage else backbone(pairs)  # type: ignore[operator]
-    return v.unflatten(0, (len(groups), -1))
-
-
-def divide(x: Maps, split: int) -> Parts:
+def divide(x: Maps, split: int) -> PatchMaps:
     """The patches of a grid, down the columns."""
-    rows = [part for column in x.chunk(split, 3) for part in column.chunk(split, 2)]
-    return torch.stack(rows)
+    return torch.stack([p for column in x.chunk(split, 3) for p in column.chunk(split, 2)])
 
 
-def stitch(parts: Parts, split: int) -> Maps:
-    """The image that `divide` cut."""
-    columns = [torch.cat(list(column), 2) for column in parts.split(split)]
+def stitch(patches: PatchMaps, split: int) -> Maps:
+    """The inverse of `divide`."""
+    columns = [torch.cat(list(column), 2) for column in patches.split(split)]
     return torch.cat(columns, 3)
 
 
-def combine(v: Vectors, groups: list[tuple[int, ...]]) -> Float[Tensor, "b n d"]:
+def average_groups(v: Vectors, groups: list[tuple[int, ...]]) -> Float[Tensor, "b n d"]:
     """The average of the vectors of each group."""
     return torch.stack([torch.stack([v[i] for i in group]).mean(0) for group in groups])
 
 
-def pooled(maps: Maps, split: int) -> Vectors:
+def pool_patches(maps: Maps, split: int) -> Vectors:
     """The mean over each patch of feature maps; patches of uneven maps share a row or column."""
     return F.adaptive_avg_pool2d(maps, split).permute(3, 2, 0, 1).flatten(0, 1)
 
 
-def sample(x: Maps, split: int, draws: Float64[Tensor, "n _"]) -> Parts:
-    """As many patches as the grid has, each anywhere in the view, by two draws for each."""
+def sample_patches(x: Maps, split: int, corners: Float64[Tensor, "n _"]) -> PatchMaps:
+    """As many patches as the grid has, each anywhere in the view; two numbers place each."""
     size = x.shape[2] // split
-    corner = (draws * (x.shape[2] - size + 1)).long()  # [N, 2m]
-    pixels = corner[:, :, None] + torch.arange(size, device=x.device)  # [N, 2m, size]
+    first = (corners * (x.shape[2] - size + 1)).long()  # [N, 2m]
+    pixels = first[:, :, None] + torch.arange(size, device=x.device)  # [N, 2m, size]
     image = torch.arange(len(x), device=x.device)[:, None, None]
-    parts = [
+    patches = [
         x[image, :, rows[:, :, None], columns[:, None, :]]
         for rows, columns in zip(*pixels.transpose(0, 1).chunk(2), strict=True)
     ]
-    return torch.stack(parts).permute(0, 1, 4, 2, 3)
+    return torch.stack(patches).permute(0, 1, 4, 2, 3)

@@ -1,4 +1,4 @@
-"""The queue of past keys: MoCo's negatives, NNCLR's neighbors, what SwAV gives codes to."""
+"""The queue of past keys: MoCo's negatives, NNCLR's neighbors, SwAV's past embeddings."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from selfsight import dist
 
 
 class Queue(nn.Module):
-    """The last `size` keys of all processes, oldest overwritten first."""
+    """The last `size` keys of all processes; the oldest are overwritten first."""
 
     keys: Tensor
     head: Tensor
@@ -25,19 +25,28 @@ class Queue(nn.Module):
 
     @torch.no_grad()
     def nearest(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The key of greatest cosine to each row (keys are taken for unit vectors)."""
+        """The key most similar to each row; keys are assumed to be unit vectors."""
         with torch.autocast(z.device.type, enabled=False):  # rounding would change neighbors
             return self.keys[(z.to(self.keys.dtype) @ self.keys.T).argmax(dim=1)]
 
     @torch.no_grad()
-    def push(self, k: Float[Tensor, "n d"], chosen: Int64[Tensor, " c"] | None = None) -> None:
-        """Write the keys of every process, or those chosen of them, at the head and move on.
+    def push(
+        self,
+        k: Float[Tensor, "n d"],
+        *,
+        rows: Int64[Tensor, " c"] | None = None,
+        skipped: Float[Tensor, ""] | None = None,
+    ) -> None:
+        """Write the keys of all processes, or these rows of them, at the head and advance it.
 
-        They may not be more than the queue holds.
+        At most `size` keys can be pushed at once. Where `skipped` is 1 nothing changes.
         """
-        k = dist.gather(k.detach())
-        k = k if chosen is None else k[chosen]
-        at = (self.head + torch.arange(len(k), device=k.device)) % len(self.keys)
-        # A step that is not finite is not taken, and must not be remembered either.
-        self.keys[at] = torch.where(k.isfinite().all(), k.to(self.keys.dtype), self.keys[at])
-        self.head.copy_((self.head + len(k)) % len(self.keys))
+        k = dist.gather(k.detach()).to(self.keys.dtype)
+        k = k if rows is None else k[rows]
+        slots = (self.head + torch.arange(len(k), device=k.device)) % len(self.keys)
+        new_head = (self.head + len(k)) % len(self.keys)
+        if skipped is not None:
+            k = torch.where(skipped > 0, self.keys[slots], k)
+            new_head = torch.where(skipped > 0, self.head, new_head)
+        self.keys[slots] = k
+        self.head.copy_(new_head)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone, Encoder
-from selfsight.nn.encoder import fresh
+from selfsight.nn.encoder import reinitialized
 from selfsight.recipe import Recipe, eval_view, from_dict, resize_for
 from selfsight.run_folder import Run, read_json
 from selfsight.train import checkpoint
-from selfsight.train.pretrain import build
+from selfsight.train.pretrain import build_method
 from selfsight.views import EvalView
 
 IMAGE_SIZE = 224  # of encoders that do not state their image size
@@ -60,7 +60,7 @@ def load_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
             f"{run.path} has no checkpoint yet: the run has not finished its first epoch. "
             f"Resume it with: selfsight resume {run.path}"
         )
-    student, prefix = build(recipe, device).student, "student."
+    student, prefix = build_method(recipe, device).student, "student."
     weights = {k: v for k, v in saved["method"].items() if k.startswith(prefix)}
     student.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()})
     return student
@@ -114,8 +114,8 @@ def build_untrained(
     """Build the same network untrained: a run's initial weights, or newly sampled ones."""
     if encoder.student is None:
         torch.manual_seed(0)
-        return encoder._replace(name=UNTRAINED, network=fresh(encoder.network), weights=())
-    student = build(load_recipe(Run(Path(encoder.name))), device).student
+        return encoder._replace(name=UNTRAINED, network=reinitialized(encoder.network), weights=())
+    student = build_method(load_recipe(Run(Path(encoder.name))), device).student
     return EncoderUnderTest(UNTRAINED, _feature_network(student, source), encoder.view, student)
 
 

@@ -21,16 +21,16 @@ from selfsight.data import (
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import UserError
 from selfsight.evals.baselines import baselines
-from selfsight.nn.memory_bank import refuse_too_large
+from selfsight.nn.memory_bank import check_memory_bank_fits
 from selfsight.recipe import Data, Recipe, method_name, to_dict
 from selfsight.run_folder import Run, read_json, write_json
 from selfsight.runs.report_data import write_map_and_neighbors, write_views
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
 from selfsight.runs.verdict import Verdict, judge
-from selfsight.train.batch_size_finder import fitting
-from selfsight.train.loop import State
+from selfsight.train.batch_size_finder import largest_fitting_batch
 from selfsight.train.online_eval import build_online_knn
-from selfsight.train.pretrain import build, pretrain
+from selfsight.train.pretrain import build_method, pretrain
+from selfsight.train.state import State
 from selfsight.version import __version__
 
 Reasons = dict[str, str]
@@ -55,7 +55,7 @@ def start_run(
         try:
             _write_recipe_and_train(recipe, reasons, run, images, device, console)
         except torch.OutOfMemoryError:
-            smaller = fitting(recipe, device)
+            smaller = largest_fitting_batch(recipe, device)
             sentence = (
                 f"A batch of {recipe.batch_size} does not fit in the memory of "
                 f"{_device_name(device)}; {smaller.batch_size} does."
@@ -104,8 +104,8 @@ def open_recipe_source(recipe: Recipe) -> Source:
             f"{method_name(recipe.method)} needs labels, and {data.path} has none. Add --labels "
             "if its sub-folders are classes, or choose another method of `selfsight methods`."
         )
-    if recipe.method.row_each:  # before hours of decoding
-        refuse_too_large(len(source), recipe.method.dim)  # type: ignore[attr-defined]
+    if recipe.method.needs_memory_bank:  # before hours of decoding
+        check_memory_bank_fits(len(source), recipe.method.dim)  # type: ignore[attr-defined]
     return source
 
 
@@ -241,7 +241,7 @@ def _evaluate_trained(
 ) -> None:
     """Measure what the verdict and the report need, trained and untrained."""
     trained = state.method.student.backbone
-    untrained = build(recipe, device).student.backbone
+    untrained = build_method(recipe, device).student.backbone
     score_label_free(run, recipe, trained, untrained, images)
     knn = build_online_knn(recipe, images)
     if knn is not None:

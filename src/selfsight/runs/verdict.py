@@ -89,9 +89,9 @@ def _decide(f: RunEvidence) -> tuple[State, str]:
             "Unclear: the loss is no longer finite, so the run has diverged; lower the learning "
             "rate or lengthen the warm-up."
         )
-    if f.lost_steps > MAX_SKIPPED * f.steps:
+    if f.skipped_steps > MAX_SKIPPED * f.steps:
         return "unclear", (
-            f"Unclear: {f.lost_steps} of {f.steps} steps were skipped because their gradient "
+            f"Unclear: {f.skipped_steps} of {f.steps} steps were skipped because their gradient "
             "was not finite; lower the learning rate or lengthen the warm-up."
         )
     if symptom := _collapse(f):
@@ -286,8 +286,8 @@ def _rows(f: RunEvidence) -> list[EvidenceRow]:
         degree = "better" if f.loss < BELOW_CHANCE * f.chance_loss else "hardly better"
         meaning = f"{'no better' if _at_chance(f) else degree} than guessing"
         add("loss", f"{f.loss:.3f}", expected, False, "", meaning)
-    if f.lost_steps:
-        value = f"{f.lost_steps} of {f.steps}"
+    if f.skipped_steps:
+        value = f"{f.skipped_steps} of {f.steps}"
         add("skipped steps", value, "none, or a few", True, "their gradients were not finite", "")
     if f.feature_std is not None:
         bad = f.feature_std < ONE_POINT_FEATURES

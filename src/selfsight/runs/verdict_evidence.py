@@ -17,7 +17,7 @@ class RunEvidence:
     records: int = 0
     diverged: bool = False  # the last loss is not a number
     steps: int = 0
-    lost_steps: int = 0  # skipped because their gradient was not finite
+    skipped_steps: int = 0  # skipped because their gradient was not finite
     loss: float | None = None
     chance_loss: float | None = None  # of guessing
     feature_std: float | None = None
@@ -63,7 +63,7 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
         records=len(_values(records, "loss")),
         diverged=bool(records) and _number(last.get("loss")) is None,
         steps=int(step or 0),
-        lost_steps=int(_number(last.get("lost_steps")) or 0),
+        skipped_steps=int(_number(last.get("skipped_steps")) or 0),
         loss=_current(records, "loss"),
         chance_loss=_current(records, "chance_loss"),
         feature_std=_current(records, "feature_std"),

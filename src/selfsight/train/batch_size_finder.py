@@ -1,4 +1,4 @@
-"""Which batch fits in the device's memory, found by trying."""
+"""Find the largest batch that fits in the device's memory, by trying."""
 
 import gc
 from dataclasses import replace
@@ -7,13 +7,13 @@ import torch
 
 from selfsight import rng
 from selfsight.errors import UserError
-from selfsight.methods import DataFacts, Moment
+from selfsight.methods import DataInfo, Moment
 from selfsight.recipe import Recipe
-from selfsight.train.pretrain import build
+from selfsight.train.pretrain import build_method
 from selfsight.train.step import DTYPES
 
 
-def fitting(recipe: Recipe, device: torch.device) -> Recipe:
+def largest_fitting_batch(recipe: Recipe, device: torch.device) -> Recipe:
     """The recipe with its batch halved until a step fits."""
     while recipe.batch_size > 2:
         recipe = replace(recipe, batch_size=recipe.batch_size // 2)
@@ -26,12 +26,12 @@ def fitting(recipe: Recipe, device: torch.device) -> Recipe:
 
 
 def _fits(recipe: Recipe, device: torch.device) -> bool:
-    """Whether one step with made-up images passes."""
+    """Whether one step with random images passes."""
     gc.collect()
     torch.cuda.empty_cache()
     index = torch.arange(recipe.batch_size, device=device)
     try:
-        method = build(recipe, device, DataFacts(len(index), 2))
+        method = build_method(recipe, device, DataInfo(len(index), 2))
         views = [
             rng.uniform(rng.key(0, "memory", i), index, recipe.data.channels * view.size**2)
             .float()

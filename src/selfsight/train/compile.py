@@ -1,9 +1,7 @@
-"""What is compiled: encoders and heads, each once, however many views a step shows them.
+"""Compile encoders and heads, each once, for any number of views that a step encodes.
 
 The whole step as one graph would hold the backbone once for each view and once more for the
-teacher, and take minutes to compile. And it would be wrong where a queue is read and then written
-to: in its backward pass the compiler (torch 2.11) reads the keys again, after the new ones have
-overwritten them. Losses are compiled by themselves (`compiled_losses`).
+teacher, and take minutes to compile. Losses compile themselves on CUDA (`losses/dtype.py`).
 """
 
 import contextlib
@@ -12,38 +10,65 @@ import warnings
 from pathlib import Path
 
 import torch
-import torch._functorch.config as tracing
+import torch._functorch.config as functorch_config
 from torch import nn
 
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.methods import Method
 from selfsight.nn import encoders
+from selfsight.nn.patch_student import PatchStudent
+from selfsight.recipe import Recipe
+
+SMALL_VIEW = 64  # pixels; cuDNN tries every convolution for views up to this size
 
 
-def keep_code() -> None:
-    """Let what is compiled from now on be found again, also after a restart of the machine."""
-    # Losses and crops want all of float32; the networks are in bf16 anyway.
+def is_compiled(recipe: Recipe, device: torch.device) -> bool:
+    """Whether networks and losses are compiled: on a CPU that takes longer than it saves."""
+    return recipe.compile and device.type == "cuda"
+
+
+def compile_stance(recipe: Recipe, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Run losses uncompiled if the recipe says so."""
+    if device.type == "cuda" and not recipe.compile:
+        return torch.compiler.set_stance("force_eager")
+    return contextlib.nullcontext()
+
+
+def configure_torch(recipe: Recipe, device: torch.device) -> None:
+    """Set torch's global switches: choice of kernels, determinism, and the compile cache."""
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = not recipe.repeatable
+        # For small views all kernels are tried, not ten: some are faster, and it takes seconds.
+        torch.backends.cudnn.benchmark_limit = 0 if recipe.views[0].size <= SMALL_VIEW else 10
+        torch.use_deterministic_algorithms(recipe.repeatable)
+    if is_compiled(recipe, device):
+        persist_compile_cache()
+
+
+def persist_compile_cache() -> None:
+    """Persist Inductor's cache, so that a later process finds the compiled code."""
+    # Losses and crops need full float32; the networks run in bf16 anyway.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(cache_folder() / "compiled")
-    with contextlib.suppress(OSError):  # where nothing can be written, torch has a place of its own
+    with contextlib.suppress(OSError):  # tolerate an unwritable folder: torch has a default
         Path(folder).mkdir(parents=True, exist_ok=True)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    # Batch norm over groups brings its own gradient, which lies in the graph that the key is of.
-    tracing.autograd_cache_allow_custom_autograd_functions = True
+    # Batch norm over groups has a custom gradient, which the cache would otherwise refuse.
+    functorch_config.autograd_cache_allow_custom_autograd_functions = True
 
 
-def compile_networks(method: Method, *, backbones: bool = True) -> None:
-    """Compile a method's networks in place; the names of their weights stay as they are.
-
-    Backbones that encode in chunks have compiled what a chunk runs by themselves.
-    """
+def compile_networks(method: Method) -> None:
+    """Compile a method's networks in place; the names of their weights stay as they are."""
     # A function is compiled eight times and then no more: earlier runs of this process, with other
-    # shapes, must not use that up. What they compiled is still on the disk.
+    # shapes, must not use that up. Their compiled code is still on the disk.
     torch.compiler.reset()
     for encoder in encoders(method):
-        whole = (encoder, encoder.backbone) if backbones else ()
-        for part in (*whole, encoder.projector):  # whichever a method calls
-            part.compile(**COMPILE_OPTIONS)
+        encoder.backbone.compile(**COMPILE_OPTIONS)
+        encoder.projector.compile(**COMPILE_OPTIONS)
+        uses_patches = isinstance(encoder, PatchStudent) and encoder.patches.on
+        if encoder.chunk_size is None and not uses_patches:  # else their loops call the backbone
+            encoder.compile(**COMPILE_OPTIONS)
     if isinstance(head := getattr(method, "predictor", None), nn.Module):
         head.compile(**COMPILE_OPTIONS)

@@ -1,4 +1,4 @@
-"""What keeps a step without a finite gradient from doing harm, without asking the device."""
+"""Skip steps without a finite gradient, and scale the loss in fp16, without asking the device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,57 +7,63 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-START = 2.0**16  # the loss of a run in fp16 is multiplied by this, and by less after an overflow
-GROW_AFTER = 2000  # finite steps
+INITIAL_SCALE = 2.0**16  # of the loss in fp16; halved after an overflow
+GROWTH_INTERVAL = 2000  # finite steps after which the scale doubles
 
 
-class Guard:
-    """Says whether a step's gradient is finite, counts those that are not, scales a loss in fp16.
+class GradScaler:
+    """Finds non-finite gradients, counts the steps skipped for them, and scales an fp16 loss.
 
     All of it stays on the device: the driver reads it when it writes its next record.
     """
 
-    def __init__(self, device: torch.device, *, scaled: bool) -> None:
-        self.scaled = scaled
-        self.scale = torch.tensor(START if scaled else 1.0, device=device)
-        self.growth = torch.zeros((), dtype=torch.int32, device=device)
-        self.lost = torch.zeros((), device=device)  # 1: the last gradient was not finite
-        self.streak = torch.zeros((), device=device)  # of steps that were lost, up to the last
-        self.longest = torch.zeros((), device=device)  # such streak since it was last asked for
-        self.total = torch.zeros((), device=device)  # steps lost since the start
+    def __init__(self, device: torch.device, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self.scale = torch.tensor(INITIAL_SCALE if enabled else 1.0, device=device)
+        self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
+        self.found_inf = torch.zeros((), device=device)  # 1: the last gradient was not finite
+        self.skipped_in_a_row = torch.zeros((), device=device)
+        self.longest_run = torch.zeros((), device=device)  # of skipped steps since it was last read
+        self.skipped_steps = torch.zeros((), device=device)  # since the start
 
-    def check(self, grads: Sequence[Tensor]) -> Tensor:
-        """Undo the scaling of the gradients, and say (1 or 0) whether one of them is not finite."""
-        self.lost.zero_()
+    def unscale(self, grads: Sequence[Tensor]) -> Float[Tensor, ""]:
+        """Undo the scaling of the gradients; return 1 if one of them is not finite, else 0."""
+        self.found_inf.zero_()
         inverse = self.scale.reciprocal()
-        torch._amp_foreach_non_finite_check_and_unscale_(list(grads), self.lost, inverse)
-        if self.scaled:
-            torch._amp_update_scale_(self.scale, self.growth, self.lost, 2.0, 0.5, GROW_AFTER)
-        self.streak.add_(1).mul_(self.lost)
-        torch.maximum(self.longest, self.streak, out=self.longest)
-        self.total.add_(self.lost)
-        return self.lost
+        torch._amp_foreach_non_finite_check_and_unscale_(list(grads), self.found_inf, inverse)
+        if self.enabled:
+            torch._amp_update_scale_(
+                self.scale, self.growth_tracker, self.found_inf, 2.0, 0.5, GROWTH_INTERVAL
+            )
+        self.skipped_in_a_row.add_(1).mul_(self.found_inf)
+        torch.maximum(self.longest_run, self.skipped_in_a_row, out=self.longest_run)
+        self.skipped_steps.add_(self.found_inf)
+        return self.found_inf
 
-    def take_longest(self) -> int:
-        """The longest streak of lost steps since this was last asked for; the host waits for it."""
-        longest = int(self.longest)
-        self.longest.copy_(self.streak)
+    def read_longest_run(self) -> int:
+        """The longest run of skipped steps since the last call; the host waits for the device."""
+        longest = int(self.longest_run)
+        self.longest_run.copy_(self.skipped_in_a_row)
         return longest
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"scale": self.scale, "growth": self.growth, "total": self.total}
+        """The tensors that a checkpoint holds."""
+        return {
+            "scale": self.scale,
+            "growth_tracker": self.growth_tracker,
+            "skipped_steps": self.skipped_steps,
+        }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Restore what `state_dict` returned."""
         for name, value in saved.items():
             getattr(self, name).copy_(value)
 
 
-def take(optimizer: torch.optim.Optimizer, lost: Float[Tensor, ""]) -> None:
-    """The optimizer's step, unless it is `lost`; on a GPU it is the kernels that look."""
-    if lost.device.type == "cuda":
-        optimizer.found_inf = lost  # type: ignore[attr-defined]
+def step_if_finite(optimizer: torch.optim.Optimizer, found_inf: Float[Tensor, ""]) -> None:
+    """Take the optimizer's step unless a gradient is not finite; on a GPU the kernels check."""
+    if found_inf.device.type == "cuda":
+        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
         optimizer.step()
-    elif not lost:
+    elif not found_inf:
         optimizer.step()

@@ -1,4 +1,4 @@
-"""The training loop, as a generator: it trains, and whoever drives it logs, saves and evaluates."""
+"""The training loop, as a generator: it trains, and its caller logs, saves and evaluates."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,22 +7,10 @@ import torch
 from selfsight.data.loader import Loader
 from selfsight.methods import Step
 from selfsight.recipe import Recipe
+from selfsight.train.compile import configure_torch
+from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.state import State
-from selfsight.train.step import Batch, Stepper, make
-
-__all__ = ["Batch", "State", "feed", "train"]
-
-
-def feed(loader: Loader, recipe: Recipe, start_step: int) -> Iterator[Batch]:
-    """What each step is made from: views, or images on a GPU that makes views of them itself."""
-    waited = loader.wait_seconds
-    for raw in loader.batches(start_step):
-        waited, before = loader.wait_seconds, waited
-        if loader.resident and raw.index.device.type == "cuda":
-            yield Batch([], raw.labels, raw.index, waited - before, raw.images)
-        else:
-            views = make(recipe, raw.images, raw.index, raw.epoch)
-            yield Batch(views, raw.labels, raw.index, waited - before)
+from selfsight.train.step import Batch, make_views
 
 
 def train(
@@ -33,9 +21,22 @@ def train(
     steps_per_epoch: int,
     device: torch.device,
 ) -> Iterator[tuple[Batch, Step]]:
-    """Advance state one optimizer step per batch; at every yield it is safe to save."""
-    take_step = Stepper(state, recipe, steps_per_epoch=steps_per_epoch, device=device)
+    """Advance the state one optimizer step per batch; at every yield it is safe to save."""
+    configure_torch(recipe, device)
+    run_step = StepRunner(state, recipe, steps_per_epoch=steps_per_epoch, device=device)
     for batch in batches:
         if state.step >= recipe.epochs * steps_per_epoch:
             return
-        yield batch, take_step(batch)
+        yield batch, run_step(batch)
+
+
+def load_batches(loader: Loader, recipe: Recipe, start_step: int) -> Iterator[Batch]:
+    """Batches from this step on: views, or images on a GPU, whose views the step makes."""
+    waited = loader.wait_seconds
+    for raw in loader.batches(start_step):
+        waited, before = loader.wait_seconds, waited
+        if loader.resident and raw.index.device.type == "cuda":
+            yield Batch([], raw.labels, raw.index, waited - before, raw.images)
+        else:
+            views = make_views(recipe, raw.images, raw.index, raw.epoch)
+            yield Batch(views, raw.labels, raw.index, waited - before)

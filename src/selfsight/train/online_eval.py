@@ -1,4 +1,4 @@
-"""A linear classifier trained beside the method on detached features: it cannot touch it."""
+"""Measure features during training: a linear probe on detached features, and kNN."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.splits import Split, stratified
 from selfsight.recipe import Recipe, eval_view
-from selfsight.train.grad_scaler import take
+from selfsight.train.grad_scaler import step_if_finite
 
 ONLINE_IMAGES = 5000  # evaluated during training: more would cost more than the steps between
 
 
-class Probe:
-    """Says, batch by batch, how well the labels can be read off the features."""
+class OnlineProbe:
+    """A linear classifier trained beside the method, batch by batch."""
 
     def __init__(self, dim: int, num_classes: int, device: torch.device) -> None:
         self.layer = nn.Sequential(nn.BatchNorm1d(dim, affine=False), nn.Linear(dim, num_classes))
@@ -30,21 +30,24 @@ class Probe:
         )
 
     def update(
-        self, features: Float[Tensor, "n d"], labels: Int64[Tensor, " n"], lost: Float[Tensor, ""]
+        self,
+        features: Float[Tensor, "n d"],
+        labels: Int64[Tensor, " n"],
+        found_inf: Float[Tensor, ""],
     ) -> Float[Tensor, ""]:
-        """Guess first, then learn unless the step was `lost`; the share of right guesses."""
+        """Accuracy on this batch, measured before training on it; a skipped step trains nothing."""
         logits = self.layer(features.detach().float())
         self.optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(logits, labels).backward()
-        take(self.optimizer, lost)
+        step_if_finite(self.optimizer, found_inf)
         return (logits.argmax(dim=1) == labels).float().mean()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The tensors that a checkpoint holds."""
         return {"layer": self.layer.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Restore what `state_dict` returned."""
         self.layer.load_state_dict(saved["layer"])
         self.optimizer.load_state_dict(saved["optimizer"])
 

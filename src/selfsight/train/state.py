@@ -1,4 +1,4 @@
-"""What training changes, and all that a checkpoint holds."""
+"""The state of training: exactly what a checkpoint holds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +7,8 @@ import torch
 
 from selfsight.methods import Method
 from selfsight.optim import load_optimizer_state
-from selfsight.train.grad_scaler import Guard
-from selfsight.train.online_eval import Probe
+from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.online_eval import OnlineProbe
 
 
 @dataclass
@@ -17,8 +17,8 @@ class State:
 
     method: Method
     optimizer: torch.optim.Optimizer
-    guard: Guard
-    probe: Probe | None = None
+    scaler: GradScaler
+    probe: OnlineProbe | None = None
     step: int = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -26,16 +26,16 @@ class State:
         return {
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "guard": self.guard.state_dict(),
+            "scaler": self.scaler.state_dict(),
             "probe": self.probe.state_dict() if self.probe else None,
             "step": self.step,
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Restore what `state_dict` returned."""
         self.method.load_state_dict(saved["method"])
         load_optimizer_state(self.optimizer, saved["optimizer"])
-        self.guard.load_state_dict(saved["guard"])
+        self.scaler.load_state_dict(saved["scaler"])
         if self.probe and saved["probe"]:
             self.probe.load_state_dict(saved["probe"])
         self.step = saved["step"]

@@ -20,7 +20,7 @@ from selfsight.backbones.foreign_checkpoints.names import BackboneLocation
 from selfsight.backbones.foreign_checkpoints.read import read_checkpoint, read_run_checkpoint
 from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
-from selfsight.nn.batch_norm import convert, without_batch
+from selfsight.nn.batch_norm import convert_batch_norm, replace_batch_norm
 from selfsight.run_folder import Run, read_json
 from selfsight.views.spec import MEAN, STD
 
@@ -154,9 +154,9 @@ def _from_run(
             f'{run.path} uses the network "{config.name}" from outside selfsight, and loading it '
             "runs that code. If you trust it, add --trust (in Python: trust=True)."
         )
-    backbone = convert(config.build(), None)
+    backbone = convert_batch_norm(config.build(), None)
     if recipe["method"].get("norm", "bn") != "bn":
-        backbone = without_batch(backbone, recipe["method"]["norm"])
+        backbone = replace_batch_norm(backbone, recipe["method"]["norm"])
     assert isinstance(backbone, Backbone)
     view = recipe["views"][0]
     return _into(

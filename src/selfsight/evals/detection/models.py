@@ -30,7 +30,7 @@ from selfsight.errors import UserError
 from selfsight.evals.detection.detector_settings import DetectorSettings
 from selfsight.evals.detection.layers import Full, Pool, Res5Heads, Sampler, share
 from selfsight.evals.detection.loader import Size, Target
-from selfsight.nn.batch_norm import BatchNorm, convert
+from selfsight.nn.batch_norm import BatchNorm
 
 C4_POOL, BOX_POOL, MASK_POOL = 14, 7, 14  # cells on a side
 RATIOS = (0.5, 1.0, 2.0)
@@ -113,7 +113,7 @@ def checked(backbone: nn.Module, setting: DetectorSettings) -> ResNet:
             f"numbers. Give {channels}."
         )
     network = copy.deepcopy(backbone).requires_grad_(True)
-    convert(network, None)
+    convert_batch_norm(network, None)
     return network
 
 

@@ -1,0 +1,140 @@
+"""Run steps, on one GPU as a recorded CUDA graph if that measures faster.
+
+Small networks are bound by the time it takes to launch their kernels.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from selfsight import dist
+from selfsight.methods import Step
+from selfsight.optim import set_lr
+from selfsight.recipe import Recipe
+from selfsight.train.compile import compile_networks, is_compiled
+from selfsight.train.ddp import distribute
+from selfsight.train.state import State
+from selfsight.train.step import Batch, optimizer_step
+
+WARMUP_STEPS = 3  # before anything is timed or recorded: compilers and libraries choose kernels
+TIMED_STEPS = 5  # in each mode
+
+
+class StepRunner:
+    """Runs the steps of one training; `mode` is "plain", or "graph" once that proved faster."""
+
+    def __init__(
+        self, state: State, recipe: Recipe, *, steps_per_epoch: int, device: torch.device
+    ) -> None:
+        if is_compiled(recipe, device):
+            compile_networks(state.method)
+        self.state, self.recipe = state, recipe
+        self.steps_per_epoch, self.device = steps_per_epoch, device
+        self.step = torch.tensor(state.step, device=device)
+        self.forward = distribute(state.method, device)
+        # Chunks are recomputed in the backward pass by code that a graph cannot hold.
+        can_record = device.type == "cuda" and dist.world_size() == 1 and recipe.chunk is None
+        self.stream = torch.cuda.Stream(device) if can_record else None
+        self.calls, self.mode = 0, "plain"
+        self.milliseconds: dict[str, float] = {}  # of a step, in each mode
+        self.events: list[tuple[Any, Any]] = []  # start and end of the steps that are timed
+        self.replay: Callable[[Batch], Step] | None = None
+
+    def __call__(self, batch: Batch) -> Step:
+        """Run one step; its result is valid until the next."""
+        self.calls += 1
+        set_lr(
+            self.state.optimizer,
+            self.recipe.optim,
+            step=self.state.step,
+            steps_per_epoch=self.steps_per_epoch,
+            epochs=self.recipe.epochs,
+            batch_size=self.recipe.batch_size,
+        )
+        with self._on_stream():
+            if self.stream is not None:
+                self._choose_mode(batch)
+            with self._timed():
+                result = self.replay(batch) if self.replay else self._run(batch)
+        self.state.step += 1
+        return result
+
+    def _run(self, batch: Batch) -> Step:
+        """Run one step and advance the counter on the device."""
+        result = optimizer_step(
+            self.state,
+            self.forward,
+            batch,
+            self.recipe,
+            step=self.step.clone(),
+            steps_per_epoch=self.steps_per_epoch,
+        )
+        self.step += 1
+        return result
+
+    def _choose_mode(self, batch: Batch) -> None:
+        """Time plain steps, record the graph, time it, and keep the faster."""
+        if self.calls == WARMUP_STEPS + 1 + TIMED_STEPS:
+            self.milliseconds["plain"] = self._read_timing()
+            self.replay = self._record(batch)
+            self.mode = "graph" if self.replay else "plain"
+        elif self.calls == WARMUP_STEPS + 3 + 2 * TIMED_STEPS and self.replay:
+            self.milliseconds["graph"] = self._read_timing()
+            if self.milliseconds["graph"] > self.milliseconds["plain"]:
+                self.mode, self.replay = "plain", None
+
+    def _record(self, batch: Batch) -> Callable[[Batch], Step] | None:
+        """Record one step as a graph; a replay copies its batch into the recorded tensors."""
+        inputs = [x.clone() for x in batch.tensors()]
+        recorded_batch = batch.with_tensors(inputs)
+        graph = torch.cuda.CUDAGraph()
+        self.state.optimizer.zero_grad(set_to_none=True)
+        try:
+            # Threads that read and decode the next batches may go on meanwhile.
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                result = self._run(recorded_batch)
+        except RuntimeError as error:
+            warnings.warn(f"This step cannot be a CUDA graph: {error}", stacklevel=2)
+            return None
+
+        def replay(batch: Batch) -> Step:
+            torch._foreach_copy_(inputs, batch.tensors())
+            graph.replay()
+            return result
+
+        return replay
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Time the step if it is one of those compared; waiting for its batch does not count."""
+        # The first two replays are left out: they upload the graph.
+        starts = (WARMUP_STEPS + 1, WARMUP_STEPS + 3 + TIMED_STEPS)
+        if self.stream is None or not any(0 <= self.calls - s < TIMED_STEPS for s in starts):
+            yield
+            return
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        yield
+        end.record()
+        self.events.append((start, end))
+
+    def _read_timing(self) -> float:
+        """Milliseconds per timed step; the host waits, twice in a run."""
+        self.events[-1][1].synchronize()
+        total = sum(start.elapsed_time(end) for start, end in self.events)
+        self.events.clear()
+        return total / TIMED_STEPS
+
+    @contextlib.contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """Run on a stream of its own, as recording requires."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self.stream)
