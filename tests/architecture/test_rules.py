@@ -1,13 +1,17 @@
-"""Rules the reviewers would otherwise repeat."""
+"""Rules of the code base that tests can check."""
 
 import ast
 import inspect
 import re
 import subprocess
 import sys
+import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
+from packaging.requirements import Requirement
 
 from selfsight.methods import BASELINES, METHODS
 from selfsight.recipes import FILES
@@ -19,15 +23,19 @@ SOURCE = ROOT / "src/selfsight"
 METHOD_FILES = [p for p in (SOURCE / "methods").glob("*.py") if p.stem not in ("__init__", "base")]
 
 
-@pytest.mark.parametrize("path", sorted(METHOD_FILES), ids=lambda p: p.stem)
-def test_a_method_fits_on_one_screen(path):
-    """`__init__`, `forward` and `after_step` together."""
-    contract = ("__init__", "forward", "after_step")
-    for cls in (
-        node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
-    ):
-        functions = [n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name in contract]
-        assert sum(f.end_lineno - f.lineno + 1 for f in functions) <= 60, cls.name
+def test_the_code_of_a_method_fits_on_one_screen():
+    """`__init__`, `forward` and `after_step` together have at most 60 lines."""
+    lengths = {}
+    for path in METHOD_FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                lengths[node.name] = sum(
+                    f.end_lineno - f.lineno + 1
+                    for f in node.body
+                    if getattr(f, "name", "") in ("__init__", "forward", "after_step")
+                )
+    assert len(lengths) >= 2 * len(METHOD_FILES)  # settings and method
+    assert {name: n for name, n in lengths.items() if n > 60} == {}
 
 
 def test_a_method_is_found_by_its_name():
@@ -51,14 +59,29 @@ def test_the_loop_and_the_driver_stay_readable():
     assert sum(lines) <= 300
 
 
-def test_no_source_file_needs_a_map():
+def test_no_source_file_is_longer_than_400_lines():
     long = {p.name: n for p in SOURCE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 400}
     assert long == {}
 
 
-def test_the_wheel_and_the_constraints_agree_on_torch():
-    text = (ROOT / "constraints.txt").read_text().splitlines()
-    assert "torch==2.11.0" in text and "torchvision==0.26.0" in text
+def test_the_wheel_holds_every_source_file_and_requires_the_tested_torch(tmp_path):
+    (path,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(path) as wheel:
+        packed = {name for name in wheel.namelist() if name.startswith("selfsight/")}
+        (metadata,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+        lines = wheel.read(metadata).decode().splitlines()
+    files = (p for p in SOURCE.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    assert packed == {p.relative_to(SOURCE.parent).as_posix() for p in files}
+    required = [
+        Requirement(line.split(": ")[1])
+        for line in lines
+        if line.startswith("Requires-") and not line.startswith("Requires-Python")
+    ]
+    tested = map(Requirement, (ROOT / "constraints.txt").read_text().splitlines())
+    versions = {r.name: str(r.specifier).removeprefix("==") for r in tested}
+    for name in ("torch", "torchvision"):
+        (requirement,) = (r for r in required if r.name == name)
+        assert requirement.specifier.contains(versions[name])
 
 
 def test_commands_start_without_a_compiler():
@@ -78,3 +101,66 @@ def test_only_views_calls_the_reference_implementation_of_views():
         if re.search(r"apply_(eval_)?views?_reference", path.read_text())
     ]
     assert {path.parts[0] for path in callers} == {"views"}
+
+
+# Names that say nothing about what a module holds.
+FORBIDDEN_NAMES = {
+    "parts",
+    "pieces",
+    "whole",
+    "together",
+    "facts",
+    "strong",
+    "faster",
+    "fill",
+    "rows",
+    "limits",
+    "waits",
+    "show",
+    "watch",
+    "choose",
+    "candidates",
+    "outline",
+    "utils",
+    "helpers",
+    "misc",
+    "common",
+}
+# Folders in which a name may be used again, because it is the same thing for another family.
+MIRRORED = {
+    "recipes": "a method's recipes have the name of its file in methods/",
+    "studies": "a method's tables have the name of its file in methods/",
+    "views/triton": "the fused counterpart of a module has its name in views/",
+    "evals/detection": "detection has its own loader of images, with boxes",
+}
+
+
+def modules():
+    return [p.relative_to(SOURCE) for p in SOURCE.rglob("*.py") if not p.stem.startswith("__")]
+
+
+def test_no_module_has_a_name_that_says_nothing():
+    assert [str(path) for path in modules() if path.stem in FORBIDDEN_NAMES] == []
+
+
+def test_module_names_are_unique_but_for_mirrored_folders():
+    names = Counter(p.stem for p in modules() if p.parent.as_posix() not in MIRRORED)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+# British spelling, and words that STYLE replaces. Random streams keep their names, since these
+# decide the numbers; "picture" is a column name of other people's data sets.
+REPLACED = re.compile(r"picture|optimis|normalis|colour|labelled|neighbour", re.IGNORECASE)
+ALLOWED = ('rng.key(seed, "neighbours")', 'rng.key(seed, "pictures")', '"img", "picture")')
+
+
+def test_readme_docs_and_source_use_the_words_of_the_field():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    sources = [p for p in SOURCE.rglob("*") if p.suffix in (".py", ".js", ".css", ".html")]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in (*pages, *sources)
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if REPLACED.search(line) and not any(allowed in line for allowed in ALLOWED)
+    ]
+    assert found == []
