@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from selfsight import dist
-from selfsight.backbones.resnet import Basic, ResNet
+from selfsight.backbones.resnet import BasicBlock, ResNet
 from selfsight.errors import UserError
 from selfsight.nn import Backbone, mlp
 from selfsight.nn.batch_norm import BatchNorm, check_whole_groups
@@ -51,7 +51,7 @@ def images(n=8, size=16, dtype=torch.float64):
 
 def network(backbone=None, patches=OFF):
     torch.manual_seed(0)
-    backbone = backbone or ResNet(Basic, (1, 1, 1, 1), width=2, stem="lowres")
+    backbone = backbone or ResNet(BasicBlock, (1, 1, 1, 1), width=2, stem="lowres")
     student = PatchStudent(backbone, mlp(backbone.dim, 8, 6), patches).double()
     return student, mlp(6, 8, 6).double()
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from selfsight.backbones import BackboneConfig
 from selfsight.data import CachedImages
@@ -39,8 +40,8 @@ def test_a_compiled_method_is_the_eager_one(name):
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
 
 
-def steps(name, optim, *, recorded):
-    """Losses of steps on images that lie on the GPU, and the way they were taken."""
+def build(name, optim, *, recorded):
+    """A state, the runner of its steps, and batches of images that lie on the GPU."""
     config = METHODS[name](**SMALL[name])
     recipe = Recipe(
         method=config,
@@ -64,9 +65,39 @@ def steps(name, optim, *, recorded):
     stepper = StepRunner(state, recipe, steps_per_epoch=COUNT // BATCH, device=device)
     if not recorded:
         stepper.stream = None
-    batches = load_batches(loader, recipe, 0)
+    return state, stepper, load_batches(loader, recipe, 0)
+
+
+def steps(name, optim, *, recorded):
+    """Losses of some steps, and the runner that ran them."""
+    _, stepper, batches = build(name, optim, recorded=recorded)
     losses = [stepper(next(batches)).loss.clone() for _ in range(STEPS)]
     return torch.stack(losses), stepper
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_step_with_an_infinite_gradient_changes_only_batch_norm_statistics(name, recorded):
+    optim = Optim(lr=0.05, schedule=Schedule(warmup_epochs=1))
+    state, stepper, batches = build(name, optim, recorded=recorded)
+    factor = torch.ones((), device="cuda")  # a recorded step reads its value at each replay
+    next(state.method.student.parameters()).register_hook(lambda grad: grad * factor)
+    for _ in range(STEPS):
+        stepper(next(batches))
+    before = {k: v.clone() for k, v in state.method.state_dict().items()}
+    momenta = [v.clone() for v in tree_leaves(state.optimizer.state_dict()["state"])]
+    factor.fill_(torch.inf)
+    stepper(next(batches))
+    assert int(state.scaler.skipped_steps) == 1
+    for key, value in state.method.state_dict().items():
+        if not key.endswith(("running_mean", "running_var", "num_batches_tracked")):
+            assert torch.equal(before[key], value), key
+    after = tree_leaves(state.optimizer.state_dict()["state"])
+    assert all(torch.equal(a, b) for a, b in zip(momenta, after, strict=True))
+    factor.fill_(1.0)
+    stepper(next(batches))
+    assert any(not torch.equal(before[k], v) for k, v in state.method.state_dict().items())
+    assert int(state.scaler.skipped_steps) == 1
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
