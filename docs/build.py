@@ -1,4 +1,4 @@
-"""The documentation as plain pages: `python docs/build.py [FOLDER]`, or `make docs` for site/.
+"""Build the documentation: `python docs/build.py [FOLDER]`, or `make docs` for site/.
 
 Every page is a Markdown file of the repository. A page of a method holds a marker
 
@@ -39,7 +39,7 @@ FIRST = ("evaluation", "performance", "results", "adding-a-method")
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """One Markdown file and where it goes."""
+    """A Markdown file and its place in the site."""
 
     source: Path  # relative to the repository
     title: str
@@ -47,7 +47,7 @@ class Page:
 
     @property
     def target(self) -> Path:
-        """Its place in the site: the same path, with another ending."""
+        """Path in the site: the same path with the suffix .html."""
         if self.source == Path("README.md"):
             return Path("index.html")
         return self.source.with_suffix(".html")
@@ -55,7 +55,7 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Some lines of source that belong together, and what they compute."""
+    """Lines of source that form one step, and a note on what they compute."""
 
     first: int  # counted from 1
     last: int
@@ -63,7 +63,7 @@ class Line:
 
 
 def build(out: Path, root: Path = ROOT) -> list[Path]:
-    """Write the whole site and say which pages it has."""
+    """Write the site and return its pages."""
     pages = [*collect(root), methods_page(root)]
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(ROOT / "docs" / "style.css", out / "style.css")
@@ -75,7 +75,7 @@ def build(out: Path, root: Path = ROOT) -> list[Path]:
 
 
 def collect(root: Path) -> list[Page]:
-    """The repository's own pages, and those below docs/, in the order of the navigation."""
+    """List the pages of the repository root and of docs/, in the order of the navigation."""
     found = [Path(f"{name}.md") for name in ("README", "CONTRIBUTING", "CHANGELOG")]
     found += sorted(path.relative_to(root) for path in (root / "docs").rglob("*.md"))
     pages = []
@@ -89,7 +89,7 @@ def collect(root: Path) -> list[Page]:
 
 
 def methods_page(root: Path) -> Page:
-    """The page that lists the methods; it has no file of its own."""
+    """Build the page that lists the methods, which has no Markdown file."""
     methods = [page for page in collect(root) if page.source.parent == Path("docs/methods")]
     rows = [f"- [{page.title}]({page.source.name})" for page in methods]
     text = "# Methods\n\n" + "\n".join(rows) + "\n"
@@ -97,7 +97,7 @@ def methods_page(root: Path) -> Page:
 
 
 def framed(page: Page, pages: list[Page], root: Path) -> str:
-    """A page with its head and the navigation."""
+    """Render a page with head and navigation."""
     up = "../" * (len(page.target.parts) - 1)
     parts = {
         "title": html.escape(page.title),
@@ -110,7 +110,7 @@ def framed(page: Page, pages: list[Page], root: Path) -> str:
 
 
 def navigation(here: Page, pages: list[Page], up: str) -> str:
-    """Links to all pages, in groups; the page itself is marked."""
+    """Render links to all pages, in groups; the current page is marked."""
 
     def order(page: Page) -> tuple[int, str]:
         name = page.source.stem
@@ -140,7 +140,7 @@ def navigation(here: Page, pages: list[Page], up: str) -> str:
 
 
 def body(page: Page, root: Path) -> str:
-    """The page's text as HTML, with each marker replaced by the source it names."""
+    """Render a page's text as HTML, with each marker replaced by the source that it names."""
     forwards: dict[str, str] = {}
 
     def keep(match: re.Match[str]) -> str:
@@ -162,7 +162,7 @@ def body(page: Page, root: Path) -> str:
 
 @cache
 def converter() -> MarkdownIt:
-    """Markdown with tables; headings get anchors, tables scroll, links follow the pages."""
+    """Render Markdown with tables, anchors of headings, scrolling tables and links to pages."""
     md = MarkdownIt("commonmark", {"highlight": colored}).enable("table")
     md.core.ruler.push("anchors", lambda state: anchor(state.tokens))
     md.core.ruler.push("links", lambda state: relink(state.tokens))
@@ -172,14 +172,14 @@ def converter() -> MarkdownIt:
 
 
 def anchor(tokens: list[Token]) -> None:
-    """Give every heading an id made from its words."""
+    """Give every heading an id derived from its text."""
     for opened, inline in pairwise(tokens):
         if opened.type == "heading_open":
             opened.attrSet("id", re.sub(r"[^a-z0-9]+", "-", inline.content.lower()).strip("-"))
 
 
 def relink(tokens: list[Token]) -> None:
-    """Links to Markdown files and to folders of them become links to their pages."""
+    """Turn links to Markdown files and folders into links to their pages."""
     for token in tokens:
         relink(token.children or [])
         link = str(token.attrGet("href") or "") if token.type == "link_open" else ""
@@ -194,7 +194,7 @@ def relink(tokens: list[Token]) -> None:
 
 
 def colored(code: str, language: str, _: object) -> str:
-    """Code with spans for the parts of its language; plain where there is none."""
+    """Highlight code by its language; plain text if none is given."""
     try:
         lexer = get_lexer_by_name(language) if language else None
     except ClassNotFound:
@@ -203,7 +203,7 @@ def colored(code: str, language: str, _: object) -> str:
 
 
 def forward(name: str, notes: str, page: Path, root: Path) -> str:
-    """Two columns: a class's `forward`, and beside each step the note for it."""
+    """Render two columns: a class's `forward`, and a note next to each step."""
     module, _, kind = name.rpartition(".")
     path = root / "src" / Path(*module.split(".")).with_suffix(".py")
     if not path.exists():
@@ -230,7 +230,7 @@ def forward(name: str, notes: str, page: Path, root: Path) -> str:
 
 
 def find(source: str, name: str) -> ast.FunctionDef | None:
-    """The function of this name in a source, or the method `forward` of the class of this name."""
+    """Find the function of this name, or the method `forward` of the class of this name."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node
@@ -242,7 +242,7 @@ def find(source: str, name: str) -> ast.FunctionDef | None:
 
 
 def noted(source: str, function: ast.FunctionDef, words: dict[str, str], page: Path) -> list[Line]:
-    """The lines of a function from top to bottom, the steps of it with their notes."""
+    """Split a function into its lines, with the notes of its steps."""
     lines, left = source.splitlines(), dict.fromkeys(words)
     found: list[Line] = []
     for statement in statements(function):
@@ -269,7 +269,7 @@ def noted(source: str, function: ast.FunctionDef, words: dict[str, str], page: P
 
 
 def filled(found: list[Line], function: ast.FunctionDef) -> list[Line]:
-    """The same lines with those between them: headers, comments, the docstring."""
+    """Add the lines between the steps: headers, comments, the docstring."""
     out, at = [], function.lineno
     for line in found:
         out += [Line(first=n, last=n) for n in range(at, line.first)]
@@ -279,14 +279,14 @@ def filled(found: list[Line], function: ast.FunctionDef) -> list[Line]:
 
 
 def statements(function: ast.FunctionDef) -> list[ast.stmt]:
-    """What a function does, line by line; blocks are their contents."""
+    """List the statements of a function; blocks are replaced by their contents."""
     plain = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
     plain = [node for node in plain if not hasattr(node, "body") and not _is_docstring(node)]
     return sorted(plain, key=lambda node: node.lineno)
 
 
 def computes(statement: ast.stmt) -> bool:
-    """Whether it calls or calculates; to give something a name, or to hand it back, is no step."""
+    """Return whether a statement computes; plain assignments and returns are not steps."""
     if isinstance(statement, ast.Assert):
         return False
     for node in ast.walk(statement):
@@ -302,12 +302,12 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def normal(text: str) -> str:
-    """With single spaces, so that a call over several lines can be quoted on one."""
+    """Collapse whitespace, so that a call over several lines can be quoted on one."""
     return " ".join(text.split())
 
 
 def main() -> int:
-    """Build into the folder that is named, or into site/."""
+    """Build into the folder given as argument, or into site/."""
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "site"
     try:
         pages = build(out)
