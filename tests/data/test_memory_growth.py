@@ -137,7 +137,7 @@ def test_a_bar_comes_late_and_only_on_a_terminal(monkeypatch):
         monkeypatch.setattr(progress, "Console", lambda made=made, **_: made)
         assert list(progress.track(iter("abc"), "counting", total=3)) == ["a", "b", "c"]
         assert not out.getvalue()
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "DELAY", 0.0)
     for letter in progress.track("abc", "counting"):
         time.sleep(0.01 if letter else 0)
     assert "counting" in out.getvalue()

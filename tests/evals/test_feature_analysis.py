@@ -50,7 +50,7 @@ def test_a_backbone_gives_its_own_numbers_and_a_student_its_projector_s_too():
 def test_a_whole_method_can_be_looked_at_and_is_left_as_it_was(name):
     method = make(name).train()
     before = {k: v.clone() for k, v in method.state_dict().items()}
-    found = analysis(views=(View(size=16),), limit=12)(method)
+    found = analysis(views=(View(size=16),), max_images=12)(method)
     assert all(math.isfinite(found[name]) for name in ("lidar", "projector_lidar", *BOUNDS))
     assert method.training
     assert all(torch.equal(v, before[k]) for k, v in method.state_dict().items())
@@ -148,7 +148,7 @@ def test_two_processes_find_what_one_finds(count, two_processes):
     [
         ({"images": from_pixels(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))}, "1 images"),
         ({"num_views": 1}, "num_views is 1"),
-        ({"temperature": 0.0}, "Both must be above 0"),
+        ({"temperature": 0.0}, "temperature is 0.0"),
     ],
 )
 def test_what_cannot_be_analyzed_is_a_sentence(settings, message):

@@ -6,7 +6,7 @@ from torch import nn
 
 from selfsight import progress
 from selfsight.errors import UserError
-from selfsight.evals.knn import KNN, accuracy, knn_predict, knn_votes, neighbors
+from selfsight.evals.knn import KNN, accuracy, knn_predict, knn_predict_each_k, nearest_neighbors
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.splits import stratified
 from tests.evals.small_networks import Means, bright, labeled
@@ -67,14 +67,14 @@ def test_equal_neighbors_are_taken_from_the_front():
     bank = torch.eye(4)[[0, 1, 0, 0, 1, 0]]
     query = torch.eye(4)[:1]
     for k, rows in ((1, [0]), (2, [0, 2]), (3, [0, 2, 3]), (5, [0, 2, 3, 5, 1])):
-        values, found = neighbors(bank, query, k=k)
+        values, found = nearest_neighbors(bank, query, k=k)
         assert found.tolist() == [rows]
         assert values.tolist() == [[1.0] * min(k, 4) + [0.0] * max(0, k - 4)]
 
 
 def test_many_equals_do_not_fool_the_border():
     bank = torch.ones(5000, 4)
-    _, found = neighbors(bank, bank[:3], k=4)
+    _, found = nearest_neighbors(bank, bank[:3], k=4)
     assert found.tolist() == [[0, 1, 2, 3]] * 3
 
 
@@ -100,9 +100,9 @@ def test_a_diverged_network_scores_as_one_that_knows_nothing():
 
 def test_k_must_fit_the_bank():
     bank, y = clouds(10)
-    with pytest.raises(UserError, match="k is 11, but there are 10"):
+    with pytest.raises(UserError, match="k is 11, but only 10"):
         knn_predict(bank, y, bank, k=11)
-    with pytest.raises(UserError, match="k is 10, but there are 9"):
+    with pytest.raises(UserError, match="k is 10, but only 9"):
         knn_predict(bank, y, bank, k=10, leave_one_out=True)
 
 
@@ -139,7 +139,7 @@ def test_evaluator_with_a_split_scores_its_test_side():
 def test_a_k_without_enough_voters_is_left_out_with_a_note():
     few = KNN(data=labeled(bright(9)))
     assert few.settings()["k"] == [8]
-    assert "20 and 200, but only 8" in few.settings()["note"]
+    assert "20 and 200 is left out: only 8" in few.settings()["note"]
     assert 0 <= few(Means())["accuracy"] <= 1
     some = KNN(data=labeled(bright(60)))
     assert some.settings()["k"] == [20]
@@ -150,7 +150,7 @@ def test_a_k_without_enough_voters_is_left_out_with_a_note():
 def test_several_k_at_once_are_each_alone():
     bank, y = clouds(100)
     queries, _ = clouds(50, seed=1)
-    together = knn_votes(bank, y, queries, ks=(20, 1, 7))
+    together = knn_predict_each_k(bank, y, queries, ks=(20, 1, 7))
     for k, guesses in together.items():
         assert torch.equal(guesses, knn_predict(bank, y, queries, k=k))
 
@@ -176,8 +176,8 @@ def test_settings_without_meaning_are_refused(settings):
 
 
 def test_long_votes_and_long_solutions_show_their_progress(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     h, y = clouds(40)
     data = labeled(bright(60), test=bright(30, seed=1), progress=True)
     KNN(data=data, ks=(3,))(Means())
@@ -185,5 +185,5 @@ def test_long_votes_and_long_solutions_show_their_progress(monkeypatch, capsys):
     told = capsys.readouterr().err
     assert "neighbors: 1/1, 0 s left" in told
     assert "linear probe, at most: 1/200" in told
-    knn_votes(h, y, h, ks=(1,), chunk=10, progress="votes")
+    knn_predict_each_k(h, y, h, ks=(1,), chunk=10, progress="votes")
     assert "votes: 4/4, 0 s left" in capsys.readouterr().err

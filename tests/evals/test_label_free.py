@@ -62,7 +62,7 @@ def test_at_most_the_limit_is_looked_at():
             seen.append(len(x))
             return super().forward(x)
 
-    LabelFreeEvaluator(images=bright(50), views=VIEWS, limit=12, batch_size=5)(Counting())
+    LabelFreeEvaluator(images=bright(50), views=VIEWS, max_images=12, batch_size=5)(Counting())
     assert sum(seen) == 2 * 12
 
 

@@ -19,7 +19,7 @@ def test_the_one_that_is_best_by_all_measures_is_chosen():
     records = [record(10, 20, 3.0), record(30, 40, 1.1), record(20, 30, 2.0)]
     found = select_checkpoint(records, ["epoch 1", "epoch 2", "epoch 3"])
     assert (found.index, found.name) == (1, "epoch 2")
-    assert set(found.places.values()) == {1}
+    assert set(found.ranks.values()) == {1}
     assert found.sentence.startswith("epoch 2 of 3: LiDAR 30, the best") and (
         "disagree" not in found.sentence
     )
@@ -29,7 +29,7 @@ def test_where_measures_disagree_the_sentence_says_who_else():
     records = [record(10, 50, 1.0), record(30, 40, 1.1), record(20, 30, 2.0)]
     found = select_checkpoint(records)
     assert found.index == 1  # places 1, 2, 2 against 3, 1, 1: LiDAR decides
-    assert "effective rank 40, place 2" in found.sentence
+    assert "effective rank 40, rank 2" in found.sentence
     assert "by effective rank alone it would be checkpoint 1" in found.sentence
 
 
@@ -38,7 +38,7 @@ def test_alignment_and_uniformity_count_together():
     spread, point = {"alignment": 0.3, "uniformity": -3.0}, {"alignment": 0.0, "uniformity": 0.0}
     found = select_checkpoint([point, spread])
     assert found.index == 1 and "alignment + uniformity (best low) -2.7" in found.sentence
-    with pytest.raises(UserError, match="nothing to choose by"):
+    with pytest.raises(UserError, match="no criterion: expected"):
         select_checkpoint([{"alignment": 0.3}])
 
 
@@ -74,7 +74,7 @@ def test_alpha_is_best_at_one_from_either_side():
 def test_a_collapsed_checkpoint_is_left_out_however_good_it_looks(broken):
     found = select_checkpoint([record(10, 20, 2.0), broken])
     assert found.index == 0
-    assert "left out: checkpoint 2" in found.sentence
+    assert "not finite: checkpoint 2" in found.sentence
 
 
 def test_the_projector_s_numbers_may_be_asked_for():
@@ -89,10 +89,10 @@ def test_the_projector_s_numbers_may_be_asked_for():
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([], "nothing to choose by"),
-        ([{"loss": 1.0}], "nothing to choose by"),
+        ([], "no criterion: expected"),
+        ([{"loss": 1.0}], "no criterion: expected"),
         ([{"lidar": math.inf}], "Every checkpoint has collapsed"),
-        ([{"lidar": 3.0}, {"alpha": 1.0}], "share no measure"),
+        ([{"lidar": 3.0}, {"alpha": 1.0}], "no criterion in common"),
     ],
 )
 def test_what_cannot_be_chosen_from_is_a_sentence(records, message):

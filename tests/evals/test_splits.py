@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfsight.errors import UserError
-from selfsight.evals.splits import saved_split, stratified
+from selfsight.evals.splits import load_or_create_split, stratified
 from tests.evals.small_networks import bright, from_pixels
 
 
@@ -48,24 +48,24 @@ def test_classes_of_one_image_only_are_refused():
 
 def test_a_split_is_made_once_and_read_again(tmp_path):
     images = bright(30)
-    first = saved_split(tmp_path, images)
+    first = load_or_create_split(tmp_path, images)
     (file,) = tmp_path.iterdir()
     kept = json.loads(file.read_text())
     assert kept["train"] == first.train.tolist()
     # What the file says holds, whatever would be drawn today.
     kept["train"], kept["test"] = list(range(20)), list(range(20, 30))
     file.write_text(json.dumps(kept))
-    again = saved_split(tmp_path, images)
+    again = load_or_create_split(tmp_path, images)
     assert again.test.tolist() == list(range(20, 30))
 
 
 def test_other_images_get_a_split_of_their_own(tmp_path):
-    saved_split(tmp_path, bright(30))
-    saved_split(tmp_path, bright(33))
-    saved_split(tmp_path, bright(30), seed=1)
+    load_or_create_split(tmp_path, bright(30))
+    load_or_create_split(tmp_path, bright(33))
+    load_or_create_split(tmp_path, bright(30), seed=1)
     assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_images_without_labels_are_refused(tmp_path):
     with pytest.raises(UserError, match="no labels"):
-        saved_split(tmp_path, from_pixels(torch.zeros(3, 1, 2, 2, dtype=torch.uint8)))
+        load_or_create_split(tmp_path, from_pixels(torch.zeros(3, 1, 2, 2, dtype=torch.uint8)))

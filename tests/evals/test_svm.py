@@ -15,18 +15,18 @@ from selfsight.backbones import BackboneConfig
 from selfsight.errors import UserError
 from selfsight.evals import transfer
 from selfsight.evals.multilabel import (
-    Maps,
     MultilabelData,
     MultilabelFeatures,
+    PooledMaps,
     as_multilabel,
     load_voc07,
+    load_voc_split,
     one_hot,
-    open_voc,
-    voc_marks,
+    read_voc_labels,
 )
 from selfsight.evals.multilabel_ap import average_precision
 from selfsight.evals.splits import stratified
-from selfsight.evals.svm import SVM, published
+from selfsight.evals.svm import SVM, build_published_svm
 from tests.evals.small_networks import Means, bright, from_pixels, labeled
 
 
@@ -144,7 +144,7 @@ def test_a_class_that_cannot_be_scored_is_left_out_with_a_sentence():
     found = svm.score(train, test)
     assert found["classes"] == 1 and "ap_cow" in found and "ap_cat" not in found
     few, none = svm.notes()
-    assert 'class "cat" 2 images' in few and 'No test image has class "dog"' in none
+    assert 'Class "cat" is left out: 2' in few and 'Class "dog" is left out: no test image' in none
     test.y[:, 2] = 0
     with pytest.raises(UserError, match="No class can be scored"):
         svm.score(train, test)
@@ -167,7 +167,7 @@ def test_a_resnet_s_maps_are_pooled_to_two_by_two():
     x = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     maps = network.forward_to_stage(x, 4)
     assert maps.shape[2:] == (7, 7)
-    rows = Maps(network)(x).view(128, 2, 2)
+    rows = PooledMaps(network)(x).view(128, 2, 2)
     torch.testing.assert_close(rows[:, 0, 1], maps[0, :, :6, 1:].mean((1, 2)))
 
 
@@ -198,13 +198,13 @@ def test_a_split_of_single_labels_can_be_seen_as_voc07_s_images_are():
     images = bright(60)
     split = stratified(images.labels, seed=3)
     data = labeled(images, split=split)
-    svm = published("svm.voc07", data)
+    svm = build_published_svm("svm.voc07", data)
     assert svm.data.train_index.tolist() == split.train.tolist()
     found = replace(svm, costs=(10.0, 1000.0), workers=1)(Means())
     assert found["map"] == pytest.approx(1)
-    assert published("svm", data).data is data
-    with pytest.raises(UserError, match="scored on other images"):
-        published("svm.voc07", labeled(images))
+    assert build_published_svm("svm", data).data is data
+    with pytest.raises(UserError, match="not trained on"):
+        build_published_svm("svm.voc07", labeled(images))
 
 
 def in_processes(count):
@@ -224,7 +224,9 @@ def test_two_processes_get_the_features_of_one(two_processes):
 def test_marks_must_fit_the_images():
     blank = from_pixels(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
     y = torch.ones(2, 1, dtype=torch.int8)
-    with pytest.raises(UserError, match="3 training images and 1 classes, but marks for 2 and 1"):
+    with pytest.raises(
+        UserError, match="3 training images and 1 classes, but the labels have shape"
+    ):
         MultilabelData(train=blank, train_y=y, test=blank, test_y=y, class_names=("a",))
 
 
@@ -254,7 +256,7 @@ EXPECTED = [[1, -1], [0, 1], [0, 0]]
 
 
 def test_voc_s_annotations_and_its_lists_say_the_same(devkit):
-    names, marks, classes = voc_marks(devkit, "trainval")
+    names, marks, classes = read_voc_labels(devkit, "trainval")
     assert (names, classes) == (["001", "002", "003"], ("cat", "dog"))
     assert marks.tolist() == EXPECTED
     lists = devkit / "ImageSets/Main"
@@ -262,19 +264,21 @@ def test_voc_s_annotations_and_its_lists_say_the_same(devkit):
     (lists / "dog_trainval.txt").write_text("001  0\n002  1\n003 -1\n")
     for annotation in (devkit / "Annotations").iterdir():
         annotation.unlink()
-    assert voc_marks(devkit, "trainval")[1].tolist() == EXPECTED
+    assert read_voc_labels(devkit, "trainval")[1].tolist() == EXPECTED
 
 
 def test_voc_s_images_come_with_their_marks(devkit):
-    images, marks, classes = open_voc(devkit, "trainval", store_size=6)
+    images, marks, classes = load_voc_split(devkit, "trainval", store_size=6)
     assert list(images.names) == ["001", "002", "003"] and classes == ("cat", "dog")
     assert marks.tolist() == EXPECTED
     (devkit / "JPEGImages/002.jpg").write_bytes(b"broken")
-    images, marks, _ = open_voc(devkit, "trainval", store_size=6)
+    images, marks, _ = load_voc_split(devkit, "trainval", store_size=6)
     assert marks.tolist() == [EXPECTED[0], EXPECTED[2]]  # rows go with the images that are left
     (devkit / "JPEGImages/002.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 of 3 images .* are missing, JPEGImages/002.jpg"):
-        open_voc(devkit, "trainval")
+    with pytest.raises(
+        UserError, match=r"1 of 3 images .* are missing, such as JPEGImages/002.jpg"
+    ):
+        load_voc_split(devkit, "trainval")
 
 
 def test_voc07_learns_from_trainval_and_is_scored_on_test(devkit):
@@ -290,10 +294,10 @@ def test_voc07_learns_from_trainval_and_is_scored_on_test(devkit):
 
 def test_a_split_that_voc_lacks_is_a_sentence(devkit):
     with pytest.raises(UserError, match=r'no split "trainva".*Did you mean "trainval"'):
-        voc_marks(devkit, "trainva")
+        read_voc_labels(devkit, "trainva")
     (devkit / "ImageSets/Main/cat_trainval.txt").write_text("001 7\n")
-    with pytest.raises(UserError, match="does not say of each image -1, 0 or 1"):
-        voc_marks(devkit, "trainval")
+    with pytest.raises(UserError, match="does not have -1, 0 or 1"):
+        read_voc_labels(devkit, "trainval")
 
 
 @pytest.mark.parametrize(

@@ -112,5 +112,5 @@ def test_a_histogram_counts_everything_once():
 
 @pytest.mark.parametrize("num_negatives", [0, 10])
 def test_more_negatives_than_images_are_refused(num_negatives):
-    with pytest.raises(ValueError, match="10 images give 1 to 9"):
+    with pytest.raises(ValueError, match="10 images have 1 to 9"):
         query_gradients(random(10, 2), random(10, 2), num_negatives=num_negatives, temperature=1.0)

@@ -1,4 +1,4 @@
-"""What needs no training: neighbors by pixels, by color, by an untrained network, and chance."""
+"""Baselines without training: kNN on pixels, colors and untrained features, and chance."""
 
 from dataclasses import replace
 
@@ -10,18 +10,18 @@ from selfsight.evals.features import module_device
 from selfsight.evals.knn import KNN
 from selfsight.views import EvalView
 
-SIDE = 32  # pixels; enough to recognize most things, few enough to compare quickly
-BINS = 4  # per color when red, green and blue are counted together
-BINS_ALONE = 16  # per channel otherwise
+PIXELS = 32  # side of the images that are compared pixel by pixel
+RGB_BINS = 4  # per color of the joint histogram of red, green and blue
+CHANNEL_BINS = 16  # per channel of other images
 
 
 class ColorHistogram(nn.Module):
-    """Square roots of the shares of colors, so that a dot product is Bhattacharyya's overlap."""
+    """Square roots of a color histogram, whose dot product is the Bhattacharyya coefficient."""
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n b"]:
-        """Images in [0, 1] to unit rows."""
+        """Map images in [0, 1] to rows of length one."""
         n, c = x.shape[:2]
-        bins = BINS if c == 3 else BINS_ALONE
+        bins = RGB_BINS if c == 3 else CHANNEL_BINS
         level = (x * bins).long().clamp(0, bins - 1).flatten(2)  # [N, C, HW]
         if c == 3:
             code = (level[:, 0] * bins + level[:, 1]) * bins + level[:, 2]
@@ -33,24 +33,24 @@ class ColorHistogram(nn.Module):
 
 
 def baselines(knn: KNN, untrained: nn.Module) -> dict[str, float]:
-    """The given kNN's accuracy on pixels, colors and untrained features, and of a fixed guess."""
+    """kNN accuracy on pixels, colors and untrained features, and accuracy by chance."""
     data = knn.data
-    side = min(SIDE, data.spec.size)
-    whole = replace(data.spec, size=side, resize=side)
+    side = min(PIXELS, data.spec.size)
+    small = replace(data.spec, size=side, resize=side)
     device = data.device or module_device(untrained)
 
-    def of(network: nn.Module, spec: EvalView) -> float:
+    def accuracy(network: nn.Module, spec: EvalView) -> float:
         return replace(knn, data=replace(data, spec=spec, device=device))(network)["accuracy"]
 
     return {
-        "pixels": of(nn.Flatten(), whole),
-        "color_histogram": of(ColorHistogram(), replace(whole, mean=(0.0,), std=(1.0,))),
+        "pixels": accuracy(nn.Flatten(), small),
+        "color_histogram": accuracy(ColorHistogram(), replace(small, mean=(0.0,), std=(1.0,))),
         "untrained": knn(untrained)["accuracy"],
         "chance": chance(knn),
     }
 
 
 def chance(knn: KNN) -> float:
-    """Accuracy of always guessing the training set's most common class."""
+    """Accuracy of always predicting the most frequent class of the training set."""
     train, test = knn.data.labels()
     return (test == train.bincount().argmax()).double().mean().item()

@@ -1,4 +1,4 @@
-"""What can be said without labels: whether an image is found again in another view of it."""
+"""Measures without labels, from two random views of each image: retrieval, rank, alignment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from selfsight.evals.spectrum import alignment, effective_rank, retrieval, unifo
 from selfsight.progress import track
 from selfsight.views import View, apply_views
 
-EPOCH = 2**31 - 1  # draws views that no epoch of training showed
+EPOCH = 2**31 - 1  # no epoch of training samples the same views
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,9 +23,9 @@ class LabelFreeEvaluator:
     """Retrieval, effective rank, alignment and uniformity, from two views of some images."""
 
     images: ImageStore
-    views: Sequence[View]  # the first two are used; a single one is drawn twice
+    views: Sequence[View]  # the first two; a single one is sampled twice
     seed: int = 0
-    limit: int = 2048  # images; retrieval among fewer is easier, so compare at equal numbers
+    max_images: int = 2048  # retrieval among fewer images is easier: compare equal numbers only
     batch_size: int = 256
     autocast: torch.dtype | None = None
     progress: bool = False
@@ -33,18 +33,18 @@ class LabelFreeEvaluator:
     def __post_init__(self) -> None:
         if len(self.images) < 2:
             raise UserError(
-                f"There are {len(self.images)} images; to tell one from another takes two."
+                f"There are {len(self.images)} images, but retrieval needs at least 2. Add images."
             )
 
     def settings(self) -> dict[str, Any]:
-        """What decided the numbers, for the result file."""
-        count = min(self.limit, len(self.images))
+        """The settings that decided the numbers, for the result file."""
+        count = min(self.max_images, len(self.images))
         return {"features": "backbone", "images": count, "views": 2, "seed": self.seed}
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        """The evaluator's numbers for a backbone."""
+        """Return the numbers for a backbone."""
         device = module_device(backbone)
-        count = min(self.limit, len(self.images))
+        count = min(self.max_images, len(self.images))
         order = rng.key(self.seed, "label_free")
         index = rng.shuffled(order, len(self.images), torch.arange(count))
         pair = (*self.views, *self.views)[:2] if len(self.views) == 1 else self.views[:2]

@@ -1,4 +1,4 @@
-"""The best of several checkpoints without labels, and why, in words."""
+"""Select the best of several checkpoints without labels, and explain the choice."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,18 +8,18 @@ from typing import Literal
 from selfsight.errors import UserError
 from selfsight.run_folder import Run
 
-LEAST = 0.1  # share of the best effective rank below which features have collapsed
+MIN_RANK_SHARE = 0.1  # of the best effective rank; below it features have collapsed
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A published measure, the sum of the numbers of these names; more `worth` is better."""
+    """A published criterion: the sum of the numbers `keys`; a higher `score` of it is better."""
 
     name: str
-    words: str
+    title: str
     source: str
-    parts: tuple[str, ...]
-    worth: Callable[[float], float] = float
+    keys: tuple[str, ...]
+    score: Callable[[float], float] = float
 
 
 CRITERIA = (
@@ -40,11 +40,11 @@ CRITERIA = (
 
 @dataclass(frozen=True)
 class CheckpointChoice:
-    """Which record, the mean of its places over the measures (1 is first), and why."""
+    """The selected record, its rank by each criterion (1 is best), and the reason."""
 
     index: int
     name: str
-    places: dict[str, int]
+    ranks: dict[str, int]
     sentence: str
 
 
@@ -54,106 +54,107 @@ def select_checkpoint(
     *,
     layer: Literal["backbone", "projector"] = "backbone",
 ) -> CheckpointChoice:
-    """The record with the best mean place over the four criteria.
+    """Select the record with the best mean rank over the criteria.
 
-    Records hold one checkpoint's numbers each, in the order of training; a criterion counts if all
-    sound records have it. Records whose numbers are not finite, or whose effective rank is less
-    than a tenth of the best, have collapsed and are out. Of equals LiDAR, then the later, wins.
+    Records are the numbers of one checkpoint each, in the order of training. A criterion is used if
+    all records have it. Records with numbers that are not finite, or with an effective rank below a
+    tenth of the best, have collapsed and are excluded. Ties go to LiDAR, then to the later record.
     """
     names = list(names) or [f"checkpoint {i + 1}" for i in range(len(records))]
-    measured = [_of(layer, record) for record in records]
-    keys = [c for c in CRITERIA if any(c.name in record for record in measured)]
-    if not keys:
+    measured = [_criteria_values(layer, record) for record in records]
+    known = [c for c in CRITERIA if any(c.name in record for record in measured)]
+    if not known:
         raise UserError(
-            "There is nothing to choose by: expected are records with one or more of "
+            "The records have no criterion: expected are one or more of "
             "lidar, effective_rank, alpha, or alignment and uniformity. Run the analysis on each "
             "checkpoint first."
         )
-    sound = _sound(measured)
-    if not sound:
+    usable = _usable(measured)
+    if not usable:
         raise UserError(
             "Every checkpoint has collapsed or has numbers that are not finite, so none can be "
-            "chosen. Look at the run's verdict and train again."
+            "selected. Look at the run's verdict and train again."
         )
-    used = [c for c in keys if all(c.name in measured[i] for i in sound)]
+    used = [c for c in known if all(c.name in measured[i] for i in usable)]
     if not used:
         raise UserError(
-            "The checkpoints share no measure, so they cannot be compared. Run the same analysis "
-            "on each."
+            "The checkpoints have no criterion in common. Run the same analysis on each."
         )
-    places = {i: {c.name: _place(c, measured, sound, i) for c in used} for i in sound}
+    ranks = {i: {c.name: _rank(c, measured, usable, i) for c in used} for i in usable}
 
     def rank(i: int) -> tuple[int, ...]:
-        return (sum(places[i].values()), *(places[i][c.name] for c in used), -i)
+        return (sum(ranks[i].values()), *(ranks[i][c.name] for c in used), -i)
 
-    best = min(sound, key=rank)
+    best = min(usable, key=rank)
     return CheckpointChoice(
-        best, names[best], places[best], _why(best, names, measured, sound, places, used)
+        best, names[best], ranks[best], _explain(best, names, measured, usable, ranks, used)
     )
 
 
 def select_run(
     runs: Sequence[Run], *, layer: Literal["backbone", "projector"] = "backbone"
 ) -> CheckpointChoice:
-    """The best of several run folders by their results/analysis.json."""
+    """Select the best of several runs by their results/analysis.json."""
     records = []
     for run in runs:
-        found = run.result("analysis")
-        if found is None:
+        result = run.result("analysis")
+        if result is None:
             raise UserError(
                 f"{run.path} has no results/analysis.json. Write it with: selfsight evaluate "
                 f"{run.path} --protocol analysis"
             )
-        records.append({k: v for k, v in found.items() if v is None or isinstance(v, float)})
+        records.append({k: v for k, v in result.items() if v is None or isinstance(v, float)})
     return select_checkpoint(records, [str(run.path) for run in runs], layer=layer)
 
 
-def _of(layer: str, record: Mapping[str, float | None]) -> dict[str, float]:
-    """The criteria of one layer by name; None is a number that was not finite."""
+def _criteria_values(layer: str, record: Mapping[str, float | None]) -> dict[str, float]:
+    """Values of the criteria for one layer; None means not finite."""
     prefix = "projector_" if layer == "projector" else ""
-    found = {}
+    values = {}
     for criterion in CRITERIA:
-        parts = [prefix + part for part in criterion.parts]
-        if all(part in record for part in parts):
-            values = [record[part] for part in parts]
-            found[criterion.name] = math.fsum(math.nan if v is None else v for v in values)
-    return found
+        keys = [prefix + key for key in criterion.keys]
+        if all(key in record for key in keys):
+            terms = [record[key] for key in keys]
+            values[criterion.name] = math.fsum(math.nan if v is None else v for v in terms)
+    return values
 
 
-def _sound(records: Sequence[Mapping[str, float]]) -> list[int]:
+def _usable(records: Sequence[Mapping[str, float]]) -> list[int]:
     numbers = [[r[c.name] for c in CRITERIA if c.name in r] for r in records]
     finite = [i for i, values in enumerate(numbers) if values and all(map(math.isfinite, values))]
     ranks = {i: records[i].get("effective_rank", 1.0) for i in finite}
-    return [i for i in finite if ranks[i] >= LEAST * max(ranks.values())]
+    return [i for i in finite if ranks[i] >= MIN_RANK_SHARE * max(ranks.values())]
 
 
-def _place(
+def _rank(
     criterion: Criterion, records: Sequence[Mapping[str, float]], among: list[int], i: int
 ) -> int:
-    own = criterion.worth(records[i][criterion.name])
-    return 1 + sum(criterion.worth(records[j][criterion.name]) > own for j in among)
+    value = criterion.score(records[i][criterion.name])
+    return 1 + sum(criterion.score(records[j][criterion.name]) > value for j in among)
 
 
-def _why(
+def _explain(
     best: int,
     names: Sequence[str],
     records: Sequence[Mapping[str, float]],
-    sound: list[int],
-    places: dict[int, dict[str, int]],
+    usable: list[int],
+    ranks: dict[int, dict[str, int]],
     used: list[Criterion],
 ) -> str:
-    """First where it is first, then where it is not, and what was left out."""
-    said = [
-        f"{c.words} {records[best][c.name]:.3g}, "
-        + ("the best" if places[best][c.name] == 1 else f"place {places[best][c.name]}")
+    """Say the ranks of the best record, where criteria disagree, and which records are excluded."""
+    parts = [
+        f"{c.title} {records[best][c.name]:.3g}, "
+        + ("the best" if ranks[best][c.name] == 1 else f"rank {ranks[best][c.name]}")
         for c in used
     ]
-    words = f"{names[best]} of {len(records)}: {'; '.join(said)}."
-    rival = [c for c in used if places[best][c.name] > 1]
-    if rival:
-        first = next(i for i in sound if places[i][rival[0].name] == 1)
-        words += f" The measures disagree: by {rival[0].words} alone it would be {names[first]}."
-    if len(sound) < len(records):
-        out = [names[i] for i in range(len(records)) if i not in sound]
-        words += f" Collapsed or not finite, and left out: {', '.join(out)}."
-    return words
+    text = f"{names[best]} of {len(records)}: {'; '.join(parts)}."
+    disagreeing = [c for c in used if ranks[best][c.name] > 1]
+    if disagreeing:
+        first = next(i for i in usable if ranks[i][disagreeing[0].name] == 1)
+        text += (
+            f" The criteria disagree: by {disagreeing[0].title} alone it would be {names[first]}."
+        )
+    if len(usable) < len(records):
+        out = [names[i] for i in range(len(records)) if i not in usable]
+        text += f" Excluded as collapsed or not finite: {', '.join(out)}."
+    return text

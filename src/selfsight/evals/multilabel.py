@@ -1,4 +1,4 @@
-"""Images that may show several classes: Pascal VOC's, or one class each told as such."""
+"""Images with several classes each, as in Pascal VOC; also of images with one class each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,40 +21,40 @@ from selfsight.nn import Backbone
 from selfsight.views import EvalView
 from selfsight.views.spec import MEAN, STD
 
-ABSENT, PRESENT, UNCOUNTED = 0, 1, -1
-POOL = 6  # of VISSL: maps of 7 x 7 become 2 x 2
+ABSENT, PRESENT, IGNORED = 0, 1, -1
+POOL = 6  # window of VISSL: maps of 7 x 7 become 2 x 2
 
 
 class MultilabelFeatures(NamedTuple):
-    """Features, and of each class whether it is there (1), not (0), or not to be counted (-1)."""
+    """Features, and for each class whether it is present (1), absent (0) or ignored (-1)."""
 
     h: Float[Tensor, "n d"]
     y: Int8[Tensor, "n c"]
 
 
 def one_hot(labels: Int64[Tensor, " n"], num_classes: int) -> Int8[Tensor, "n c"]:
-    """Single labels as marks: the one class is there and all others are not."""
+    """Convert single labels: one class is present and all others are absent."""
     return F.one_hot(labels.cpu(), num_classes).to(torch.int8)
 
 
-class Maps(Backbone):
-    """A ResNet's last maps, averaged over windows of 6 x 6: 8,192 numbers of a ResNet-50 at 224."""
+class PooledMaps(Backbone):
+    """A ResNet's last maps, averaged over windows of 6 x 6: 8,192 numbers for ResNet-50 at 224."""
 
     def __init__(self, network: ResNet) -> None:
         super().__init__()
         self.network, self.dim = network, 4 * network.dim
 
     def forward(self, x: Float[Tensor, "n c s s"]) -> Float[Tensor, "n d"]:
-        """One row for each image."""
+        """Return one row per image."""
         return F.avg_pool2d(self.network.forward_to_stage(x, 4), POOL, stride=1).flatten(1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MultilabelData:
-    """Marked images to learn from and to be scored on, each squashed to a square.
+    """Training and test images with several classes each, resized to squares.
 
-    With `maps` a ResNet gives its last maps, averaged over windows (VISSL); other networks, and
-    without it, their features.
+    With `pool_maps` a ResNet's last maps, averaged over windows, are the features (VISSL). Other
+    networks use their own features.
     """
 
     train: ImageStore
@@ -62,10 +62,10 @@ class MultilabelData:
     test: ImageStore
     test_y: Int8[Tensor, "m c"]
     class_names: tuple[str, ...]
-    train_index: Int64[Tensor, " n"] | None = None  # which images the marks are of; None: all
+    train_index: Int64[Tensor, " n"] | None = None  # images that the labels belong to; None: all
     test_index: Int64[Tensor, " m"] | None = None
     size: int = 224
-    maps: bool = True
+    pool_maps: bool = True
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
     batch_size: int = 256
@@ -81,27 +81,27 @@ class MultilabelData:
             count = len(images) if index is None else len(index)
             if count != len(y) or y.shape[1] != len(self.class_names):
                 raise UserError(
-                    f"There are {count} {name} images and {len(self.class_names)} "
-                    f"classes, but marks for {y.shape[0]} and {y.shape[1]}. Give a row for each "
-                    "image and a column for each class."
+                    f"There are {count} {name} images and {len(self.class_names)} classes, but the "
+                    f"labels have shape {tuple(y.shape)}. Give a row per image and a column per "
+                    "class."
                 )
             if not count:
                 raise UserError(f"There are no {name} images. Give a split that has some.")
 
     def features(self, backbone: nn.Module) -> tuple[MultilabelFeatures, MultilabelFeatures]:
-        """Features and marks of what is learned from and of what is scored."""
-        whole = self.maps and isinstance(backbone, ResNet) and self.size >= 32 * POOL
-        network = Maps(backbone) if whole and isinstance(backbone, ResNet) else backbone
+        """Encode training and test images."""
+        pooled = self.pool_maps and isinstance(backbone, ResNet) and self.size >= 32 * POOL
+        network = PooledMaps(backbone) if pooled and isinstance(backbone, ResNet) else backbone
         return (
             MultilabelFeatures(
-                self._encoded(network, self.train, self.train_index, "training"), self.train_y
+                self._encode(network, self.train, self.train_index, "training"), self.train_y
             ),
             MultilabelFeatures(
-                self._encoded(network, self.test, self.test_index, "test"), self.test_y
+                self._encode(network, self.test, self.test_index, "test"), self.test_y
             ),
         )
 
-    def _encoded(
+    def _encode(
         self, network: nn.Module, images: ImageStore, index: Tensor | None, title: str
     ) -> Float[Tensor, "n d"]:
         return features(
@@ -122,21 +122,21 @@ class MultilabelData:
         ).h
 
 
-def as_multilabel(data: LabeledData, *, maps: bool = True) -> MultilabelData:
-    """The same images with one class each, seen as VISSL sees those of VOC07."""
+def as_multilabel(data: LabeledData, *, pool_maps: bool = True) -> MultilabelData:
+    """Convert images with one class each, resized as VISSL resizes those of VOC07."""
     if not data.has_test_images:
-        raise UserError("An SVM is scored on other images. Give it a test set.")
-    learned, scored = (one_hot(y, data.num_classes) for y in data.labels())
+        raise UserError("An SVM is scored on images it was not trained on. Give a test set.")
+    train_y, test_y = (one_hot(y, data.num_classes) for y in data.labels())
     return MultilabelData(
         train=data.train,
-        train_y=learned,
+        train_y=train_y,
         train_index=data.train_index,
         test=data.train if data.test is None else data.test,
-        test_y=scored,
+        test_y=test_y,
         test_index=None if data.split is None else data.split.test,
         class_names=data.train.class_names or tuple(map(str, range(data.num_classes))),
         size=data.spec.size,
-        maps=maps,
+        pool_maps=pool_maps,
         mean=data.spec.mean,
         std=data.spec.std,
         batch_size=data.batch_size,
@@ -147,9 +147,9 @@ def as_multilabel(data: LabeledData, *, maps: bool = True) -> MultilabelData:
 
 
 def load_voc07(folder: str | Path, **settings: Any) -> MultilabelData:
-    """trainval to learn from and test to be scored on, of a folder such as VOCdevkit/VOC2007."""
-    train, train_y, classes = open_voc(folder, "trainval")
-    test, test_y, known = open_voc(folder, "test")
+    """Load trainval for training and test for scoring, of a folder such as VOCdevkit/VOC2007."""
+    train, train_y, classes = load_voc_split(folder, "trainval")
+    test, test_y, known = load_voc_split(folder, "test")
     if known != classes:
         raise UserError(
             f"{folder} has {', '.join(classes)} in trainval but {', '.join(known)} in test. Both "
@@ -165,72 +165,74 @@ def load_voc07(folder: str | Path, **settings: Any) -> MultilabelData:
     )
 
 
-def open_voc(
+def load_voc_split(
     folder: str | Path, split: str, *, store_size: int = 256
 ) -> tuple[ImageStore, Int8[Tensor, "n c"], tuple[str, ...]]:
-    """Images, marks and classes of a split of VOCdevkit/VOC2007 or another year's folder."""
+    """Load images, labels and class names of a split of VOCdevkit/VOC2007 or of another year."""
     root = Path(folder)
-    names, marks, classes = voc_marks(root, split)
+    names, labels, classes = read_voc_labels(root, split)
     paths = [root / "JPEGImages" / f"{name}.jpg" for name in names]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
         raise UserError(
-            f"{len(missing)} of {len(paths)} images of {root}'s split {split} are missing, "
-            f"JPEGImages/{missing[0]} for one. Unpack the archive again."
+            f"{len(missing)} of {len(paths)} images of {root}'s split {split} are missing, such as "
+            f"JPEGImages/{missing[0]}. Unpack the archive again."
         )
     source = Source(f"{root} {split}", names, None, (), lambda i: paths[i].read_bytes())
     images = load_images(source, store_size=store_size, channels=3)
-    kept = {name: i for i, name in enumerate(names)}
-    rows = torch.tensor([kept[name] for name in images.names])
-    return images, torch.from_numpy(marks)[rows], classes
+    row = {name: i for i, name in enumerate(names)}
+    rows = torch.tensor([row[name] for name in images.names])  # unreadable images are left out
+    return images, torch.from_numpy(labels)[rows], classes
 
 
-def voc_marks(root: Path, split: str) -> tuple[list[str], Int8[np.ndarray, "n c"], tuple[str, ...]]:
-    """Names of a split's images and which classes they show.
+def read_voc_labels(
+    root: Path, split: str
+) -> tuple[list[str], Int8[np.ndarray, "n c"], tuple[str, ...]]:
+    """Image names, labels and class names of a split.
 
-    From ImageSets/Main/CLASS_SPLIT.txt, whose -1, 0 and 1 mean absent, only difficult ones, and
-    present; where those lists are not there, from the objects in Annotations/*.xml.
+    From ImageSets/Main/CLASS_SPLIT.txt, where -1, 0 and 1 mean absent, only difficult objects, and
+    present. Without those lists, from the objects in Annotations/*.xml.
     """
     lists = root / "ImageSets" / "Main"
-    whole = lists / f"{split}.txt"
-    if not whole.exists():
+    list_file = lists / f"{split}.txt"
+    if not list_file.exists():
         known = [p.stem for p in lists.glob("*.txt") if "_" not in p.stem]
         raise UserError(
-            f'{root} has no split "{split}": {whole} is not there.{suggest(split, known)} Give the '
-            "folder of one year, such as VOCdevkit/VOC2007, and one of its splits."
+            f'{root} has no split "{split}": {list_file} does not exist.{suggest(split, known)} '
+            "Give the folder of one year, such as VOCdevkit/VOC2007, and one of its splits."
         )
-    names = [line.split()[0] for line in whole.read_text().splitlines() if line.strip()]
-    found = sorted(lists.glob(f"*_{split}.txt"))
-    if found:
-        classes = tuple(path.stem.removesuffix(f"_{split}") for path in found)
-        columns = [_listed(path, names) for path in found]
+    names = [line.split()[0] for line in list_file.read_text().splitlines() if line.strip()]
+    class_lists = sorted(lists.glob(f"*_{split}.txt"))
+    if class_lists:
+        classes = tuple(path.stem.removesuffix(f"_{split}") for path in class_lists)
+        columns = [_read_class_list(path, names) for path in class_lists]
         return names, np.stack(columns, axis=1), classes
-    shown_in = [_annotated(root / "Annotations" / f"{name}.xml") for name in names]
-    classes = tuple(sorted({word for marks in shown_in for word in marks}))
-    table = [[marks.get(word, ABSENT) for word in classes] for marks in shown_in]
+    objects = [_read_annotation(root / "Annotations" / f"{name}.xml") for name in names]
+    classes = tuple(sorted({name for labels in objects for name in labels}))
+    table = [[labels.get(name, ABSENT) for name in classes] for labels in objects]
     return names, np.array(table, np.int8).reshape(len(names), len(classes)), classes
 
 
-def _listed(path: Path, names: Sequence[str]) -> Int8[np.ndarray, " n"]:
-    meaning = {"1": PRESENT, "0": UNCOUNTED, "-1": ABSENT}
+def _read_class_list(path: Path, names: Sequence[str]) -> Int8[np.ndarray, " n"]:
+    meaning = {"1": PRESENT, "0": IGNORED, "-1": ABSENT}
     try:
         lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
         table = {name: meaning[word] for name, word in lines}
         return np.array([table[name] for name in names], np.int8)
     except (KeyError, ValueError) as error:
         raise UserError(
-            f"{path} does not say of each image -1, 0 or 1 ({error}). Unpack the archive again."
+            f"{path} does not have -1, 0 or 1 for each image ({error}). Unpack the archive again."
         ) from error
 
 
-def _annotated(path: Path) -> dict[str, int]:
-    """Classes of one image; one that is only there as difficult is not to be counted."""
+def _read_annotation(path: Path) -> dict[str, int]:
+    """Classes of one image; a class with only difficult objects is ignored."""
     try:
         root = ElementTree.parse(path).getroot()
     except (OSError, ElementTree.ParseError) as error:
         raise UserError(f"{path} cannot be read: {error}. Unpack the archive again.") from error
-    marks: dict[str, int] = {}
+    labels: dict[str, int] = {}
     for thing in root.iter("object"):
         name, hard = thing.findtext("name", ""), thing.findtext("difficult", "0").strip() == "1"
-        marks[name] = max(marks.get(name, UNCOUNTED), UNCOUNTED if hard else PRESENT)
-    return marks
+        labels[name] = max(labels.get(name, IGNORED), IGNORED if hard else PRESENT)
+    return labels

@@ -134,7 +134,7 @@ def build_svm(name: str, data: LabeledData | MultilabelData, options: EvalOption
     """A linear SVM for each class."""
     if isinstance(data, MultilabelData):
         return SVM(data=data, seed=options.seed, progress=data.progress)
-    return svm.published(name, data, seed=options.seed)
+    return svm.build_published_svm(name, data, seed=options.seed)
 
 
 def build_detection(

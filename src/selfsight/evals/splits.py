@@ -1,4 +1,4 @@
-"""A seeded, stratified split of one labeled set, kept in a file so that it never changes."""
+"""Seeded, stratified splits of a labeled set, saved in a file so that they never change."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from selfsight.run_folder import read_json, write_json
 
 
 class Split(NamedTuple):
-    """Which images are learned from and which are scored, in rising order."""
+    """Sorted indices of the training and the test images."""
 
     train: Int64[Tensor, " a"]
     test: Int64[Tensor, " b"]
@@ -30,35 +30,35 @@ def stratified(
     seed: int = 0,
     class_names: Sequence[str] = (),
 ) -> Split:
-    """The same share of every class, and of every class with two images at least one each way.
+    """Put the same share of every class into the test set, at least one image of each side.
 
-    A class with one image is only learned from, and a note says so.
+    The image of a class with a single one goes to the training set, and a note says so.
     """
     labels = labels.cpu()
-    draw = rng.uniform(rng.key(seed, "split"), torch.arange(len(labels)), 1)[:, 0]
+    u = rng.uniform(rng.key(seed, "split"), torch.arange(len(labels)), 1)[:, 0]
     is_test = torch.zeros(len(labels), dtype=torch.bool)
-    alone = []
+    single = []
     for label in labels.unique().tolist():
         members = (labels == label).nonzero()[:, 0]
         if len(members) == 1:
-            alone.append(class_names[label] if class_names else str(label))
+            single.append(class_names[label] if class_names else str(label))
             continue
         count = min(max(round(test_share * len(members)), 1), len(members) - 1)
-        is_test[members[draw[members].argsort(stable=True)[:count]]] = True
+        is_test[members[u[members].argsort(stable=True)[:count]]] = True
     if not is_test.any():
         raise UserError(
             f"None of the {len(labels)} labeled images shares its class with another, so there "
             "is nothing to score. Give two or more images of a class, or evaluate without labels."
         )
-    return Split((~is_test).nonzero()[:, 0], is_test.nonzero()[:, 0], _notes(alone))
+    return Split((~is_test).nonzero()[:, 0], is_test.nonzero()[:, 0], _notes(single))
 
 
-def saved_split(
+def load_or_create_split(
     folder: Path, images: ImageStore, *, test_share: float = 0.2, seed: int = 0
 ) -> Split:
-    """The split that the folder keeps for these images, made and written on first use.
+    """Load the split of these images from the folder, or create and save it.
 
-    The file is named after the images' names and labels, so another set gets its own.
+    The file name is a hash of the images' names and labels: another set has another file.
     """
     if images.labels is None:
         raise UserError(
@@ -85,13 +85,12 @@ def saved_split(
     return Split(torch.tensor(saved["train"]), torch.tensor(saved["test"]), tuple(saved["notes"]))
 
 
-def _notes(alone: list[str]) -> tuple[str, ...]:
+def _notes(single: list[str]) -> tuple[str, ...]:
     """A sentence on the classes that could not be split, if there are any."""
-    if not alone:
+    if not single:
         return ()
-    shown = ", ".join(f'"{name}"' for name in alone[:5]) + (", ..." if len(alone) > 5 else "")
-    classes, have = ("class", "has") if len(alone) == 1 else ("classes", "have")
+    shown = ", ".join(f'"{name}"' for name in single[:5]) + (", ..." if len(single) > 5 else "")
+    classes, have = ("class", "has") if len(single) == 1 else ("classes", "have")
     return (
-        f"{len(alone)} {classes} ({shown}) {have} a single image, which is learned from and "
-        "never scored.",
+        f"{len(single)} {classes} ({shown}) {have} a single image, which is in the training set.",
     )

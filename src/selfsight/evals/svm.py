@@ -1,9 +1,9 @@
-"""Linear support vector machines, one for each class, as VISSL scores features on VOC07.
+"""Linear support vector machines, one per class, as VISSL scores features on VOC07.
 
 Goyal et al. 2019 (arXiv:1905.01235) and facebookresearch/vissl, svm_utils: unit features, squared
-hinge, l2, positives weighted twice, the cost of each class chosen by the mean average precision of
-three folds (as scikit-learn counts it), and the mean over classes of the average precision on the
-test images (interpolated at every recall).
+hinge, l2, positives weighted twice. The cost of each class is selected by the mean average
+precision of three folds (as scikit-learn computes it). The result is the mean over classes of the
+average precision on the test images (interpolated at every recall).
 """
 
 import warnings
@@ -18,8 +18,8 @@ from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.multilabel import (
+    IGNORED,
     PRESENT,
-    UNCOUNTED,
     MultilabelData,
     MultilabelFeatures,
     as_multilabel,
@@ -32,12 +32,12 @@ COSTS = (0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0)
 
 
 class ClassFit(NamedTuple):
-    """One class: the cost that the folds chose, what they said of it, and the scores it gives."""
+    """One class: the cost selected by cross-validation, its precision there, and test scores."""
 
     cost: float
     fold_precision: float
     scores: Float[np.ndarray, " m"]
-    settled: bool  # the solver came to its end before the most steps it may take
+    converged: bool  # before max_steps
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,44 +57,44 @@ class SVM:
         if not self.costs or min(self.costs) <= 0:
             raise UserError(f"costs is {self.costs}. Give one or more numbers above 0.")
         if self.folds < 2:
-            raise UserError(f"folds is {self.folds}. To choose a cost takes 2 or more.")
+            raise UserError(f"folds is {self.folds}. Give 2 or more.")
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        """The evaluator's numbers for a backbone."""
+        """Return the numbers for a backbone."""
         if isinstance(self.data, MultilabelData):
             return self.score(*self.data.features(backbone))
         train, test = self.data.features(backbone)
         if test is None:
-            raise UserError("An SVM is scored on other images. Give it a test set.")
-        return self.score(self._marked(train), self._marked(test))
+            raise UserError("An SVM is scored on images it was not trained on. Give a test set.")
+        return self.score(self._to_multilabel(train), self._to_multilabel(test))
 
     def score(self, train: MultilabelFeatures, test: MultilabelFeatures) -> dict[str, float]:
         """Mean average precision over the classes, and that of each class."""
-        x, probes = normalized(train.h), normalized(test.h)
-        kept, _ = self._classes(train.y, test.y)
-        found = self._fit(x, train.y.numpy(), probes, kept)
-        own, eleven = [], []
-        for c, fitted in zip(kept, found, strict=True):
-            counted = test.y[:, c].numpy() != UNCOUNTED
+        x, test_x = normalize_rows(train.h), normalize_rows(test.h)
+        classes, _ = self._scorable_classes(train.y, test.y)
+        found = self._fit(x, train.y.numpy(), test_x, classes)
+        precisions, eleven = [], []
+        for c, fitted in zip(classes, found, strict=True):
+            counted = test.y[:, c].numpy() != IGNORED
             present = test.y[:, c].numpy()[counted] == PRESENT
-            own.append(average_precision(fitted.scores[counted], present))
+            precisions.append(average_precision(fitted.scores[counted], present))
             eleven.append(average_precision(fitted.scores[counted], present, points="11"))
         return {
-            "map": float(np.mean(own)),
+            "map": float(np.mean(precisions)),
             "map_11_point": float(np.mean(eleven)),
             "fold_map": float(np.mean([fitted.fold_precision for fitted in found])),
-            "classes": float(len(kept)),
-            "unsettled": float(sum(not fitted.settled for fitted in found)),
-            **{f"ap_{self._name(c)}": value for c, value in zip(kept, own, strict=True)},
+            "classes": float(len(classes)),
+            "not_converged": float(sum(not fitted.converged for fitted in found)),
+            **{f"ap_{self._name(c)}": value for c, value in zip(classes, precisions, strict=True)},
         }
 
     def settings(self) -> dict[str, Any]:
-        """What decided the numbers, for the result file."""
+        """The settings that decided the numbers, for the result file."""
         data = self.data
-        marked = isinstance(data, MultilabelData)
+        multilabel = isinstance(data, MultilabelData)
         seen = {}
         if isinstance(data, MultilabelData):
-            view = f"{data.size} px, squashed"
+            view = f"{data.size} px, resized to squares"
             seen = {"train": len(data.train_y), "test": len(data.test_y), "view": view}
         return {
             "solver": "liblinear, squared hinge, l2, dual",
@@ -103,20 +103,20 @@ class SVM:
             "positive_weight": self.positive_weight,
             "max_steps": self.max_steps,
             "average_precision": "at every recall (VISSL); map_11_point: at 11 (VOC07)",
-            "rows": "unit length" + (", last maps pooled 6 x 6 if a ResNet" if marked else ""),
+            "rows": "unit length" + (", last maps pooled 6 x 6 if a ResNet" if multilabel else ""),
             "seed": self.seed,
             "notes": list(self.notes()),
             **seen,
         }
 
     def notes(self) -> tuple[str, ...]:
-        """Which classes could not be scored, and why."""
+        """The classes that cannot be scored, and why."""
         if isinstance(self.data, MultilabelData):
-            return self._classes(self.data.train_y, self.data.test_y)[1]
-        learned, scored = (one_hot(y, self.data.num_classes) for y in self.data.labels())
-        return self._classes(learned, scored)[1]
+            return self._scorable_classes(self.data.train_y, self.data.test_y)[1]
+        train_y, test_y = (one_hot(y, self.data.num_classes) for y in self.data.labels())
+        return self._scorable_classes(train_y, test_y)[1]
 
-    def _marked(self, found: Features) -> MultilabelFeatures:
+    def _to_multilabel(self, found: Features) -> MultilabelFeatures:
         assert found.y is not None and isinstance(self.data, LabeledData)
         return MultilabelFeatures(found.h, one_hot(found.y, self.data.num_classes))
 
@@ -125,69 +125,69 @@ class SVM:
         names = data.class_names if isinstance(data, MultilabelData) else data.train.class_names
         return names[c] if names else str(c)
 
-    def _classes(
+    def _scorable_classes(
         self, train: Int8[Tensor, "n c"], test: Int8[Tensor, "m c"]
     ) -> tuple[list[int], tuple[str, ...]]:
-        """Classes with enough images on both sides, and a sentence on each of the others."""
-        kept, notes = [], []
+        """Classes with enough images in both sets, and a sentence on each of the others."""
+        classes, notes = [], []
         for c in range(train.shape[1]):
             there = int((train[:, c] == PRESENT).sum())
             rest, scored = len(train) - there, int((test[:, c] == PRESENT).sum())
             if min(there, rest) < self.folds:
                 notes.append(
-                    f'Of class "{self._name(c)}" {there} images to learn from have it and {rest} '
-                    f"do not; {self.folds} folds need {self.folds} of each, so it is left out."
+                    f'Class "{self._name(c)}" is left out: {there} training images have it and '
+                    f"{rest} do not, but {self.folds} folds need {self.folds} of each."
                 )
             elif not scored:
-                notes.append(f'No test image has class "{self._name(c)}", so it is left out.')
+                notes.append(f'Class "{self._name(c)}" is left out: no test image has it.')
             else:
-                kept.append(c)
-        if not kept:
+                classes.append(c)
+        if not classes:
             raise UserError(f"No class can be scored. {' '.join(notes[:3])}")
-        return kept, tuple(notes)
+        return classes, tuple(notes)
 
     def _fit(
         self,
         x: Float[np.ndarray, "n d"],
         y: Int8[np.ndarray, "n c"],
-        probes: Float[np.ndarray, "m d"],
+        test_x: Float[np.ndarray, "m d"],
         classes: list[int],
     ) -> list[ClassFit]:
-        """All classes, several at a time: liblinear lets other threads run while it solves."""
+        """Fit all classes in threads: liblinear releases the interpreter's lock."""
         from sklearn.exceptions import ConvergenceWarning  # a second to import
         from sklearn.utils.parallel import Parallel, delayed
 
-        # Difficult ones are learned as absent, as VISSL does, and not scored.
-        jobs = (delayed(self._one)(x, y[:, c] == PRESENT, probes) for c in classes)
+        # Images with only difficult objects are negatives in training, as in VISSL, and not scored.
+        jobs = (delayed(self._fit_class)(x, y[:, c] == PRESENT, test_x) for c in classes)
         many = Parallel(n_jobs=self.workers or -1, prefer="threads", return_as="generator")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # `unsettled` counts them
+            warnings.simplefilter("ignore", ConvergenceWarning)  # not_converged counts them
             title = "support vector machines" if self.progress else None
             return list(track(many(jobs), title, total=len(classes)))
 
-    def _one(
+    def _fit_class(
         self,
         x: Float[np.ndarray, "n d"],
         present: Bool[np.ndarray, " n"],
-        probes: Float[np.ndarray, "m d"],
+        test_x: Float[np.ndarray, "m d"],
     ) -> ClassFit:
         from sklearn.model_selection import cross_val_score
 
         means = [
             float(
                 cross_val_score(
-                    self._machine(cost), x, present, cv=self.folds, scoring="average_precision"
+                    self._build_svm(cost), x, present, cv=self.folds, scoring="average_precision"
                 ).mean()
             )
             for cost in self.costs
         ]
-        best = int(np.argmax(means))  # of equals the first, which is the lower cost
-        machine = self._machine(self.costs[best]).fit(x, present)
-        scores = machine.decision_function(probes)
-        settled = int(np.max(machine.n_iter_)) < self.max_steps
-        return ClassFit(self.costs[best], means[best], scores, settled)
+        best = int(np.argmax(means))  # the lower cost among equals
+        svm = self._build_svm(self.costs[best]).fit(x, present)
+        scores = svm.decision_function(test_x)
+        converged = int(np.max(svm.n_iter_)) < self.max_steps
+        return ClassFit(self.costs[best], means[best], scores, converged)
 
-    def _machine(self, cost: float) -> Any:
+    def _build_svm(self, cost: float) -> Any:
         from sklearn.svm import LinearSVC
 
         return LinearSVC(
@@ -205,20 +205,20 @@ class SVM:
 
 VISSL = "Goyal et al. 2019 (arXiv:1905.01235), facebookresearch/vissl"
 
-# Who published it, and whether images are squashed and maps pooled as there.
+# The source, and whether images are resized to squares and maps pooled as in VISSL.
 PUBLISHED = {
     "svm": (f"{VISSL}; on the features of the evaluation view", False),
-    "svm.voc07": (f"{VISSL}; squashed images, last maps pooled", True),
+    "svm.voc07": (f"{VISSL}; images resized to squares, last maps pooled", True),
 }
 
 
-def published(name: str, data: LabeledData, *, seed: int = 0) -> SVM:
-    """A protocol of PUBLISHED on images with one class each."""
-    whole = PUBLISHED[name][1]
-    return SVM(data=as_multilabel(data) if whole else data, seed=seed, progress=data.progress)
+def build_published_svm(name: str, data: LabeledData, *, seed: int = 0) -> SVM:
+    """Build a protocol of PUBLISHED for images with one class each."""
+    as_vissl = PUBLISHED[name][1]
+    return SVM(data=as_multilabel(data) if as_vissl else data, seed=seed, progress=data.progress)
 
 
-def normalized(h: Float[Tensor, "n d"]) -> Float[np.ndarray, "n d"]:
-    """Rows of length one in float64, as liblinear takes them; rows that are not finite are 0."""
+def normalize_rows(h: Float[Tensor, "n d"]) -> Float[np.ndarray, "n d"]:
+    """Scale rows to length one, in float64 for liblinear; values that are not finite become 0."""
     x = h.nan_to_num(0.0, 0.0, 0.0).double().cpu().numpy()
     return x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-5)

@@ -13,7 +13,7 @@ from selfsight import rng
 from selfsight.data import ImageStore, read_batches
 from selfsight.evals.features import Features
 from selfsight.evals.features import features as compute_features
-from selfsight.evals.knn import neighbors
+from selfsight.evals.knn import nearest_neighbors
 from selfsight.evals.spectrum import unit
 from selfsight.recipe import Recipe, eval_view
 from selfsight.run_folder import Run
@@ -86,7 +86,7 @@ def write_neighbors(
     count, k = min(rows, len(h)), min(k, len(h) - 1)
     query = rng.shuffled(rng.key(seed, "neighbours"), len(h), torch.arange(count))
     query = query.to(h.device)
-    similarity, nearest = neighbors(h, h[query], k=k, own=query)
+    similarity, nearest = nearest_neighbors(h, h[query], k=k, exclude=query)
     index = features.index[torch.cat([query[:, None], nearest], dim=1)].cpu()  # [rows, k + 1]
     uncropped = load_uncropped(images, index.flatten())
     tiles = [ImageOps.fit(image, (NEIGHBOR_TILE, NEIGHBOR_TILE)) for image in uncropped]

@@ -17,7 +17,7 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe
 from selfsight.evals.protocols import Evaluator, build_evaluator
-from selfsight.evals.splits import saved_split
+from selfsight.evals.splits import load_or_create_split
 from selfsight.options import EVAL_DEFAULTS, EvalOptions
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run, to_json
@@ -48,7 +48,7 @@ def score_labeled(
     split = None
     if test is None:
         split = _first_process_first(
-            partial(saved_split, run.path / "splits", train, seed=options.seed)
+            partial(load_or_create_split, run.path / "splits", train, seed=options.seed)
         )
     data = {
         encoder.name: LabeledData(

@@ -68,7 +68,7 @@ class DetectionEvaluator:
         return (*to_learn_from(self.train).notes, *self.test.notes)
 
     def settings(self) -> dict[str, Any]:
-        """What decided the numbers, for the result file."""
+        """The settings that decided the numbers, for the result file."""
         return asdict(self.detector) | {
             "train": self.train.name,
             "train_images": len(self.train),
