@@ -34,7 +34,7 @@ MARKER = re.compile(r"<!-- forward: (?P<name>[\w.]+) -->\n(?P<notes>(?:\|.*\n)*)
 NOTE = re.compile(r"^\| `(?P<part>.+?)` \| (?P<words>.+) \|$", re.MULTILINE)
 BARE = HtmlFormatter(nowrap=True)
 # Other folders of docs/ come after these, in the order of their names.
-FIRST = ("evaluation", "performance", "results", "adding-a-method")
+FIRST = ("evaluation", "performance", "results", "library", "adding-a-method")
 
 
 @dataclass(frozen=True, kw_only=True)

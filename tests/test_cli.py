@@ -1,14 +1,18 @@
-"""The command line: what a person types and what comes back."""
+"""The command line: commands, their output and their errors."""
 
 import json
+import re
 import subprocess
 import sys
 import time
+from dataclasses import fields
 
 import pytest
 
+from selfsight import api
 from selfsight.cli import main, split_settings
 from selfsight.methods import METHODS
+from selfsight.options import BenchOptions, EvalOptions, PretrainOptions
 from selfsight.run_folder import Run
 from tests.folders import QUICK, images
 
@@ -51,7 +55,7 @@ def test_help_needs_no_torch_and_less_than_a_second():
     assert seconds < 3  # a loaded machine; a quiet one takes half a second
 
 
-def test_a_run_folder_holds_what_others_rely_on(finished):
+def test_a_run_folder_has_all_its_files(finished):
     recipe = json.loads(finished.recipe_path.read_text())
     assert recipe["method"]["name"] in METHODS
     assert recipe["reasons"]["method"]
@@ -66,7 +70,7 @@ def test_a_run_folder_holds_what_others_rely_on(finished):
     assert set(finished.result("label_free")) >= {"retrieval", "effective_rank", "alignment"}
 
 
-def test_evaluate_without_labels_answers_beside_the_untrained_network(finished, capsys):
+def test_evaluate_without_labels_compares_with_the_untrained_network(finished, capsys):
     main(["evaluate", str(finished.path), "--device", "cpu", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert set(found["retrieval"]) == {"trained", "untrained"}
@@ -77,10 +81,9 @@ def test_evaluate_with_labels_writes_knn_and_linear(finished, photos, capsys):
     assert "untrained" in capsys.readouterr().out
     for name in ("knn", "linear"):
         result = finished.result(name)
-        assert 0 <= result["accuracy"] <= 1 and 0 <= result["untrained_accuracy"] <= 1
         assert result["settings"]["train"] + result["settings"]["test"] == 24
-    # The classes are two colors, which an untrained network tells apart as well.
-    assert finished.result("linear")["accuracy"] >= 0.75
+        # The classes are two colors, which an untrained network distinguishes as well.
+        assert min(result["accuracy"], result["untrained_accuracy"]) >= 0.75
 
 
 def test_report_and_its_summary(finished, capsys):
@@ -90,7 +93,7 @@ def test_report_and_its_summary(finished, capsys):
     assert "<html" in finished.report.read_text()
 
 
-def test_doctor_tells_what_is_there_and_what_would_be_done(photos, capsys):
+def test_doctor_summarizes_the_data_and_shows_a_recipe(photos, capsys):
     main(["doctor", str(photos), "--device", "cpu", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["count"] == 24 and found["short_side"] == 32
@@ -99,19 +102,19 @@ def test_doctor_tells_what_is_there_and_what_would_be_done(photos, capsys):
     assert "24 images" in capsys.readouterr().out
 
 
-def test_a_finished_run_is_left_as_it_is_by_resume(finished):
+def test_resume_does_not_change_a_finished_run(finished):
     before = (finished.checkpoints / "last.pt").read_bytes()
     main(["resume", str(finished.path), "--device", "cpu"])
     assert (finished.checkpoints / "last.pt").read_bytes() == before
     assert len(finished.records()) == 6
 
 
-def test_a_full_folder_is_refused_unless_told(finished, photos, capsys):
+def test_a_folder_with_files_needs_resume_or_overwrite(finished, photos, capsys):
     said = fails(capsys, "pretrain", photos, *QUICK, "--out", finished.path)
     assert "--resume" in said and "--overwrite" in said
 
 
-def test_overwrite_never_empties_a_folder_that_is_no_run(tmp_path, photos, capsys):
+def test_overwrite_never_empties_a_folder_without_a_run(tmp_path, photos, capsys):
     (tmp_path / "thesis.tex").write_text("ten years of work")
     said = fails(capsys, "pretrain", photos, *QUICK, "--out", tmp_path, "--overwrite")
     assert "recipe.json" in said
@@ -153,7 +156,7 @@ def test_a_mistake_gets_a_sentence_and_status_2(case, photos, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_read_is_named_and_left_out(tmp_path, capsys):
+def test_unreadable_images_are_named_and_skipped(tmp_path, capsys):
     folder = images(tmp_path / "photos")
     (folder / "cats/broken.jpg").write_bytes(b"not an image")
     (folder / "cats/phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(64))
@@ -164,7 +167,44 @@ def test_what_cannot_be_read_is_named_and_left_out(tmp_path, capsys):
     assert json.loads((tmp_path / "run/recipe.json").read_text())["images"] == 24
 
 
-def test_settings_are_told_from_the_commands_own_words():
+OPTIONS = {"pretrain": PretrainOptions, "evaluate": EvalOptions, "bench": BenchOptions}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_help_has_every_option_once_within_100_columns(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    starts = [re.match(r"\W* (--[a-z][a-z-]*)", line) for line in lines]
+    flags = [start[1] for start in starts if start]
+    assert len(flags) == len(set(flags))
+    names = {field.name for field in fields(OPTIONS[name])} - {"settings", "split_folder"}
+    # The command line alone has these; --protocol names protocols, and --protocols lists them.
+    names |= {"pretrain": set(), "evaluate": {"protocol", "compare", "json"}, "bench": {"json"}}[
+        name
+    ]
+    assert {f"--{option.replace('_', '-')}" for option in names} == set(flags)
+
+
+def test_flags_give_the_same_options_as_keywords_in_python(monkeypatch):
+    given = []
+    monkeypatch.setattr(api, "pretrain", lambda data, options: given.append(options))
+    monkeypatch.setattr(api, "evaluate", lambda run, options, quiet: given.append(options))
+    main(["pretrain", "x", "--epochs", "3", "--classes", "a.txt", "--labels", "--optim.lr", "1"])
+    assert given[0] == PretrainOptions(
+        epochs=3, classes="a.txt", labels=True, settings=["--optim.lr", "1"]
+    )
+    main(["evaluate", "r", "--protocol", "knn", "--k", "3", "--no-untrained", "--head.lr", "1"])
+    assert given[1] == EvalOptions(
+        protocols=["knn"], k=given[1].k, untrained=False, settings=["--head.lr", "1"]
+    )
+    assert given[1].neighbor_counts == (3,)
+
+
+def test_settings_are_split_from_the_options_of_the_command():
     words = ["photos", "--epochs", "3", "--views.0.scale", "0.2", "1.0", "--out", "r", "--compile"]
     assert split_settings(words) == (
         ["photos", "--epochs", "3", "--out", "r"],
