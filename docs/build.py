@@ -1,12 +1,12 @@
 """Build the documentation: `python docs/build.py [FOLDER]`, or `make docs` for site/.
 
-Every page is a Markdown file of the repository. A page of a method holds a marker
+Every page is a Markdown file of the repository. A page of a method has a marker
 
     <!-- forward: selfsight.methods.moco.MoCo -->
 
-and under it a table with notes. The marker becomes that class's `forward`, or the function of that
-name, as the source has it now, and each note stands beside the line that holds its first column.
-A note without a line, or a step without a note, stops the build.
+and under it a table with notes. The marker is replaced by that class's `forward`, or by the method
+or function that it names, read from the source. Each note is shown next to the line that contains
+its first column. The build fails for a note without a line, and for a step without a note.
 """
 
 import ast
@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MARKER = re.compile(r"<!-- forward: (?P<name>[\w.]+) -->\n(?P<notes>(?:\|.*\n)*)")
 NOTE = re.compile(r"^\| `(?P<part>.+?)` \| (?P<words>.+) \|$", re.MULTILINE)
 BARE = HtmlFormatter(nowrap=True)
-# Other folders of docs/ come after these, in the order of their names.
-FIRST = ("evaluation", "performance", "results", "library", "adding-a-method")
+# Guides in the order of the navigation; others follow by name.
+FIRST = ("architecture", "library", "data", "evaluation", "performance", "results")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +64,17 @@ class Line:
 
 def build(out: Path, root: Path = ROOT) -> list[Path]:
     """Write the site and return its pages."""
-    pages = [*collect(root), methods_page(root)]
+    pages = [*collect_pages(root), build_methods_page(root)]
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(ROOT / "docs" / "style.css", out / "style.css")
     for page in pages:
         target = out / page.target
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(framed(page, pages, root), encoding="utf-8")
+        target.write_text(render_page(page, pages, root), encoding="utf-8")
     return [page.target for page in pages]
 
 
-def collect(root: Path) -> list[Page]:
+def collect_pages(root: Path) -> list[Page]:
     """List the pages of the repository root and of docs/, in the order of the navigation."""
     found = [Path(f"{name}.md") for name in ("README", "CONTRIBUTING", "CHANGELOG")]
     found += sorted(path.relative_to(root) for path in (root / "docs").rglob("*.md"))
@@ -88,28 +88,28 @@ def collect(root: Path) -> list[Page]:
     return pages
 
 
-def methods_page(root: Path) -> Page:
+def build_methods_page(root: Path) -> Page:
     """Build the page that lists the methods, which has no Markdown file."""
-    methods = [page for page in collect(root) if page.source.parent == Path("docs/methods")]
+    methods = [page for page in collect_pages(root) if page.source.parent == Path("docs/methods")]
     rows = [f"- [{page.title}]({page.source.name})" for page in methods]
     text = "# Methods\n\n" + "\n".join(rows) + "\n"
     return Page(source=Path("docs/methods/index.md"), title="Methods", text=text)
 
 
-def framed(page: Page, pages: list[Page], root: Path) -> str:
+def render_page(page: Page, pages: list[Page], root: Path) -> str:
     """Render a page with head and navigation."""
     up = "../" * (len(page.target.parts) - 1)
     parts = {
         "title": html.escape(page.title),
         "up": up,
-        "navigation": navigation(page, pages, up),
-        "body": body(page, root),
+        "navigation": render_navigation(page, pages, up),
+        "body": render_body(page, root),
     }
     template = (ROOT / "docs" / "template.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
 
 
-def navigation(here: Page, pages: list[Page], up: str) -> str:
+def render_navigation(here: Page, pages: list[Page], up: str) -> str:
     """Render links to all pages, in groups; the current page is marked."""
 
     def order(page: Page) -> tuple[int, str]:
@@ -139,49 +139,49 @@ def navigation(here: Page, pages: list[Page], up: str) -> str:
     return "".join(out)
 
 
-def body(page: Page, root: Path) -> str:
+def render_body(page: Page, root: Path) -> str:
     """Render a page's text as HTML, with each marker replaced by the source that it names."""
     forwards: dict[str, str] = {}
 
-    def keep(match: re.Match[str]) -> str:
+    def replace_marker(match: re.Match[str]) -> str:
         comment = f"<!-- forward {len(forwards)} -->"
-        forwards[comment] = forward(match["name"], match["notes"], page.source, root)
+        forwards[comment] = render_source(match["name"], match["notes"], page.source, root)
         return comment + "\n\n"
 
-    text = MARKER.sub(keep, page.text)
+    text = MARKER.sub(replace_marker, page.text)
     if "<!-- forward:" in text:
         raise UserError(
-            f"{page.source} has a forward marker that cannot be read. Write it on a line of its "
-            "own as `<!-- forward: selfsight.methods.NAME.Class -->`."
+            f"{page.source} has a forward marker that cannot be parsed. Write it on a separate "
+            "line as `<!-- forward: selfsight.methods.NAME.Class -->`."
         )
-    made = converter().render(text)
+    rendered = markdown().render(text)
     for comment, table in forwards.items():
-        made = made.replace(comment, table)
-    return made
+        rendered = rendered.replace(comment, table)
+    return rendered
 
 
 @cache
-def converter() -> MarkdownIt:
+def markdown() -> MarkdownIt:
     """Render Markdown with tables, anchors of headings, scrolling tables and links to pages."""
-    md = MarkdownIt("commonmark", {"highlight": colored}).enable("table")
-    md.core.ruler.push("anchors", lambda state: anchor(state.tokens))
-    md.core.ruler.push("links", lambda state: relink(state.tokens))
+    md = MarkdownIt("commonmark", {"highlight": highlight_code}).enable("table")
+    md.core.ruler.push("anchors", lambda state: add_anchors(state.tokens))
+    md.core.ruler.push("links", lambda state: rewrite_links(state.tokens))
     md.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
     md.add_render_rule("table_close", lambda *_: "</table></div>\n")
     return md
 
 
-def anchor(tokens: list[Token]) -> None:
+def add_anchors(tokens: list[Token]) -> None:
     """Give every heading an id derived from its text."""
     for opened, inline in pairwise(tokens):
         if opened.type == "heading_open":
             opened.attrSet("id", re.sub(r"[^a-z0-9]+", "-", inline.content.lower()).strip("-"))
 
 
-def relink(tokens: list[Token]) -> None:
+def rewrite_links(tokens: list[Token]) -> None:
     """Turn links to Markdown files and folders into links to their pages."""
     for token in tokens:
-        relink(token.children or [])
+        rewrite_links(token.children or [])
         link = str(token.attrGet("href") or "") if token.type == "link_open" else ""
         if not link or re.match(r"[a-z]+:|#", link):
             continue
@@ -193,7 +193,7 @@ def relink(tokens: list[Token]) -> None:
         token.attrSet("href", path + mark + place)
 
 
-def colored(code: str, language: str, _: object) -> str:
+def highlight_code(code: str, language: str, _: object) -> str:
     """Highlight code by its language; plain text if none is given."""
     try:
         lexer = get_lexer_by_name(language) if language else None
@@ -202,51 +202,55 @@ def colored(code: str, language: str, _: object) -> str:
     return highlight(code, lexer, BARE) if lexer else html.escape(code)
 
 
-def forward(name: str, notes: str, page: Path, root: Path) -> str:
-    """Render two columns: a class's `forward`, and a note next to each step."""
-    module, _, kind = name.rpartition(".")
-    path = root / "src" / Path(*module.split(".")).with_suffix(".py")
-    if not path.exists():
-        raise UserError(f"{page} asks for the forward of {name}, but there is no {module}.")
-    source = path.read_text(encoding="utf-8")
-    function = find(source, kind)
+def render_source(name: str, notes: str, page: Path, root: Path) -> str:
+    """Render two columns: the source of a function, and a note next to each step."""
+    *modules, owner, last = name.split(".")
+    if not owner[0].isupper():  # a class or a function of a module, not a method of a class
+        modules, owner = [*modules, owner], last
+    path = Path("src", *modules).with_suffix(".py")
+    if not (root / path).exists():
+        raise UserError(f"{page} has a marker for {name}, but there is no {path}.")
+    source = (root / path).read_text(encoding="utf-8")
+    function = find_function(source, owner, "forward" if owner == last else last)
     if function is None:
-        raise UserError(f"{page} asks for the forward of {name}, but {module} has none.")
-    words = {normal(note["part"]): note["words"] for note in NOTE.finditer(notes)}
-    lines = noted(source, function, words, page)
+        raise UserError(f"{page} has a marker for {name}, but {path} has no such function.")
+    words = {collapse_spaces(note["part"]): note["words"] for note in NOTE.finditer(notes)}
+    lines = annotate(source, function, words, page)
 
     body_lines = source.splitlines()[function.lineno - 1 : function.end_lineno]
     shown = highlight(textwrap.dedent("\n".join(body_lines)), PythonLexer(), BARE).splitlines()
     rows = []
     for line in lines:
         code = shown[line.first - function.lineno : line.last - function.lineno + 1]
-        # A block for each line: one that is too long goes on under its own beginning.
+        # A block for each line: one that is too long wraps with an indent.
         blocks = "".join(f'<span class="line">{one or " "}</span>' for one in code)
-        note = converter().renderInline(line.words)
+        note = markdown().renderInline(line.words)
         rows.append(f"<tr><td><pre>{blocks}</pre></td><td>{note}</td></tr>")
     head = "<thead><tr><th>code</th><th>equation</th></tr></thead>"
-    where = f"<p><code>src/{'/'.join(module.split('.'))}.py</code></p>"
+    where = f"<p><code>{path.as_posix()}</code></p>"
     return f'{where}<div class="wide forward"><table>{head}{"".join(rows)}</table></div>'
 
 
-def find(source: str, name: str) -> ast.FunctionDef | None:
-    """Find the function of this name, or the method `forward` of the class of this name."""
+def find_function(source: str, name: str, method: str) -> ast.FunctionDef | None:
+    """Find the function of this name, or this method of the class of this name."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node
         if isinstance(node, ast.ClassDef) and node.name == name:
             for item in node.body:
-                if isinstance(item, ast.FunctionDef) and item.name == "forward":
+                if isinstance(item, ast.FunctionDef) and item.name == method:
                     return item
     return None
 
 
-def noted(source: str, function: ast.FunctionDef, words: dict[str, str], page: Path) -> list[Line]:
+def annotate(
+    source: str, function: ast.FunctionDef, words: dict[str, str], page: Path
+) -> list[Line]:
     """Split a function into its lines, with the notes of its steps."""
     lines, left = source.splitlines(), dict.fromkeys(words)
     found: list[Line] = []
-    for statement in statements(function):
-        text = normal("\n".join(lines[statement.lineno - 1 : statement.end_lineno]))
+    for statement in list_statements(function):
+        text = collapse_spaces("\n".join(lines[statement.lineno - 1 : statement.end_lineno]))
         fitting = [part for part in words if part in text]
         if len(fitting) > 1:
             raise UserError(f"{page} has {len(fitting)} notes for the line `{text}`. Keep one.")
@@ -262,13 +266,13 @@ def noted(source: str, function: ast.FunctionDef, words: dict[str, str], page: P
         found.append(Line(first=statement.lineno, last=statement.end_lineno, words=note))
     if left:
         raise UserError(
-            f"{page} has a note for `{next(iter(left))}`, but no line of {function.name} holds "
-            "that. Bring the first column up to date with the source."
+            f"{page} has a note for `{next(iter(left))}`, but no line of {function.name} "
+            "contains that. Copy the first column from the source."
         )
-    return filled(found, function)
+    return add_lines_between(found, function)
 
 
-def filled(found: list[Line], function: ast.FunctionDef) -> list[Line]:
+def add_lines_between(found: list[Line], function: ast.FunctionDef) -> list[Line]:
     """Add the lines between the steps: headers, comments, the docstring."""
     out, at = [], function.lineno
     for line in found:
@@ -278,7 +282,7 @@ def filled(found: list[Line], function: ast.FunctionDef) -> list[Line]:
     return out
 
 
-def statements(function: ast.FunctionDef) -> list[ast.stmt]:
+def list_statements(function: ast.FunctionDef) -> list[ast.stmt]:
     """List the statements of a function; blocks are replaced by their contents."""
     plain = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
     plain = [node for node in plain if not hasattr(node, "body") and not _is_docstring(node)]
@@ -287,7 +291,7 @@ def statements(function: ast.FunctionDef) -> list[ast.stmt]:
 
 def computes(statement: ast.stmt) -> bool:
     """Return whether a statement computes; plain assignments and returns are not steps."""
-    if isinstance(statement, ast.Assert):
+    if isinstance(statement, ast.Assert | ast.Raise):
         return False
     for node in ast.walk(statement):
         if isinstance(node, ast.BinOp):
@@ -301,7 +305,7 @@ def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def normal(text: str) -> str:
+def collapse_spaces(text: str) -> str:
     """Collapse whitespace, so that a call over several lines can be quoted on one."""
     return " ".join(text.split())
 

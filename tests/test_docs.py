@@ -1,9 +1,10 @@
-"""The documentation builds, shows the source as it is, and its links and names lead somewhere."""
+"""The documentation builds, shows the current source, and its links and names exist."""
 
 import html
 import inspect
 import re
 import shutil
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -27,8 +28,8 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture
-def copied(tmp_path):
-    """The pages and one source file in another place, to be spoilt."""
+def repository(tmp_path):
+    """A copy of the pages and of the sources that they show, to be changed by a test."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copyfile(ROOT / name, tmp_path / name)
@@ -37,26 +38,24 @@ def copied(tmp_path):
     return tmp_path
 
 
-def changed(path: Path, old: str, new: str) -> None:
+def replace_text(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
 
 
-def words(page: Path) -> str:
-    """The text of a page without its tags, with single spaces."""
+def visible_text(page: Path) -> str:
+    """The text of a page without tags, with single spaces."""
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", page.read_text())).split())
 
 
 @pytest.mark.parametrize("name", sorted(METHODS | BASELINES))
 def test_a_page_shows_the_forward_of_its_method(site, name):
     config = (METHODS | BASELINES)[name]
-    kind = inspect.signature(config.make).return_annotation
-    source = Path(inspect.getsourcefile(config)).read_text()
-    forward = source.split(f"class {kind}(Method)")[1].split("    def forward(")[1]
-    forward = forward.split("\n    def ")[0]
-    shown = words(site / f"docs/methods/{name}.html")
-    for line in forward.splitlines()[1:]:
+    class_name = inspect.signature(config.create).return_annotation
+    method = getattr(sys.modules[config.__module__], class_name)
+    shown = visible_text(site / f"docs/methods/{name}.html")
+    for line in inspect.getsource(method.forward).splitlines():
         assert " ".join(line.split()) in shown
 
 
@@ -64,8 +63,8 @@ def test_a_page_shows_the_forward_of_its_method(site, name):
 def test_a_page_has_every_section(name):
     page = (ROOT / f"docs/methods/{name}.md").read_text()
     headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
-    found = [next((h for h in headings if h.startswith(s)), None) for s in SECTIONS]
-    assert None not in found
+    missing = [s for s in SECTIONS if not any(h.startswith(s) for h in headings)]
+    assert not missing
     assert f"--recipe {'eqco_negatives' if name == 'eqco' else name}." in page
 
 
@@ -78,56 +77,60 @@ def test_every_recipe_that_a_page_names_exists():
 
 
 class Links(HTMLParser):
-    """What a page points at, and the places in it that can be pointed at."""
+    """The links of a page, and the ids in it that links can name."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[str] = []
-        self.places: set[str] = set()
+        self.ids: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         given = dict(attrs)
-        self.places.add(given.get("id", ""))
+        self.ids.add(given.get("id", ""))
         self.links += [given[key] for key in ("href", "src") if given.get(key)]
 
 
-def test_every_internal_link_leads_to_a_page_and_a_place(site):
+def test_every_internal_link_has_a_target(site):
     pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
     assert len(pages) > 20
     for path, page in pages.items():
         for link in page.links:
             if re.match(r"[a-z]+:", link):
                 continue
-            file, _, place = link.partition("#")
+            file, _, anchor = link.partition("#")
             target = (path.parent / file).resolve() if file else path
             assert target.is_file(), f"{path.name}: {link}"
-            assert not place or place in pages[target].places, f"{path.name}: {link}"
+            assert not anchor or anchor in pages[target].ids, f"{path.name}: {link}"
 
 
-def test_a_page_stands_in_the_navigation_of_every_other(site):
+def test_the_navigation_lists_every_page(site):
     pages = [path.relative_to(site).as_posix() for path in site.rglob("*.html")]
     linked = Links((site / "index.html").read_text()).links
     assert set(pages) - {"docs/methods/index.html"} <= set(linked)
 
 
-def test_a_note_without_a_line_stops_the_build(copied, tmp_path):
-    changed(copied / "docs/methods/moco.md", "`h, q = self.student(x_q)`", "`h, q = gone(x_q)`")
+def test_the_build_fails_for_a_note_without_a_line(repository, tmp_path):
+    replace_text(
+        repository / "docs/methods/moco.md", "`h, q = self.student(x_q)`", "`h, q = gone(x_q)`"
+    )
     with pytest.raises(UserError, match=r"moco.md has no note for the step `h, q = self.student"):
-        build(tmp_path / "site", copied)
-    changed(copied / "docs/methods/moco.md", "| `h, q = gone", "| `h, q = self` | twice |\n| `gone")
-    with pytest.raises(UserError, match=r"a note for `gone.x_q.`, but no line of forward holds"):
-        build(tmp_path / "site", copied)
+        build(tmp_path / "site", repository)
+    replace_text(
+        repository / "docs/methods/moco.md", "| `h, q = gone", "| `h, q = self` | twice |\n| `gone"
+    )
+    with pytest.raises(UserError, match=r"a note for `gone.x_q.`, but no line of forward contains"):
+        build(tmp_path / "site", repository)
 
 
-def test_a_step_without_a_note_stops_the_build(copied, tmp_path):
-    source = copied / "src/selfsight/methods/moco.py"
-    changed(source, "        h, q = self", "        x_q = x_q.flip(3)\n        h, q = self")
+def test_the_build_fails_for_a_step_without_a_note(repository, tmp_path):
+    source = repository / "src/selfsight/methods/moco.py"
+    replace_text(source, "        h, q = self", "        x_q = x_q.flip(3)\n        h, q = self")
     with pytest.raises(UserError, match=r"no note for the step `x_q = x_q.flip\(3\)` of forward"):
-        build(tmp_path / "site", copied)
+        build(tmp_path / "site", repository)
 
 
-def test_a_marker_that_names_nothing_stops_the_build(copied, tmp_path):
-    changed(copied / "docs/methods/moco.md", "methods.moco.MoCo", "methods.moco.Gone")
-    with pytest.raises(UserError, match=r"selfsight.methods.moco has none"):
-        build(tmp_path / "site", copied)
+def test_the_build_fails_for_a_marker_of_an_unknown_class(repository, tmp_path):
+    replace_text(repository / "docs/methods/moco.md", "methods.moco.MoCo", "methods.moco.Gone")
+    with pytest.raises(UserError, match=r"methods/moco.py has no such function"):
+        build(tmp_path / "site", repository)
