@@ -9,7 +9,7 @@ from rich.console import Console
 
 from selfsight import api
 from selfsight.catalog import build_recipe
-from selfsight.data import open_source
+from selfsight.data import load_images, open_source
 from selfsight.methods import BASELINES, METHODS, DataInfo
 from selfsight.nn.patch_student import Patches
 from selfsight.optim import Schedule

@@ -8,7 +8,7 @@ import torch
 
 from selfsight.backbones import BackboneConfig
 from selfsight.catalog import build_recipe
-from selfsight.data import open_source
+from selfsight.data import load_images, open_source
 from selfsight.data.loader import Loader
 from selfsight.errors import UserError
 from selfsight.evals.spectrum import effective_rank

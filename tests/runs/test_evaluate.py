@@ -1,4 +1,4 @@
-"""The evaluate command: what a person types and what comes back."""
+"""The evaluate command: options, results and errors."""
 
 import json
 import shutil
@@ -88,12 +88,12 @@ def test_the_sweep_takes_its_rates_and_says_which_won(run, photos, capsys):
     assert run.result("linear.sgd")["settings"]["lrs"] == [0.25]
 
 
-def test_every_k_is_told_and_why_one_is_not(run, photos, capsys):
+def test_every_k_is_printed_and_a_note_for_one_that_is_left_out(run, photos, capsys):
     words = (run.path, "--labeled", photos, "--protocol", "knn", "--k", 1, 3, 200, *CPU)
     main(["evaluate", *map(str, words)])
     told = capsys.readouterr().out
     assert "accuracy_k1 " in told and "accuracy_k3 " in told and "accuracy_k200" not in told
-    assert "k was to be 200, but only 32" in told
+    assert "k = 200 is left out: only 32" in told
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_headline_is_printed_with_its_variants(result, printed):
     assert evaluate._printed_keys(result) == printed
 
 
-def test_a_result_says_whose_it_is_and_of_which_images(run, photos, capsys):
+def test_a_result_names_its_encoder_and_its_images(run, photos, capsys):
     words = ("--labeled", photos, "--test", photos, "--per-class", 3, "--no-untrained")
     names = ("knn", "few_labels.linear_1", "svm.voc07")
     evaluated(capsys, run.path, *words, "--protocol", *names)
@@ -127,7 +127,7 @@ def test_a_result_says_whose_it_is_and_of_which_images(run, photos, capsys):
     assert run.result("few_labels.linear_1")["settings"]["labels"] == "3 per class"
 
 
-def test_what_pretraining_and_labels_left_behind_holds_settings_too(run, photos, capsys):
+def test_results_of_pretraining_and_baselines_have_settings_too(run, photos, capsys):
     evaluated(capsys, run.path)
     evaluated(capsys, run.path, "--labeled", photos, "--protocol", "knn", "--k", "3")
     for name in ("label_free", "baselines"):
@@ -147,14 +147,14 @@ def test_the_evaluation_view_has_the_statistics_of_the_training_views(run):
     assert (view.mean, view.std) == ((0.3,), (0.7,))
 
 
-def test_images_are_kept_as_large_as_the_largest_view(run):
+def test_images_are_loaded_as_large_as_the_largest_view(run):
     recipe = load_recipe(run)
     small, large = (EncoderUnderTest("x", Means(), EvalView(size=s, resize=s)) for s in (8, 300))
     assert evaluate._data_settings(run, [small]) == recipe.data
     assert evaluate._data_settings(run, [small, large]).store_size == 300
 
 
-def test_few_labels_are_drawn_once_and_kept(run, photos, capsys):
+def test_few_labels_are_sampled_once_and_stored(run, photos, capsys):
     words = (run.path, "--labeled", photos, "--protocol", "few_labels.linear_1", "--per-class", 3)
     first = evaluated(capsys, *words)
     (file,) = (run.path / "splits").glob("few-*.json")
@@ -183,7 +183,7 @@ def test_features_of_the_projector_have_a_file_of_their_own(run, photos, capsys)
     assert run.result("knn") == before
 
 
-def test_another_run_stands_beside(run, finished, photos, capsys):
+def test_another_run_is_compared_with(run, finished, photos, capsys):
     words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--against", finished.path)
     found = evaluated(capsys, run.path, *words)["knn"]
     assert found["against"][str(finished.path)]["accuracy"] == found["accuracy"]  # its own copy
@@ -227,7 +227,7 @@ def test_every_weight_of_a_file_is_accounted_for_in_a_file(weights, photos, tmp_
     evaluated(capsys, *words, "--part", "right", "--out", tmp_path / "theirs")
     rows = json.loads((tmp_path / "theirs" / "import.json").read_text())["weights"]
     assert {row["file"] for row in rows} == set(kept)
-    assert {row["what"] for row in rows if row["file"].startswith("right.")} == {"renamed"}
+    assert {row["status"] for row in rows if row["file"].startswith("right.")} == {"renamed"}
 
 
 class Outside:
@@ -274,7 +274,7 @@ def test_a_voc_devkit_gives_trainval_of_all_years_and_the_test_of_one(tmp_path):
     assert find(str(tmp_path / "VOC2012" / "JPEGImages")) is None
 
 
-def test_a_detector_is_not_scored_on_what_it_learned_from(run, capsys):
+def test_a_detector_is_not_tested_on_its_training_images(run, capsys):
     words = ("--labeled", "pets.parquet", "--protocol", "detection.small_fpn")
     assert "Give the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
 
@@ -294,7 +294,7 @@ def test_one_table_over_all_runs_with_empty_cells(run, finished, photos, tmp_pat
     assert sorted(p for p in tmp_path.rglob("*")) == kept
 
 
-def test_what_was_not_measured_alike_is_told(tmp_path):
+def test_settings_that_differ_between_runs_are_named(tmp_path):
     for name, test in (("a", 100), ("b", 200)):
         Run(tmp_path / name).write_result("linear", {"accuracy": 0.9, "settings": {"test": test}})
     _, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
@@ -312,7 +312,7 @@ def test_the_table_has_the_analyzes_and_says_which_is_best_without_labels(tmp_pa
     assert notes[1].startswith(f"Best without labels: {tmp_path / 'b'} of 2")
 
 
-def test_a_table_turns_to_where_it_is_narrower():
+def test_a_table_has_a_line_per_run_if_there_are_more_runs_than_measures():
     many = [{"run": str(i), "knn": 0.5} for i in range(5)]
     assert format_records(many)[0] == {"run": "0", "knn": "50.0%"}
     two = [{"run": "a", "knn": 0.5, "rank": 12.5}, {"run": "b", "knn": None, "rank": 3.0}]

@@ -30,7 +30,7 @@ from selfsight.errors import UserError
 from selfsight.evals.detection.detector_settings import DetectorSettings
 from selfsight.evals.detection.layers import Full, Pool, Res5Heads, Sampler, share
 from selfsight.evals.detection.loader import Size, Target
-from selfsight.nn.batch_norm import BatchNorm
+from selfsight.nn.batch_norm import BatchNorm, convert_batch_norm
 
 C4_POOL, BOX_POOL, MASK_POOL = 14, 7, 14  # cells on a side
 RATIOS = (0.5, 1.0, 2.0)
