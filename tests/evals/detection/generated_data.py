@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from selfsight.evals.detection.annotations import DetectionDataset, Instances, run_lengths
+from selfsight.evals.detection.annotations import DetectionDataset, Instances, encode_mask
 from selfsight.evals.detection.detector_settings import DetectorSettings
 
 COLORS = {"red": (230, 40, 40), "green": (40, 210, 60)}
@@ -58,7 +58,7 @@ def instances(things, side=64, *, masks=True, crowd=()) -> Instances:
     for left, top, right, bottom in boxes.astype(int):
         layer = np.zeros((side, side), bool)
         layer[top:bottom, left:right] = True
-        layers.append(run_lengths(layer))
+        layers.append(encode_mask(layer))
     return Instances(
         boxes,
         np.array([list(COLORS).index(name) for name, _ in things], np.int64),

@@ -15,16 +15,16 @@ from selfsight.errors import UserError
 from selfsight.evals.detection import (
     PUBLISHED,
     DetectionEvaluator,
-    joined,
+    concatenate,
     load_detection_dataset,
     subset,
 )
 from selfsight.evals.detection.annotation_files import open_files
 from selfsight.evals.detection.annotations import (
-    rasterized,
-    run_lengths,
-    to_learn_from,
-    with_classes,
+    decode_mask,
+    encode_mask,
+    renumber_classes,
+    training_subset,
 )
 from tests.evals.detection.generated_data import png, rectangles
 
@@ -101,7 +101,7 @@ def test_a_crowd_is_kept_for_scoring_and_not_learned_from(tmp_path):
     coco(tmp_path, annotation(iscrowd=1), annotation(image=9))
     there = load_detection_dataset(tmp_path, "train")
     assert there.instances[0].crowd.tolist() == [True]
-    learned = to_learn_from(there)
+    learned = training_subset(there)
     assert learned.names == ["9.png"] and learned.read(0) == png(pixels(9))
     assert "1 of 2 images" in learned.notes[0]
 
@@ -112,27 +112,27 @@ def test_polygons_and_both_kinds_of_run_lengths_are_one_mask(tmp_path):
     string = coco_mask.encode(np.asfortranarray(layer.astype(np.uint8)))
     string["counts"] = string["counts"].decode()
     polygon = [[10, 5, 30, 5, 30, 20, 10, 20]]
-    coco(tmp_path, *(annotation(segmentation=s) for s in (polygon, run_lengths(layer), string)))
+    coco(tmp_path, *(annotation(segmentation=s) for s in (polygon, encode_mask(layer), string)))
     there = load_detection_dataset(tmp_path, "train")
     assert there.has_masks
     for mask in there.instances[0].masks:
-        assert np.array_equal(rasterized(mask, HEIGHT, WIDTH), layer)
+        assert np.array_equal(decode_mask(mask, HEIGHT, WIDTH), layer)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_run_lengths_are_those_of_pycocotools(seed):
     layer = np.random.default_rng(seed).random((7, 5)) < seed / 5  # all zeros to all ones
     theirs = coco_mask.encode(np.asfortranarray(layer.astype(np.uint8)))
-    assert coco_mask.frPyObjects(run_lengths(layer), 7, 5) == theirs
-    for mask in (theirs, run_lengths(layer)):
-        assert np.array_equal(rasterized(mask, 7, 5), layer)
+    assert coco_mask.frPyObjects(encode_mask(layer), 7, 5) == theirs
+    for mask in (theirs, encode_mask(layer)):
+        assert np.array_equal(decode_mask(mask, 7, 5), layer)
 
 
 def test_long_runs_that_shrink_and_grow_are_read_from_their_string():
     layer = np.zeros((300, 200), bool)
     layer[5:290, 3:7] = layer[100:102, 50] = layer[:, 180:] = True
     theirs = coco_mask.encode(np.asfortranarray(layer.astype(np.uint8)))
-    assert np.array_equal(rasterized(theirs, 300, 200), layer)
+    assert np.array_equal(decode_mask(theirs, 300, 200), layer)
 
 
 def remove_an_image(root):
@@ -150,7 +150,7 @@ def forget_the_annotations(root):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (remove_an_image, "1 of 2 images that .* names are missing, 9.png for one"),
+        (remove_an_image, "1 of 2 images of .* are missing, such as 9.png"),
         (break_the_json, "is not in COCO's format"),
         (forget_the_annotations, "is not in COCO's format .*annotations"),
     ],
@@ -181,9 +181,9 @@ def test_an_unknown_split_offers_the_nearest(tmp_path):
 
 
 def test_places_without_annotations_get_a_sentence(tmp_path):
-    with pytest.raises(UserError, match="holds neither"):
+    with pytest.raises(UserError, match="has neither"):
         load_detection_dataset(tmp_path)
-    with pytest.raises(UserError, match="There is no"):
+    with pytest.raises(UserError, match="does not exist"):
         load_detection_dataset(tmp_path / "nowhere")
     (tmp_path / "set.zip").write_bytes(b"")
     with pytest.raises(UserError, match=r"neither a folder nor a .tar"):
@@ -234,7 +234,7 @@ def test_damaged_voc_sets_get_a_sentence(tmp_path):
     with pytest.raises(UserError, match=r'no split "trainvall".*Did you mean "trainval"'):
         load_detection_dataset(root, "trainvall")
     (root / "JPEGImages/001.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 of 2 files .* JPEGImages/001.jpg for one"):
+    with pytest.raises(UserError, match=r"1 of 2 files .* such as JPEGImages/001.jpg"):
         load_detection_dataset(root, "trainval")
     (root / "JPEGImages/001.jpg").write_bytes(png(pixels(1)))
     (root / "Annotations/001.xml").write_text("<annotation><size></size></annotation>")
@@ -270,7 +270,7 @@ def test_a_trimap_is_one_object_of_animal_and_border(tmp_path):
     assert one.instances[0].labels.tolist() == [0] and by_breed.instances[0].labels.tolist() == [1]
     found = one.instances[0]
     assert found.boxes.tolist() == [[15, 10, 40, 20]] and found.area.tolist() == [250]
-    assert np.array_equal(rasterized(found.masks[0], HEIGHT, WIDTH), trimap() != 2)
+    assert np.array_equal(decode_mask(found.masks[0], HEIGHT, WIDTH), trimap() != 2)
     assert len(one.instances[1].boxes) == 0 and one.has_masks
     assert one.read(1) == png(pixels(1))
 
@@ -289,7 +289,7 @@ def test_masks_that_are_no_trimaps_get_a_sentence(tmp_path):
 
 def test_a_test_set_with_fewer_classes_is_renumbered_by_name():
     there = rectangles(8)
-    green = with_classes(subset(there, range(4)), ("blue", "green", "red"), "another set")
+    green = renumber_classes(subset(there, range(4)), ("blue", "green", "red"), "another set")
     for before, after in zip(there.instances, green.instances, strict=False):
         names = [there.class_names[i] for i in before.labels]
         assert [green.class_names[i] for i in after.labels] == names
@@ -297,18 +297,18 @@ def test_a_test_set_with_fewer_classes_is_renumbered_by_name():
 
 def test_a_class_that_the_training_set_lacks_gets_a_sentence():
     with pytest.raises(UserError, match=r'class "green" that reds lacks. Did you mean "greens"'):
-        with_classes(rectangles(2), ("red", "greens"), "reds")
+        renumber_classes(rectangles(2), ("red", "greens"), "reds")
 
 
 def test_masks_that_are_not_there_are_missed_before_training():
     boxes = rectangles(2, masks=False)
     with pytest.raises(UserError, match="asks for masks, but rectangles has none"):
-        DetectionEvaluator(train=boxes, test=boxes, setting=PUBLISHED["coco_c4_1x"])
+        DetectionEvaluator(train=boxes, test=boxes, detector=PUBLISHED["coco_c4_1x"])
 
 
 def test_joined_sets_read_from_their_own_files():
     a, b = rectangles(3, seed=1), rectangles(2, seed=2)
-    both = joined([a, b])
+    both = concatenate([a, b])
     assert [both.read(i) for i in range(5)] == [
         a.read(0),
         a.read(1),

@@ -13,10 +13,15 @@ from pycocotools.cocoeval import COCOeval
 from selfsight.evals.detection.annotations import (
     DetectionDataset,
     Instances,
-    compressed,
-    run_lengths,
+    encode_mask,
+    to_coco_rle,
 )
-from selfsight.evals.detection.coco_ap import Detections, as_found, average_precision, pasted
+from selfsight.evals.detection.coco_ap import (
+    Detections,
+    average_precision,
+    paste_masks,
+    to_detections,
+)
 
 SIDE = 200
 
@@ -50,7 +55,7 @@ def objects(*images, crowd=(), area=None) -> DetectionDataset:
 def rectangle(left, top, right, bottom):
     mask = np.zeros((SIDE, SIDE), bool)
     mask[top:bottom, left:right] = True
-    return run_lengths(mask)
+    return encode_mask(mask)
 
 
 def found(*claims) -> Detections:
@@ -60,7 +65,7 @@ def found(*claims) -> Detections:
         boxes,
         np.array([c[2] if len(c) > 2 else 0 for c in claims], np.int64),
         np.array([c[1] for c in claims], np.float32),
-        tuple(compressed(rectangle(*map(int, b)), SIDE, SIDE) for b in boxes),
+        tuple(to_coco_rle(rectangle(*map(int, b)), SIDE, SIDE) for b in boxes),
     )
 
 
@@ -207,7 +212,7 @@ def test_numbers_are_those_that_pycocotools_prints(kind, tmp_path):
 
 def test_a_full_mask_covers_the_pixels_whose_centers_its_box_holds():
     boxes = torch.tensor([[2.0, 3.0, 7.0, 5.0], [0.0, 0.0, 10.0, 8.0]])
-    covered = pasted(torch.ones(2, 1, 28, 28), boxes, 8, 10) >= 0.5
+    covered = paste_masks(torch.ones(2, 1, 28, 28), boxes, 8, 10) >= 0.5
     expected = torch.zeros(2, 8, 10, dtype=torch.bool)
     expected[0, 3:5, 2:7] = True
     expected[1] = True
@@ -217,7 +222,7 @@ def test_a_full_mask_covers_the_pixels_whose_centers_its_box_holds():
 def test_the_left_half_of_a_mask_becomes_the_left_half_of_its_box():
     mask = torch.zeros(1, 1, 28, 28)
     mask[..., :14] = 1
-    covered = pasted(mask, torch.tensor([[2.0, 0.0, 8.0, 4.0]]), 4, 10) >= 0.5
+    covered = paste_masks(mask, torch.tensor([[2.0, 0.0, 8.0, 4.0]]), 4, 10) >= 0.5
     assert covered[0].any(dim=0).nonzero().flatten().tolist() == [2, 3, 4]
 
 
@@ -228,7 +233,7 @@ def test_answers_are_given_in_the_pixels_of_the_file():
         "scores": torch.tensor([0.5]),
         "masks": torch.ones(1, 1, 28, 28),
     }
-    there = as_found(answer, (50, 40), (100, 160))
+    there = to_detections(answer, (50, 40), (100, 160))
     assert there.boxes.tolist() == [[2.5, 10.0, 7.5, 30.0]] and there.labels.tolist() == [0]
     assert there.masks[0]["size"] == [50, 40]
 
@@ -240,4 +245,4 @@ def test_an_image_in_which_nothing_was_found_has_no_masks():
         "scores": torch.zeros(0),
         "masks": torch.zeros(0, 1, 28, 28),
     }
-    assert as_found(answer, (5, 4), (10, 8)).masks == ()
+    assert to_detections(answer, (5, 4), (10, 8)).masks == ()

@@ -13,7 +13,7 @@ from selfsight import rng
 from selfsight.backbones import BackboneConfig
 from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet
 from selfsight.errors import UserError
-from selfsight.evals.detection.layers import Full, Pool, Sampler, first
+from selfsight.evals.detection.layers import Float32, RoIPool, Sampler, select_lowest
 from selfsight.evals.detection.models import Detector, strides
 from selfsight.nn.batch_norm import BatchNorm
 from tests.evals.detection.generated_data import TINY
@@ -38,12 +38,12 @@ def batch():
 
 @pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
 @pytest.mark.parametrize(
-    ("setting", "stem"),
+    ("settings", "stem"),
     [(TINY, "imagenet"), (SIMO, "imagenet"), (C4, "imagenet"), (C4, "half"), (TINY, "lowres")],
     ids=["fpn", "simo", "c4", "c4-half", "fpn-lowres"],
 )
-def test_every_weight_of_mask_rcnn_learns(setting, stem, block):
-    detector = Detector(network(block, stem), 2, replace(setting, masks=True)).train()
+def test_every_weight_of_mask_rcnn_learns(settings, stem, block):
+    detector = Detector(network(block, stem), 2, replace(settings, masks=True)).train()
     losses = detector.losses(*batch())
     assert len(losses) == 5
     sum(losses.values()).backward()
@@ -51,9 +51,9 @@ def test_every_weight_of_mask_rcnn_learns(setting, stem, block):
     assert idle == []
 
 
-@pytest.mark.parametrize("setting", [TINY, C4], ids=["fpn", "c4"])
-def test_detections_lie_within_their_images(setting):
-    detector = Detector(network(), 2, replace(setting, masks=True)).eval()
+@pytest.mark.parametrize("settings", [TINY, C4], ids=["fpn", "c4"])
+def test_detections_lie_within_their_images(settings):
+    detector = Detector(network(), 2, replace(settings, masks=True)).eval()
     detector.heads.score_thresh = 0.0
     with torch.no_grad():
         answers = detector(*batch()[:2])
@@ -65,22 +65,22 @@ def test_detections_lie_within_their_images(setting):
         assert answer["masks"].shape[0] == len(answer["boxes"])
 
 
-@pytest.mark.parametrize("setting", [TINY, C4], ids=["fpn", "c4"])
-def test_an_image_in_which_nothing_is_likely_has_no_detections(setting):
-    detector = Detector(network(), 2, replace(setting, masks=True)).eval()
+@pytest.mark.parametrize("settings", [TINY, C4], ids=["fpn", "c4"])
+def test_an_image_in_which_nothing_is_likely_has_no_detections(settings):
+    detector = Detector(network(), 2, replace(settings, masks=True)).eval()
     detector.heads.score_thresh = 1.0
     with torch.no_grad():
         answers = detector(*batch()[:2])
     assert [len(a["boxes"]) for a in answers] == [len(a["masks"]) for a in answers] == [0, 0]
 
 
-@pytest.mark.parametrize("setting", [TINY, C4], ids=["fpn", "c4"])
-def test_a_detector_starts_from_the_backbones_weights_and_leaves_them_alone(setting):
+@pytest.mark.parametrize("settings", [TINY, C4], ids=["fpn", "c4"])
+def test_a_detector_starts_from_the_backbones_weights_and_leaves_them_alone(settings):
     backbone = network()
     before = {k: v.clone() for k, v in backbone.state_dict().items()}
-    detector = Detector(backbone, 2, setting).train()
+    detector = Detector(backbone, 2, settings).train()
     mine = dict(detector.trunk.network.state_dict())
-    if setting.neck == "c4":
+    if settings.neck == "c4":
         res5 = detector.heads.box_head[0].state_dict()
         mine |= {f"layer4.{k}": v for k, v in res5.items()}
     assert mine.keys() == before.keys()
@@ -96,9 +96,9 @@ def test_frozen_weights_of_a_backbone_are_trained_by_the_detector():
     assert all(p.requires_grad for p in detector.parameters())
 
 
-@pytest.mark.parametrize("setting", [TINY, C4, SIMO], ids=["fpn", "c4", "simo"])
-def test_all_norms_are_over_all_processes(setting):
-    detector = Detector(network(), 2, setting)
+@pytest.mark.parametrize("settings", [TINY, C4, SIMO], ids=["fpn", "c4", "simo"])
+def test_all_norms_are_over_all_processes(settings):
+    detector = Detector(network(), 2, settings)
     norms = [m for m in detector.modules() if isinstance(m, BatchNorm)]
     assert norms and all(norm.group is None for norm in norms)
     assert not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in detector.modules())
@@ -132,12 +132,12 @@ def test_published_anchors_are_32_to_512_pixels():
         ("c4", ((32, 64, 128, 256, 512),)),
         ("fpn", ((32,), (64,), (128,), (256,), (512,))),
     ):
-        setting = replace(TINY, neck=neck, anchors=None)
-        assert Detector(network(), 2, setting).rpn.anchor_generator.sizes == sides
+        settings = replace(TINY, neck=neck, anchors=None)
+        assert Detector(network(), 2, settings).rpn.anchor_generator.sizes == sides
 
 
-def eval_parts(setting):
-    detector = Detector(network(Bottleneck), 2, setting).eval()
+def eval_parts(settings):
+    detector = Detector(network(Bottleneck), 2, settings).eval()
     x, sizes, targets, position = batch()
     with torch.no_grad():
         maps = OrderedDict(detector.trunk(x))
@@ -145,13 +145,13 @@ def eval_parts(setting):
     return detector, maps, proposals, targets, position
 
 
-def as_torchvision(detector, setting, *, masks):
+def as_torchvision(detector, settings, *, masks):
     """The same parts in torchvision's own heads."""
     ours = detector.heads
     box_head = nn.Sequential(*ours.box_head, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     theirs = RoIHeads(
-        ours.box_roi_pool, box_head, ours.box_predictor, 0.5, 0.5, setting.boxes_sampled, 0.25,
-        None, ours.score_thresh, 0.5, setting.max_detections,
+        ours.box_roi_pool, box_head, ours.box_predictor, 0.5, 0.5, settings.boxes_sampled, 0.25,
+        None, ours.score_thresh, 0.5, settings.max_detections,
         *((ours.box_roi_pool, ours.box_head, ours.mask_predictor) if masks else ()),
     )  # fmt: skip
     theirs.fg_bg_sampler = ours.fg_bg_sampler
@@ -159,12 +159,12 @@ def as_torchvision(detector, setting, *, masks):
 
 
 def test_the_res5_head_detects_what_torchvisions_heads_detect():
-    setting = replace(C4, masks=True)
-    detector, maps, proposals, _, _ = eval_parts(setting)
+    settings = replace(C4, masks=True)
+    detector, maps, proposals, _, _ = eval_parts(settings)
     detector.heads.score_thresh = 0.0
     with torch.no_grad():
         ours, _ = detector.heads(maps, proposals, SIZES)
-        theirs, _ = as_torchvision(detector, setting, masks=True).eval()(maps, proposals, SIZES)
+        theirs, _ = as_torchvision(detector, settings, masks=True).eval()(maps, proposals, SIZES)
     for mine, other in zip(ours, theirs, strict=True):
         assert len(mine["boxes"]) > 0
         torch.testing.assert_close(mine, other)
@@ -185,7 +185,7 @@ def test_pooled_cells_of_a_ramp_are_their_places():
     """A map whose value is the pixel's x pools to the centers of the cells."""
     x = torch.arange(32.0) * 4 + 2  # centers of cells of stride 4
     ramp = x.expand(1, 1, 32, 32).contiguous()
-    pooled = Pool((4,), 4)({"0": ramp}, [torch.tensor([[20.0, 30.0, 52.0, 70.0]])])
+    pooled = RoIPool((4,), 4)({"0": ramp}, [torch.tensor([[20.0, 30.0, 52.0, 70.0]])])
     torch.testing.assert_close(pooled[0, 0, 0], torch.tensor([24.0, 32.0, 40.0, 48.0]))
 
 
@@ -193,7 +193,7 @@ def test_regions_come_from_the_level_of_equation_1():
     maps = {str(i): torch.full((1, 1, 64, 64), float(i)) for i in range(4)}
     sides = torch.tensor([10.0, 111.0, 113.0, 223.0, 225.0, 449.0, 2000.0])
     boxes = torch.stack([torch.zeros(7), torch.zeros(7), sides, sides], dim=1)
-    pooled = Pool((4, 8, 16, 32), 1)(maps, [boxes]).flatten()
+    pooled = RoIPool((4, 8, 16, 32), 1)(maps, [boxes]).flatten()
     # Sides of 224 belong to the stride of 16, halves of it to the stride of 8.
     assert pooled.tolist() == [0, 0, 1, 1, 2, 3, 3]
 
@@ -226,7 +226,7 @@ def test_an_image_gets_the_same_samples_in_any_company():
 def test_every_candidate_is_drawn_equally_often():
     candidate = torch.tensor([True, True, False, True, True]).expand(4000, 5)
     draw = rng.bits(rng.key(0, "fair"), torch.arange(4000), 5)
-    share = first(draw, candidate, torch.full((4000,), 2)).double().mean(dim=0)
+    share = select_lowest(draw, candidate, torch.full((4000,), 2)).double().mean(dim=0)
     assert share.tolist() == pytest.approx([0.5, 0.5, 0, 0.5, 0.5], abs=0.03)
 
 
@@ -234,28 +234,28 @@ def test_predictors_compute_in_full_precision():
     layer = nn.Linear(64, 8)
     x = torch.randn(4, 64)
     with torch.autocast("cpu", torch.bfloat16):
-        half, full = layer(x), Full(layer)(x)
+        half, full = layer(x), Float32(layer)(x)
     assert half.dtype == torch.bfloat16 and torch.equal(full, layer(x))
 
 
 @pytest.mark.parametrize(
-    ("backbone", "setting", "sentence"),
+    ("backbone", "settings", "sentence"),
     [
         (BackboneConfig(name="resnet8_narrow").build(), TINY, "four stages"),
         (BackboneConfig(name="vit_t4", image_size=32).build(), TINY, "built on our ResNets"),
         (network(in_channels=1), TINY, "takes 1 channels"),
     ],
 )
-def test_backbones_that_cannot_carry_a_detector_get_a_sentence(backbone, setting, sentence):
+def test_backbones_that_cannot_carry_a_detector_get_a_sentence(backbone, settings, sentence):
     with pytest.raises(UserError, match=sentence):
-        Detector(backbone, 2, setting)
+        Detector(backbone, 2, settings)
 
 
 def test_gray_images_work_with_their_own_statistics():
-    setting = replace(TINY, mean=(0.5,), std=(0.25,))
+    settings = replace(TINY, mean=(0.5,), std=(0.25,))
     x, sizes, targets, position = batch()
     losses = (
-        Detector(network(in_channels=1), 2, setting)
+        Detector(network(in_channels=1), 2, settings)
         .train()
         .losses(x[:, :1], sizes, targets, position)
     )

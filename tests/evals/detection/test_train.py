@@ -17,22 +17,22 @@ from selfsight.evals.detection import (
     compare,
     with_iterations,
 )
-from selfsight.evals.detection.annotations import none_found
+from selfsight.evals.detection.annotations import no_instances
 from selfsight.evals.detection.loader import (
     DecodedImages,
-    batches,
-    fitted,
-    order,
+    epoch_order,
+    fit_size,
+    load_batches,
     padded_size,
-    training_plan,
+    plan_training_batch,
 )
 from selfsight.evals.detection.models import Detector
 from selfsight.evals.detection.train import (
     average_gradients,
+    build_optimizer,
     fit,
-    loss_of,
-    measure_norms,
-    optimizer_of,
+    recompute_batch_norm,
+    total_loss,
 )
 from selfsight.nn.batch_norm import BatchNorm
 from tests.evals.detection.generated_data import TINY, rectangles
@@ -43,15 +43,15 @@ def backbone(seed=0):
     return BackboneConfig(name="resnet10_narrow", stem="half").build()
 
 
-def loaded(objects, setting, *, masks=True):
+def loaded(objects, settings, *, masks=True):
     return DecodedImages(
         objects, store_size=96, channels=3, masks=masks, device=torch.device("cpu")
     )
 
 
-def first_batch(objects, setting, step=0, seed=0):
-    plans = [training_plan(objects, setting, step, seed)]
-    return next(batches(loaded(objects, setting), plans, setting))
+def first_batch(objects, settings, step=0, seed=0):
+    plans = [plan_training_batch(objects, settings, step, seed)]
+    return next(load_batches(loaded(objects, settings), plans, settings))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def first_batch(objects, setting, step=0, seed=0):
     ],
 )
 def test_images_are_resized_by_their_short_side(size, short, longest, expected):
-    assert fitted(size, short, longest) == expected
+    assert fit_size(size, short, longest) == expected
 
 
 def test_a_batch_is_as_large_as_its_largest_sides_and_divisible():
@@ -72,17 +72,17 @@ def test_a_batch_is_as_large_as_its_largest_sides_and_divisible():
 
 
 def test_every_epoch_shows_every_image_once_in_another_order():
-    shown = order(10, torch.arange(30), seed=0).view(3, 10)
+    shown = epoch_order(10, torch.arange(30), seed=0).view(3, 10)
     assert all(sorted(epoch) == list(range(10)) for epoch in shown.tolist())
     assert len({tuple(epoch) for epoch in shown.tolist()}) == 3
 
 
 def test_boxes_and_masks_follow_the_image_when_it_is_resized_and_mirrored():
     objects = rectangles(8)
-    setting = replace(TINY, batch_size=8, short_sides=(64, 96, 80))
-    plan = training_plan(objects, setting, 0, 0)
-    batch = first_batch(objects, setting)
-    assert len(set(plan.sizes)) > 1 and len(set(plan.mirrored)) == 2
+    settings = replace(TINY, batch_size=8, short_sides=(64, 96, 80))
+    plan = plan_training_batch(objects, settings, 0, 0)
+    batch = first_batch(objects, settings)
+    assert len(set(plan.sizes)) > 1 and len(set(plan.flip)) == 2
     for x, target, size in zip(batch.pixels, batch.targets, plan.sizes, strict=True):
         red = x[0] * TINY.std[0] + TINY.mean[0]
         green = x[1] * TINY.std[1] + TINY.mean[1]
@@ -99,12 +99,12 @@ def test_boxes_and_masks_follow_the_image_when_it_is_resized_and_mirrored():
 
 def test_the_flip_is_drawn_anew_and_half_of_the_time():
     objects = rectangles(4)
-    mirrored = [m for s in range(100) for m in training_plan(objects, TINY, s, 0).mirrored]
-    assert 0.42 < np.mean(mirrored) < 0.58
+    flip = [m for s in range(100) for m in plan_training_batch(objects, TINY, s, 0).flip]
+    assert 0.42 < np.mean(flip) < 0.58
 
 
 def plans_of(steps):
-    return [training_plan(rectangles(10), TINY, s, 0) for s in range(steps)]
+    return [plan_training_batch(rectangles(10), TINY, s, 0) for s in range(steps)]
 
 
 def test_two_processes_share_the_batches_of_one(two_processes):
@@ -113,26 +113,26 @@ def test_two_processes_share_the_batches_of_one(two_processes):
     for step, plan in enumerate(whole):
         shares = [part[step] for part in parts]
         assert [i for s in shares for i in s.images] == plan.images
-        assert [m for s in shares for m in s.mirrored] == plan.mirrored
+        assert [m for s in shares for m in s.flip] == plan.flip
         assert all(s.padded == plan.padded for s in shares)
 
 
 def trained(neck):
     """Losses, gradients and weights of three steps in float64, where ties are rare."""
     anchors = None if neck == "c4" else TINY.anchors
-    setting = replace(
+    settings = replace(
         TINY, neck=neck, anchors=anchors, masks=True, boxes_sampled=16, rpn_train=(50, 20),
         short_sides=(56, 64), lr=0.01, backbone_lr=0.001,
     )  # fmt: skip
     objects = rectangles(6)
-    detector = Detector(backbone(), 2, setting).double().train()
-    optimizer = optimizer_of(detector, setting)
+    detector = Detector(backbone(), 2, settings).double().train()
+    optimizer = build_optimizer(detector, settings)
     parameters = list(detector.parameters())
     losses, gradients = [], []
     for step in range(3):
-        batch = first_batch(objects, setting, step)
+        batch = first_batch(objects, settings, step)
         targets = [t | {"boxes": t["boxes"].double()} for t in batch.targets]
-        loss = loss_of(
+        loss = total_loss(
             detector, batch._replace(pixels=batch.pixels.double(), targets=targets), None
         )
         optimizer.zero_grad()
@@ -170,23 +170,23 @@ def test_two_processes_detect_what_one_does(two_processes):
 
 
 def refused(batch_size):
-    setting = replace(TINY, batch_size=batch_size)
+    settings = replace(TINY, batch_size=batch_size)
     try:
-        fit(Detector(backbone(), 2, setting), loaded(rectangles(4), setting), setting, seed=0)
+        fit(Detector(backbone(), 2, settings), loaded(rectangles(4), settings), settings, seed=0)
     except UserError as error:
         return str(error)
 
 
 def test_a_batch_that_processes_cannot_share_gets_a_sentence(two_processes):
     for sentence in two_processes(refused, 3):
-        assert sentence.startswith("batch_size is 3, which 2 processes cannot share evenly")
+        assert sentence.startswith("batch_size is 3, but must be a multiple")
 
 
 def test_new_layers_and_backbone_have_their_own_rates_and_norms_no_decay():
-    setting = replace(TINY, lr=1e-2, backbone_lr=1e-3)
+    settings = replace(TINY, lr=1e-2, backbone_lr=1e-3)
     network = backbone()
-    detector = Detector(network, 2, setting)
-    groups = optimizer_of(detector, setting).param_groups
+    detector = Detector(network, 2, settings)
+    groups = build_optimizer(detector, settings).param_groups
     count = {(g["lr"], g["weight_decay"]): sum(p.numel() for p in g["params"]) for g in groups}
     assert set(count) == {(1e-2, 1e-4), (1e-2, 0.0), (1e-3, 1e-4), (1e-3, 0.0)}
     own = sum(p.numel() for p in network.parameters())
@@ -200,25 +200,25 @@ def test_statistics_are_plain_means_over_the_batches():
     feed = [first_batch(objects, TINY, step) for step in range(3)]
     stem = detector.trunk.network
     maps = [stem.conv1(batch.pixels) for batch in feed]
-    measure_norms(detector, iter(feed))
+    recompute_batch_norm(detector, iter(feed))
     mean = torch.stack([m.mean((0, 2, 3)) for m in maps]).mean(0)
     torch.testing.assert_close(stem.bn1.running_mean, mean)
     assert {m.momentum for m in detector.modules() if isinstance(m, BatchNorm)} == {0.1}
 
 
 def test_a_run_that_diverges_says_so():
-    setting = replace(TINY, lr=1e8, iterations=6, precise_bn=0)
+    settings = replace(TINY, lr=1e8, iterations=6, precise_bn=0)
     with pytest.raises(DivergedError, match=r"diverged. Lower lr"):
-        fit(Detector(backbone(), 2, setting), loaded(rectangles(4), setting), setting, seed=0)
+        fit(Detector(backbone(), 2, settings), loaded(rectangles(4), settings), settings, seed=0)
 
 
 def test_images_without_objects_are_not_learned_from_but_are_scored():
     objects = rectangles(6)
-    emptied = replace(objects, instances=[none_found(masks=True), *objects.instances[1:]])
+    emptied = replace(objects, instances=[no_instances(masks=True), *objects.instances[1:]])
     evaluation = DetectionEvaluator(
         train=emptied, test=emptied, detector=replace(TINY, iterations=2)
     )
-    assert evaluation.notes == ("1 of 6 images of rectangles hold no object: not learned.",)
+    assert evaluation.notes == ("1 of 6 images of rectangles have no object: left out.",)
     numbers = evaluation(backbone())
     assert {"box_AP", "box_AP50", "box_AP75", "train_loss"} <= set(numbers)
 
@@ -263,8 +263,8 @@ def test_a_missing_pycocotools_is_missed_before_training(monkeypatch):
 
 def test_sets_with_nothing_to_find_get_a_sentence():
     objects = rectangles(2)
-    empty = replace(objects, instances=[none_found(masks=True)] * 2)
-    with pytest.raises(UserError, match="nothing to be found"):
+    empty = replace(objects, instances=[no_instances(masks=True)] * 2)
+    with pytest.raises(UserError, match="nothing can be scored"):
         DetectionEvaluator(train=objects, test=empty, detector=TINY)
     with pytest.raises(UserError, match="holds an object to learn from"):
         DetectionEvaluator(train=empty, test=objects, detector=TINY)(backbone())
@@ -299,23 +299,23 @@ def test_settings_that_cannot_work_get_a_sentence(changes, sentence):
     ],
 )
 def test_published_schedules(name, iterations, falls, lr, backbone_lr, masks):
-    setting = PUBLISHED[name]
-    assert (setting.iterations, setting.milestones) == (iterations, falls)
-    assert (setting.lr, setting.backbone_lr, setting.masks) == (lr, backbone_lr, masks)
-    assert (setting.batch_size, setting.momentum, setting.weight_decay) == (16, 0.9, 1e-4)
-    rate = setting.schedule.lr
+    settings = PUBLISHED[name]
+    assert (settings.iterations, settings.milestones) == (iterations, falls)
+    assert (settings.lr, settings.backbone_lr, settings.masks) == (lr, backbone_lr, masks)
+    assert (settings.batch_size, settings.momentum, settings.weight_decay) == (16, 0.9, 1e-4)
+    rate = settings.schedule.lr
     for at, expected in ((falls[0] - 1, lr), (falls[0], lr / 10), (falls[1], lr / 100)):
         assert rate(at, iterations, lr) == pytest.approx(expected)
-    assert rate(setting.warmup // 2, iterations, lr) == pytest.approx(lr * 0.5005)
+    assert rate(settings.warmup // 2, iterations, lr) == pytest.approx(lr * 0.5005)
 
 
 def test_simo_trains_for_twelve_epochs_and_falls_after_seven_and_eleven():
-    setting = PUBLISHED["coco_fpn_simo"]
-    epoch = 117_266 / setting.batch_size
-    epochs = [i / epoch for i in (*setting.milestones, setting.iterations)]
+    settings = PUBLISHED["coco_fpn_simo"]
+    epoch = 117_266 / settings.batch_size
+    epochs = [i / epoch for i in (*settings.milestones, settings.iterations)]
     assert epochs == pytest.approx([7, 11, 12], abs=1e-3)
-    assert (setting.lr, setting.head, setting.new_norm) == (0.2, "4conv1fc", True)
-    assert setting.short_sides[0] == 640 and setting.short_sides[-1] == 800
+    assert (settings.lr, settings.head, settings.new_norm) == (0.2, "4conv1fc", True)
+    assert settings.short_sides[0] == 640 and settings.short_sides[-1] == 800
 
 
 def test_a_shorter_schedule_keeps_its_shares():
@@ -332,9 +332,9 @@ def test_settings_of_a_result_say_what_was_trained_on():
 @pytest.mark.slow
 def test_thirty_iterations_find_colored_rectangles():
     train, test = rectangles(64), rectangles(16, seed=1)
-    setting = replace(TINY, masks=True, iterations=30, lr=0.02, precise_bn=8)
-    learned = DetectionEvaluator(train=train, test=test, detector=setting)(backbone())
-    still = replace(setting, iterations=1, lr=1e-9)
+    settings = replace(TINY, masks=True, iterations=30, lr=0.02, precise_bn=8)
+    learned = DetectionEvaluator(train=train, test=test, detector=settings)(backbone())
+    still = replace(settings, iterations=1, lr=1e-9)
     untrained = DetectionEvaluator(train=train, test=test, detector=still)(backbone())
     for kind in ("box", "mask"):
         assert learned[f"{kind}_AP50"] > 0.2 > 0.1 > untrained[f"{kind}_AP50"]
@@ -343,12 +343,12 @@ def test_thirty_iterations_find_colored_rectangles():
 @pytest.mark.gpu
 @pytest.mark.parametrize("neck", ["fpn", "c4"])
 def test_a_gpu_learns_in_half_precision(neck):
-    setting = replace(
+    settings = replace(
         TINY, neck=neck, anchors=None if neck == "c4" else TINY.anchors, masks=True,
         iterations=150, lr=0.02, precise_bn=8,
     )  # fmt: skip
     evaluation = DetectionEvaluator(
-        train=rectangles(64), test=rectangles(16, seed=1), detector=setting,
+        train=rectangles(64), test=rectangles(16, seed=1), detector=settings,
         device=torch.device("cuda"),
     )  # fmt: skip
     assert evaluation(backbone())["box_AP50"] > 0.3
@@ -357,13 +357,13 @@ def test_a_gpu_learns_in_half_precision(neck):
 @pytest.mark.gpu
 def test_a_gpu_gives_the_losses_of_a_cpu():
     objects = rectangles(4)
-    setting = replace(TINY, masks=True)
+    settings = replace(TINY, masks=True)
     values = []
     for device in ("cpu", "cuda"):
         images = DecodedImages(
             objects, store_size=96, channels=3, masks=True, device=torch.device(device)
         )
-        detector = Detector(backbone(), 2, setting).to(device).train()
-        batch = next(batches(images, [training_plan(objects, setting, 0, 0)], setting))
-        values.append(loss_of(detector, batch, None).item())
+        detector = Detector(backbone(), 2, settings).to(device).train()
+        batch = next(load_batches(images, [plan_training_batch(objects, settings, 0, 0)], settings))
+        values.append(total_loss(detector, batch, None).item())
     assert values[1] == pytest.approx(values[0], rel=1e-3)

@@ -1,6 +1,6 @@
 """Detection and segmentation: Faster and Mask R-CNN on our ResNets, scored by average precision."""
 
-from selfsight.evals.detection.annotations import DetectionDataset, joined, subset
+from selfsight.evals.detection.annotations import DetectionDataset, concatenate, subset
 from selfsight.evals.detection.coco_ap import average_precision
 from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings, with_iterations
 from selfsight.evals.detection.load_annotations import load_detection_dataset
@@ -14,7 +14,7 @@ __all__ = [
     "DetectorSettings",
     "average_precision",
     "compare",
-    "joined",
+    "concatenate",
     "load_detection_dataset",
     "subset",
     "to_detectron2",

@@ -1,4 +1,4 @@
-"""Files by name, in a folder or in a tar."""
+"""Read annotation and image files by name, from a folder or a tar."""
 
 import os
 import tarfile
@@ -10,20 +10,20 @@ from selfsight.errors import UserError
 
 
 class Files(NamedTuple):
-    """Which files there are, and their bytes; names are relative, with slashes."""
+    """The files of a folder or tar; names are relative, with slashes."""
 
     name: str
-    listed: Callable[[str], list[str]]  # the files of a folder, sorted
+    list_files: Callable[[str], list[str]]  # the files of a folder, sorted
     has: Callable[[str], bool]
     read: Callable[[str], bytes]
 
 
 def open_files(path: Path) -> Files:
-    """The files of a folder, or of a tar without compression."""
+    """Open a folder or an uncompressed tar."""
     if path.is_dir():
         return _folder(path)
     if not path.exists():
-        raise UserError(f"There is no {path}. Give a folder, a .tar, a .json or Parquet files.")
+        raise UserError(f"{path} does not exist. Give a folder, a .tar, a .json or Parquet files.")
     if path.suffix != ".tar":
         raise UserError(
             f"{path} is neither a folder nor a .tar. Unpack it, or give a folder, a .tar, a .json "
@@ -33,14 +33,14 @@ def open_files(path: Path) -> Files:
 
 
 def _folder(root: Path) -> Files:
-    def listed(folder: str) -> list[str]:
+    def list_files(folder: str) -> list[str]:
         here = root / folder
         inside = sorted(here.iterdir()) if here.is_dir() else []
         return [(PurePosixPath(folder) / p.name).as_posix() for p in inside if p.is_file()]
 
     return Files(
         str(root),
-        listed,
+        list_files,
         lambda name: (root / name).is_file(),
         lambda name: (root / name).read_bytes(),
     )
@@ -65,7 +65,7 @@ def _tar(path: Path) -> Files:
             file.seek(offset)
             return file.read(size)
 
-    def listed(folder: str) -> list[str]:
+    def list_files(folder: str) -> list[str]:
         return sorted(n for n in where if os.path.dirname(n) == os.path.normpath(folder))
 
-    return Files(str(path), listed, lambda name: os.path.normpath(name) in where, read)
+    return Files(str(path), list_files, lambda name: os.path.normpath(name) in where, read)

@@ -1,4 +1,4 @@
-"""COCO's annotations: annotations/instances_SPLIT.json, and the images beside."""
+"""Read COCO's annotations: annotations/instances_SPLIT.json."""
 
 import json
 from collections import defaultdict
@@ -12,23 +12,23 @@ from selfsight.evals.detection.annotation_files import Files
 from selfsight.evals.detection.annotations import (
     DetectionDataset,
     Instances,
-    clipped,
-    none_found,
-    some,
+    clip_boxes,
+    has_area,
+    no_instances,
 )
 
 FOLDER, PREFIX, SUFFIX = "annotations", "instances_", ".json"
 
 
 def splits(files: Files) -> list[str]:
-    """The splits that have annotations: train, val, ..., or train2017, val2017."""
-    names = [PurePosixPath(path).name for path in files.listed(FOLDER)]
+    """The splits with annotations: train, val, ..., or train2017, val2017."""
+    names = [PurePosixPath(path).name for path in files.list_files(FOLDER)]
     fitting = [n for n in names if n.startswith(PREFIX) and n.endswith(SUFFIX)]
     return [n.removeprefix(PREFIX).removesuffix(SUFFIX) for n in fitting]
 
 
 def read_coco(files: Files, split: str) -> DetectionDataset:
-    """The objects of a split; "train" also finds train2017."""
+    """Read the objects of a split; "train" also matches train2017."""
     known = splits(files)
     dated = [s for s in known if s.startswith(split) and s[len(split) :].isdecimal()]
     fitting = [split] if split in known else dated
@@ -43,25 +43,27 @@ def read_coco(files: Files, split: str) -> DetectionDataset:
 
 
 def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> DetectionDataset:
-    """The objects of one JSON file; images are looked for in the folders, in this order."""
+    """Read the objects of one JSON file; images are searched in these folders, in order."""
     name = f"{files.name}/{path}"
     try:
-        told = json.loads(files.read(path))
-        images, categories = told["images"], told["categories"]
+        parsed = json.loads(files.read(path))
+        images, categories = parsed["images"], parsed["categories"]
         by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-        for annotation in told["annotations"]:
+        for annotation in parsed["annotations"]:
             by_image[annotation["image_id"]].append(annotation)
         number = {c["id"]: i for i, c in enumerate(categories)}
         class_names = tuple(str(c["name"]) for c in categories)
-        paths = [_found(files, str(image["file_name"]), folders) for image in images]
+        paths = [_find_file(files, str(image["file_name"]), folders) for image in images]
         sizes = [(int(image["height"]), int(image["width"])) for image in images]
-        _refuse_strangers(name, {image["id"] for image in images}, number, by_image)
+        _check_references(name, {image["id"] for image in images}, number, by_image)
         dropped = 0
         instances = []
         for image, (height, width) in zip(images, sizes, strict=True):
-            found, lost = _instances(by_image[image["id"]], number, height, width)
-            instances.append(found)
-            dropped += lost
+            instances_of_image, num_dropped = _instances(
+                by_image[image["id"]], number, height, width
+            )
+            instances.append(instances_of_image)
+            dropped += num_dropped
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
@@ -73,12 +75,12 @@ def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> Detection
     missing = [str(i["file_name"]) for i, p in zip(images, paths, strict=True) if p is None]
     if missing:
         raise UserError(
-            f"{len(missing)} of {len(images)} images that {name} names are missing, {missing[0]} "
-            f"for one. Put them beside, into {folders[1] if len(folders) > 1 else files.name}/."
+            f"{len(missing)} of {len(images)} images of {name} are missing, such as {missing[0]}. "
+            f"Put them into {folders[1] if len(folders) > 1 else files.name}/."
         )
     if not images:
-        raise UserError(f"{name} names no image. Give a split that has some.")
-    note = f"{dropped} boxes of {name} have no area within their image: left out."
+        raise UserError(f"{name} lists no image. Give a split with images.")
+    note = f"{dropped} boxes of {name} have no area within their image and are left out."
     return DetectionDataset(
         name=name,
         names=[str(image["file_name"]) for image in images],
@@ -90,12 +92,12 @@ def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> Detection
     )
 
 
-def _found(files: Files, file_name: str, folders: tuple[str, ...]) -> str | None:
+def _find_file(files: Files, file_name: str, folders: tuple[str, ...]) -> str | None:
     tried = (f"{folder}/{file_name}" if folder else file_name for folder in folders)
     return next((path for path in tried if files.has(path)), None)
 
 
-def _refuse_strangers(
+def _check_references(
     name: str, images: set[Any], categories: dict[Any, int], by_image: dict[Any, Any]
 ) -> None:
     for image, annotations in by_image.items():
@@ -115,20 +117,22 @@ def _refuse_strangers(
 def _instances(
     annotations: list[dict[str, Any]], number: dict[Any, int], height: int, width: int
 ) -> tuple[Instances, int]:
-    """The objects of one image, and how many boxes were left out."""
+    """The objects of one image, and the number of boxes that were left out."""
     segmentations = [a.get("segmentation") for a in annotations]
     masks = all(segmentations)
     if not annotations:
-        return none_found(masks=True), 0
+        return no_instances(masks=True), 0
     box = np.array([a["bbox"] for a in annotations], np.float64).reshape(-1, 4)
-    boxes = clipped(np.concatenate([box[:, :2], box[:, :2] + box[:, 2:]], axis=1), height, width)
-    own = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+    boxes = clip_boxes(np.concatenate([box[:, :2], box[:, :2] + box[:, 2:]], axis=1), height, width)
+    box_area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
     found = Instances(
         boxes,
         np.array([number[a["category_id"]] for a in annotations], np.int64),
         np.array([bool(a.get("iscrowd", 0)) for a in annotations]),
-        np.array([a.get("area", o) for a, o in zip(annotations, own, strict=True)], np.float64),
+        np.array(
+            [a.get("area", o) for a, o in zip(annotations, box_area, strict=True)], np.float64
+        ),
         tuple(s for s in segmentations if s) if masks else None,
     )
-    keep = some(boxes)
-    return found.only(keep), int((~keep).sum())
+    keep = has_area(boxes)
+    return found.select(keep), int((~keep).sum())

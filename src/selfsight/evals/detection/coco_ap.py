@@ -1,4 +1,4 @@
-"""Average precision of detections, by pycocotools: AP, AP50, AP75, and by the objects' sizes."""
+"""Average precision of detections, by pycocotools: AP, AP50, AP75, and by object size."""
 
 import contextlib
 import io
@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from selfsight.evals.detection.annotations import DetectionDataset, compressed, pycocotools
+from selfsight.evals.detection.annotations import DetectionDataset, import_pycocotools, to_coco_rle
 
-Kind = Literal["box", "mask"]
+Task = Literal["box", "mask"]
 SMALL, LARGE, LARGEST = 32.0**2, 96.0**2, 1e10  # COCO's areas, in pixels of the image
 RANGES = {"all": (0.0, LARGEST), "s": (0.0, SMALL), "m": (SMALL, LARGE), "l": (LARGE, LARGEST)}
 
 
 class Detections(NamedTuple):
-    """What a detector found in one image, in the image's own pixels."""
+    """Detections in one image, in its pixels."""
 
     boxes: Float32[np.ndarray, "m 4"]  # left, top, right, bottom
     labels: Int64[np.ndarray, " m"]  # as in the set's class names
@@ -31,37 +31,36 @@ def average_precision(
     objects: DetectionDataset,
     found: Sequence[Detections],
     *,
-    kind: Kind = "box",
+    kind: Task = "box",
     recall_points: int = 101,
     max_detections: int = 100,
 ) -> dict[str, float]:
-    """AP over overlaps from 0.5 to 0.95, at 0.5 and 0.75, and of small, medium, large objects.
+    """AP over IoUs from 0.5 to 0.95, at 0.5 and 0.75, and of small, medium and large objects.
 
-    Shares from 0 to 1. What no object of the set could show, as AP_s without small ones, is left
-    out.
+    Values are from 0 to 1. A size without objects, such as AP_s without small ones, is left out.
     """
-    module = pycocotools("cocoeval")
+    module = import_pycocotools("cocoeval")
     with contextlib.redirect_stdout(io.StringIO()):  # it prints every step
         evaluation = module.COCOeval(
-            _index(objects, _truth(objects, kind)),
-            _index(objects, _claims(found, kind)),
+            _index(objects, _ground_truth(objects, kind)),
+            _index(objects, _predictions(found, kind)),
             "bbox" if kind == "box" else "segm",
         )
-        told = evaluation.params
-        told.recThrs = np.linspace(0, 1, recall_points)
-        told.maxDets = [max_detections]
-        told.areaRng, told.areaRngLbl = list(RANGES.values()), list(RANGES)
+        params = evaluation.params
+        params.recThrs = np.linspace(0, 1, recall_points)
+        params.maxDets = [max_detections]
+        params.areaRng, params.areaRngLbl = list(RANGES.values()), list(RANGES)
         evaluation.evaluate()
         evaluation.accumulate()
     precision = evaluation.eval["precision"][..., 0]  # overlaps, recalls, classes, areas
 
     def mean(overlaps: slice, area: str) -> float | None:
-        values = precision[overlaps, :, :, told.areaRngLbl.index(area)]
+        values = precision[overlaps, :, :, params.areaRngLbl.index(area)]
         counted = values[values > -1]  # -1: the class has no such object
         return float(counted.mean()) if counted.size else None
 
     every = slice(None)
-    at = {round(float(t), 2): i for i, t in enumerate(told.iouThrs)}
+    at = {round(float(t), 2): i for i, t in enumerate(params.iouThrs)}
     values = {
         "AP": mean(every, "all"),
         "AP50": mean(slice(at[0.5], at[0.5] + 1), "all"),
@@ -72,8 +71,8 @@ def average_precision(
 
 
 def _index(objects: DetectionDataset, annotations: list[dict[str, Any]]) -> Any:
-    """pycocotools' view of images, classes and annotations."""
-    coco = pycocotools("coco").COCO()
+    """Build the data structure of pycocotools."""
+    coco = import_pycocotools("coco").COCO()
     coco.dataset = {
         "images": [
             {"id": i, "height": h, "width": w} for i, (h, w) in enumerate(objects.sizes.tolist())
@@ -85,7 +84,7 @@ def _index(objects: DetectionDataset, annotations: list[dict[str, Any]]) -> Any:
     return coco
 
 
-def _truth(objects: DetectionDataset, kind: Kind) -> list[dict[str, Any]]:
+def _ground_truth(objects: DetectionDataset, kind: Task) -> list[dict[str, Any]]:
     rows = []
     for image, there in enumerate(objects.instances):
         height, width = objects.sizes[image].tolist()
@@ -96,12 +95,12 @@ def _truth(objects: DetectionDataset, kind: Kind) -> list[dict[str, Any]]:
             }
             if kind == "mask":
                 assert there.masks is not None
-                row["segmentation"] = compressed(there.masks[i], height, width)
+                row["segmentation"] = to_coco_rle(there.masks[i], height, width)
             rows.append(row)
     return rows
 
 
-def _claims(found: Sequence[Detections], kind: Kind) -> list[dict[str, Any]]:
+def _predictions(found: Sequence[Detections], kind: Task) -> list[dict[str, Any]]:
     rows = []
     for image, claims in enumerate(found):
         for i, box in enumerate(claims.boxes):
@@ -110,7 +109,7 @@ def _claims(found: Sequence[Detections], kind: Kind) -> list[dict[str, Any]]:
             if kind == "mask":
                 assert claims.masks is not None
                 row["segmentation"] = claims.masks[i]
-                row["area"] = float(pycocotools("mask").area(claims.masks[i]))
+                row["area"] = float(import_pycocotools("mask").area(claims.masks[i]))
             rows.append(row)
     return rows
 
@@ -125,10 +124,10 @@ def _row(image: int, label: Any, box: np.ndarray) -> dict[str, Any]:
     }
 
 
-def pasted(
+def paste_masks(
     masks: Float[Tensor, "m 1 s s"], boxes: Float[Tensor, "m 4"], height: int, width: int
 ) -> Float[Tensor, "m h w"]:
-    """Masks of boxes as masks of the image: each pixel's center reads the mask there."""
+    """Paste masks of boxes into the image, sampled at pixel centers."""
     left, top, right, bottom = boxes[:, :, None].unbind(dim=1)  # [m, 1]
     x = torch.arange(width, device=masks.device) + 0.5
     y = torch.arange(height, device=masks.device) + 0.5
@@ -140,17 +139,17 @@ def pasted(
     return F.grid_sample(masks.to(grid.dtype), grid, align_corners=False)[:, 0]
 
 
-def as_found(
+def to_detections(
     detections: dict[str, Tensor], size: tuple[int, int], scaled: tuple[int, int]
 ) -> Detections:
-    """A detector's answer for an image that was shown at another size."""
+    """Scale a detector's output from the resized image to the original."""
     ratio = torch.tensor([size[1] / scaled[1], size[0] / scaled[0]] * 2)
     boxes = detections["boxes"].float() * ratio.to(detections["boxes"].device)
     masks = None
     if "masks" in detections:
-        inside = pasted(detections["masks"].float(), boxes, *size) >= 0.5
+        inside = paste_masks(detections["masks"].float(), boxes, *size) >= 0.5
         layers = np.asfortranarray(inside.permute(1, 2, 0).byte().cpu().numpy())
-        masks = tuple(pycocotools("mask").encode(layers)) if len(boxes) else ()
+        masks = tuple(import_pycocotools("mask").encode(layers)) if len(boxes) else ()
     return Detections(
         boxes.cpu().numpy(),
         detections["labels"].cpu().numpy() - 1,

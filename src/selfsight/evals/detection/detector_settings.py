@@ -1,9 +1,9 @@
-"""How a detector is built and trained: the published settings, and small ones for few images."""
+"""Settings of detectors: those that are published, and small ones for few images."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from selfsight.errors import UserError, check_choice
+from selfsight.errors import UserError, check_choice, check_number
 from selfsight.optim import Schedule
 from selfsight.views.spec import MEAN, STD
 
@@ -16,7 +16,7 @@ COCO_SIDES = tuple(range(640, 801, 32))
 
 @dataclass(frozen=True, kw_only=True)
 class DetectorSettings:
-    """Network, schedule and scoring. Defaults: R50-C4 of MoCo on VOC (its detection configs)."""
+    """Model, training and scoring. Defaults: R50-C4 of MoCo on VOC (its detection configs)."""
 
     neck: Neck = "c4"
     masks: bool = False  # Mask R-CNN instead of Faster R-CNN
@@ -30,38 +30,35 @@ class DetectorSettings:
     """Sides in pixels. None: c4 2 to 32 strides at every place, fpn 8 strides on each level."""
     rpn_train: tuple[int, int] = (12000, 2000)  # proposals before and after suppression
     rpn_test: tuple[int, int] = (6000, 1000)
-    anchors_sampled: int = 256  # an image, half of them on objects if there are so many
-    boxes_sampled: int = 512  # an image, a quarter of them on objects
+    anchors_sampled: int = 256  # per image, at most half of them positive
+    boxes_sampled: int = 512  # per image, at most a quarter of them positive
 
     iterations: int = 24000
-    milestones: tuple[int, ...] = (18000, 22000)  # the rate falls to a tenth
+    milestones: tuple[int, ...] = (18000, 22000)  # the learning rate falls to a tenth
     warmup: int = 100
     batch_size: int = 16
     lr: float = 0.02  # of new layers
-    backbone_lr: float | None = None  # of what was pretrained; None: lr
+    backbone_lr: float | None = None  # of the pretrained backbone; None: lr
     momentum: float = 0.9
-    weight_decay: float = 1e-4  # not of norms, as in detectron2
-    short_sides: tuple[int, ...] = VOC_SIDES  # one is drawn for each image
+    weight_decay: float = 1e-4  # not applied to norms, as in detectron2
+    short_sides: tuple[int, ...] = VOC_SIDES  # one is sampled for each image
     longest: int = 1333
     test_short_side: int = 800
-    precise_bn: int = 200  # batches from which the norms' statistics are taken anew at the end
+    precise_bn: int = 200  # batches to recompute batch-norm statistics with, after training
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
 
-    max_detections: int = 100  # an image
-    recall_points: int = 101  # at which precision is averaged; VOC 2007 has 11
-    trials: int = 1  # seeds whose mean is given
+    max_detections: int = 100  # per image
+    recall_points: int = 101  # over which precision is averaged; 11 for VOC 2007
+    trials: int = 1  # number of seeds to average over
 
     def __post_init__(self) -> None:
         check_choice("neck", self.neck, get_args(Neck))
         check_choice("head", self.head, get_args(Head))
         for name in ("iterations", "batch_size", "longest", "test_short_side", "trials"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}. Give 1 or more.")
+            check_number(name, getattr(self, name), at_least=1)
         for name in ("lr", "backbone_lr"):
-            rate = getattr(self, name)
-            if rate is not None and not rate > 0:
-                raise UserError(f"{name} is {rate}. Give a number above 0.")
+            check_number(name, getattr(self, name), above=0, optional=name == "backbone_lr")
         if not self.short_sides or min(self.short_sides) < 1:
             raise UserError(f"short_sides is {self.short_sides}. Give at least one side in pixels.")
         if len(self.mean) != len(self.std):
@@ -73,13 +70,12 @@ class DetectorSettings:
                 f"anchors has {len(self.anchors)} sides, but a pyramid has 5 levels. Give 5, the "
                 "finest level first, or None."
             )
-        if self.recall_points < 2:
-            raise UserError(f"recall_points is {self.recall_points}. Give 2 or more.")
+        check_number("recall_points", self.recall_points, at_least=2)
         self.schedule.check(self.iterations)
 
     @property
     def schedule(self) -> Schedule:
-        """The rate over iterations, in shares of its peak."""
+        """The learning rate over iterations, relative to its peak."""
         return Schedule(
             name="step" if self.milestones else "constant",
             milestones=self.milestones,
@@ -88,20 +84,20 @@ class DetectorSettings:
         )
 
 
-def with_iterations(setting: DetectorSettings, iterations: int) -> DetectorSettings:
-    """The same schedule over fewer or more iterations: milestones and warm-up keep their shares."""
-    share = iterations / setting.iterations
+def with_iterations(settings: DetectorSettings, iterations: int) -> DetectorSettings:
+    """Change the number of iterations; milestones and warm-up scale with it."""
+    share = iterations / settings.iterations
     return replace(
-        setting,
+        settings,
         iterations=iterations,
-        milestones=tuple(round(m * share) for m in setting.milestones),
-        warmup=round(setting.warmup * share),
-        precise_bn=min(setting.precise_bn, iterations),
+        milestones=tuple(round(m * share) for m in settings.milestones),
+        warmup=round(settings.warmup * share),
+        precise_bn=min(settings.precise_bn, iterations),
     )
 
 
 # MoCo (He et al. 2019, arXiv:1911.05722, and its detection configs). The mean of five trials is
-# published; VOC 2007 averages precision at 11 recalls, as detectron2's evaluator does for it.
+# published; for VOC 2007 precision is averaged at 11 recalls, as in detectron2's evaluator.
 VOC_C4 = DetectorSettings(recall_points=11, trials=5)
 COCO_C4_1X = DetectorSettings(
     masks=True,

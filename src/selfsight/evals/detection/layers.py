@@ -1,4 +1,4 @@
-"""Parts that detectors are made of: pooling of regions, drawing of samples, the res5 head."""
+"""Layers of detectors: RoI pooling, sampling of anchors and boxes, the res5 head."""
 
 from typing import Any
 
@@ -17,30 +17,30 @@ from torchvision.ops import roi_align
 from selfsight import dist, rng
 
 CANONICAL_SIDE, CANONICAL_LEVEL = 224, 4  # FPN (arXiv:1612.03144), equation 1
-LATE = 1 << 62  # later in the draw than every real number
+NEVER = 1 << 62  # higher than every random number
 
 
 class Sampler:
-    """Draws some positives and negatives of each image, by the image's place in the run.
+    """Sample positives and negatives of each image, by the image's position in the run.
 
-    Called as torchvision's BalancedPositiveNegativeSampler, whose draw depends on global state.
-    `position` is set before each step; `counts` are those of the last draw.
+    Has the interface of torchvision's BalancedPositiveNegativeSampler, which samples from global
+    state. `position` is set before each step; `counts` are those of the last call.
     """
 
     def __init__(self, number: int, positive_share: float, key: rng.Key) -> None:
         self.number, self.most_positive, self.key = number, int(number * positive_share), key
         self.position: Int64[Tensor, " n"] = torch.zeros(0, dtype=torch.int64)
-        self.counts: tuple[Tensor, Tensor] | None = None  # all and positives, over the batch
+        self.counts: tuple[Tensor, Tensor] | None = None  # sampled and positive, over the batch
 
     def __call__(self, matched: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Masks of what is taken, for each image: above 0 is positive, 0 negative, -1 neither."""
+        """Masks of sampled positives (label > 0) and negatives (label 0) for each image."""
         label = pad_sequence([m.long() for m in matched], batch_first=True, padding_value=-1)
         draw = rng.bits(self.key, self.position.to(label.device), label.shape[1])
-        # The column behind the draw makes every number unique, so that ties cannot differ.
+        # The column in the low bits makes every number unique, so that there are no ties.
         draw = draw * (1 << 24) + torch.arange(label.shape[1], device=label.device)
         most = torch.full((len(label),), self.most_positive, device=label.device)
-        positive = first(draw, label > 0, most)
-        negative = first(draw, label == 0, self.number - positive.sum(dim=1))
+        positive = select_lowest(draw, label > 0, most)
+        negative = select_lowest(draw, label == 0, self.number - positive.sum(dim=1))
         self.counts = positive.sum() + negative.sum(), positive.sum()
         lengths = [len(m) for m in matched]
         return (
@@ -49,25 +49,25 @@ class Sampler:
         )
 
 
-def first(
+def select_lowest(
     draw: Int64[Tensor, "n a"], candidate: Bool[Tensor, "n a"], number: Int64[Tensor, " n"]
 ) -> Bool[Tensor, "n a"]:
-    """The candidates of each row with the lowest draws, at most so many."""
+    """Select the `number` candidates of each row with the lowest random numbers."""
     most = min(draw.shape[1], int(number.max()))
-    late = draw.masked_fill(~candidate, LATE)
+    late = draw.masked_fill(~candidate, NEVER)
     found, column = late.topk(most, dim=1, largest=False)
-    taken = (found < LATE) & (torch.arange(most, device=draw.device) < number[:, None])
+    taken = (found < NEVER) & (torch.arange(most, device=draw.device) < number[:, None])
     return torch.zeros_like(candidate).scatter(1, column, taken)
 
 
-def share(count: Shaped[Tensor, ""]) -> Float[Tensor, ""]:
-    """Turns a mean over this process's rows into its part of the mean over all processes' rows."""
+def loss_weight(count: Shaped[Tensor, ""]) -> Float[Tensor, ""]:
+    """Factor that turns a mean over this process's rows into its part of the mean over all rows."""
     everywhere = dist.all_sum(count.float().clone())
     return count * dist.world_size() / everywhere.clamp(min=1)
 
 
-class Pool(nn.Module):
-    """Features of regions, aligned to pixel centers; each from the level that fits its size."""
+class RoIPool(nn.Module):
+    """RoIAlign on the level of the feature pyramid that fits the size of each region."""
 
     def __init__(self, strides: tuple[int, ...], size: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Pool(nn.Module):
     def forward(
         self, maps: dict[str, Tensor], boxes: list[Tensor], shapes: Any = None
     ) -> Float[Tensor, "r c s s"]:
-        """Called as torchvision's MultiScaleRoIAlign."""
+        """Pool the features of all boxes; the interface of torchvision's MultiScaleRoIAlign."""
         levels = list(maps.values())[: len(self.strides)]
         rows = torch.cat(boxes)
         image = torch.repeat_interleave(
@@ -97,14 +97,14 @@ class Pool(nn.Module):
         return out
 
     def _aligned(self, features: Tensor, regions: Tensor, stride: int) -> Tensor:
-        # A sampling ratio of 0 takes as many points as the region has cells, as detectron2.
+        # A sampling ratio of 0 adapts to the size of the region, as in detectron2.
         return roi_align(features, regions, self.size, 1 / stride, sampling_ratio=0, aligned=True)
 
 
-class Full(nn.Module):
-    """A module that computes in full precision inside a half-precision region.
+class Float32(nn.Module):
+    """Run a module in float32 under autocast.
 
-    Boxes and scores are compared; bf16 has 8 bits for a coordinate of up to 1333.
+    bf16 has only 8 bits for box coordinates of up to 1333.
     """
 
     def __init__(self, inner: nn.Module) -> None:
@@ -112,16 +112,16 @@ class Full(nn.Module):
         self.inner = inner
 
     def forward(self, x: Tensor) -> Any:
-        """What the inner module gives for the float32 input."""
+        """Call the module with the input in float32."""
         with torch.autocast(x.device.type, enabled=False):
             return self.inner(x.to(torch.promote_types(x.dtype, torch.float32)))
 
 
 class Res5Heads(RoIHeads):
-    """The head of C4 models: res5 on every region, its map shared by boxes and masks.
+    """The head of C4 models: res5 on every region, shared by boxes and masks.
 
-    torchvision's heads would run res5 once more on the positives, with other statistics of
-    batch norm; detectron2's Res5ROIHeads, which the papers use, takes the same maps.
+    torchvision's heads would run res5 again on the positives, with other batch-norm statistics;
+    detectron2's Res5ROIHeads, which the papers use, reuses the maps.
     """
 
     def forward(

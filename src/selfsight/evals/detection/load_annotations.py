@@ -1,4 +1,4 @@
-"""Find out what a path holds and read its objects."""
+"""Load a data set with boxes: detect its format and read the annotations."""
 
 import glob
 from collections.abc import Sequence
@@ -7,27 +7,27 @@ from pathlib import Path
 from selfsight.errors import UserError
 from selfsight.evals.detection import coco_annotations, voc_annotations
 from selfsight.evals.detection.annotation_files import open_files
-from selfsight.evals.detection.annotations import DetectionDataset, joined
+from selfsight.evals.detection.annotations import DetectionDataset, concatenate
 from selfsight.evals.detection.trimap_annotations import Classes, read_trimaps
 
 
 def load_detection_dataset(
     path: str | Path | Sequence[str | Path], split: str = "train", *, classes: Classes = "one"
 ) -> DetectionDataset:
-    """The images of a split and their objects; several paths become one set.
+    """Load the images of a split and their objects; several paths are concatenated.
 
     A folder or .tar with annotations/instances_SPLIT.json (COCO), a .json of that kind, a folder
     or .tar with Annotations/ and ImageSets/Main/SPLIT.txt (VOC), or Parquet files with trimaps,
     which have no splits.
     """
     if not isinstance(path, str | Path):
-        return joined([load_detection_dataset(part, split, classes=classes) for part in path])
+        return concatenate([load_detection_dataset(part, split, classes=classes) for part in path])
     text = str(path)
     if text.endswith(".parquet"):
-        fitting = [Path(p) for p in sorted(glob.glob(text))]
-        if not fitting:
-            raise UserError(f"There is no {text}. Check the path.")
-        return read_trimaps(fitting, classes=classes)
+        parquet = [Path(p) for p in sorted(glob.glob(text))]
+        if not parquet:
+            raise UserError(f"{text} does not exist. Check the path.")
+        return read_trimaps(parquet, classes=classes)
     place = Path(path)
     if place.suffix == ".json" and place.exists():
         stem = place.stem.removeprefix(coco_annotations.PREFIX)
@@ -41,6 +41,6 @@ def load_detection_dataset(
     if voc_annotations.splits(files):
         return voc_annotations.read_voc(files, split)
     raise UserError(
-        f"{path} holds neither annotations/instances_SPLIT.json (COCO) nor Annotations/ with "
+        f"{path} has neither annotations/instances_SPLIT.json (COCO) nor Annotations/ with "
         "ImageSets/Main/SPLIT.txt (VOC). Give the folder that has them."
     )

@@ -1,4 +1,4 @@
-"""detectron2's weight file, for those who run its configs, and MoCo's, on our backbones."""
+"""Write a backbone as a weight file of detectron2, for its configs and those of MoCo."""
 
 import io
 import os
@@ -23,22 +23,22 @@ RENAMED = (
 
 
 def detectron2_name(name: str) -> str:
-    """What detectron2 calls a weight of a ResNet."""
+    """The name in detectron2 of a ResNet's weight."""
     for pattern, new in RENAMED:
         name = re.sub(pattern, new, name)
     return name
 
 
 def to_detectron2(backbone: nn.Module, path: str | Path) -> Path:
-    """Write a backbone's weights for `MODEL.WEIGHTS`; the file's path.
+    """Write a backbone's weights for `MODEL.WEIGHTS`; return the path.
 
-    Its config must say: RESNETS.STRIDE_IN_1X1 False, INPUT.FORMAT "RGB", and PIXEL_MEAN and
+    The config must have RESNETS.STRIDE_IN_1X1 False, INPUT.FORMAT "RGB", and PIXEL_MEAN and
     PIXEL_STD of the pretraining times 255, as MoCo's configs do.
     """
     if not isinstance(backbone, ResNet):
         raise UserError(
             f"detectron2's file is for ResNets, but the backbone is a {type(backbone).__name__}. "
-            "Take a backbone whose name begins with resnet."
+            "Use a backbone whose name begins with resnet."
         )
     if not isinstance(backbone.maxpool, nn.MaxPool2d) or backbone.conv1.in_channels != 3:
         raise UserError(
@@ -55,14 +55,14 @@ def to_detectron2(backbone: nn.Module, path: str | Path) -> Path:
     _Pickler(buffer, protocol=4).dump(content)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(buffer.getvalue())
-    os.replace(beside, path)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(buffer.getvalue())
+    os.replace(temporary, path)
     return path
 
 
 class _Pickler(pickle.Pickler):
-    """Writes arrays so that every numpy can read them: numpy 2's own way names modules of its."""
+    """Pickle arrays so that every numpy can read them: numpy 2 refers to modules numpy 1 lacks."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Detection as an evaluator: train a detector from the backbone, score it on other images."""
+"""The detection protocol: train a detector from the backbone and score it on test images."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,13 +13,13 @@ from selfsight import dist
 from selfsight.errors import UserError
 from selfsight.evals.detection.annotations import (
     DetectionDataset,
-    pycocotools,
-    to_learn_from,
-    with_classes,
+    import_pycocotools,
+    renumber_classes,
+    training_subset,
 )
-from selfsight.evals.detection.coco_ap import Detections, Kind, as_found, average_precision
+from selfsight.evals.detection.coco_ap import Detections, Task, average_precision, to_detections
 from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings
-from selfsight.evals.detection.loader import DecodedImages, batches, scoring_plans
+from selfsight.evals.detection.loader import DecodedImages, load_batches, plan_test_batches
 from selfsight.evals.detection.train import fit
 from selfsight.evals.features import module_device
 from selfsight.progress import track
@@ -27,13 +27,13 @@ from selfsight.progress import track
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DetectionEvaluator:
-    """Average precision of a detector that starts from the backbone and is trained as a whole."""
+    """Average precision of a detector that is fine-tuned from the backbone."""
 
     train: DetectionDataset
     test: DetectionDataset
     detector: DetectorSettings = PUBLISHED["small_fpn"]
     seed: int = 0
-    device: torch.device | None = None  # None: where the backbone is
+    device: torch.device | None = None  # None: the device of the backbone
     autocast: torch.dtype | None = torch.bfloat16  # on a GPU; a CPU computes in float32
     progress: bool = False
 
@@ -41,20 +41,20 @@ class DetectionEvaluator:
         for objects in (self.train, self.test):
             if self.detector.masks and not objects.has_masks:
                 raise UserError(
-                    f"The setting asks for masks, but {objects.name} has none for some objects. "
-                    "Use a setting with masks=False, or annotate them."
+                    f"The detector predicts masks, but some objects of {objects.name} have none. "
+                    "Use settings with masks=False, or annotate the masks."
                 )
         if not any(len(there.boxes) for there in self.test.instances):
             raise UserError(
-                f"No image of {self.test.name} holds an object, so there is nothing to be "
-                "found. Give annotated test images."
+                f"No image of {self.test.name} has an object, so that nothing can be scored. Give "
+                "annotated test images."
             )
-        with_classes(self.test, self.train.class_names, self.train.name)
+        renumber_classes(self.test, self.train.class_names, self.train.name)
 
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        """The evaluator's numbers for a backbone; the mean, if there are several trials."""
-        pycocotools("cocoeval")  # missing, it should be missed before an hour of training
-        _checked(backbone, self.detector)
+        """Return the numbers for a backbone; the mean over trials, if there are several."""
+        import_pycocotools("cocoeval")  # raise now if it is not installed, not after training
+        _check_backbone(backbone, self.detector)
         trials = [self._trial(backbone, self.seed + t) for t in range(self.detector.trials)]
         means = {name: float(np.mean([t[name] for t in trials])) for name in trials[0]}
         if len(trials) > 1:
@@ -64,8 +64,8 @@ class DetectionEvaluator:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of the images: what was left out, and why."""
-        return (*to_learn_from(self.train).notes, *self.test.notes)
+        """Sentences on images and objects that were left out."""
+        return (*training_subset(self.train).notes, *self.test.notes)
 
     def settings(self) -> dict[str, Any]:
         """The settings that decided the numbers, for the result file."""
@@ -80,33 +80,33 @@ class DetectionEvaluator:
         }
 
     def _trial(self, backbone: nn.Module, seed: int) -> dict[str, float]:
-        setting, device = self.detector, self.device or module_device(backbone)
+        settings, device = self.detector, self.device or module_device(backbone)
         autocast = self.autocast if device.type == "cuda" else None
-        train = to_learn_from(self.train)
-        test = with_classes(self.test, self.train.class_names, self.train.name)
+        train = training_subset(self.train)
+        test = renumber_classes(self.test, self.train.class_names, self.train.name)
         from selfsight.evals.detection.models import Detector
 
-        detector = Detector(backbone, len(train.class_names), setting, seed=seed).to(device)
+        detector = Detector(backbone, len(train.class_names), settings, seed=seed).to(device)
         detector = detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         loss = fit(
             detector,
-            self._images(train, max(setting.short_sides), setting.masks, device),
-            setting,
+            self._images(train, max(settings.short_sides), settings.masks, device),
+            settings,
             seed=seed,
             autocast=autocast,
             progress="detector, training" if self.progress else None,
         )
-        images = self._images(test, setting.test_short_side, False, device)
+        images = self._images(test, settings.test_short_side, False, device)
         found = self.detect(detector, images, autocast)
-        kinds: tuple[Kind, ...] = ("box", "mask") if setting.masks else ("box",)
+        kinds: tuple[Task, ...] = ("box", "mask") if settings.masks else ("box",)
         numbers = {"train_loss": loss}
         for kind in kinds:
             numbers |= average_precision(
                 test,
                 found,
                 kind=kind,
-                recall_points=setting.recall_points,
-                max_detections=setting.max_detections,
+                recall_points=settings.recall_points,
+                max_detections=settings.max_detections,
             )
         return numbers
 
@@ -122,12 +122,12 @@ class DetectionEvaluator:
     def detect(
         self, detector: Any, images: DecodedImages, autocast: torch.dtype | None = None
     ) -> list[Detections]:
-        """What the detector finds in every image, the same on every process."""
+        """Detect objects in every image; every process returns all results."""
         detector.eval()
-        plans = scoring_plans(images.objects, self.detector)
+        plans = plan_test_batches(images.objects, self.detector)
         mine: dict[int, Detections] = {}
         title = "detector, test images" if self.progress else None
-        for batch in track(batches(images, plans, self.detector), title, len(plans)):
+        for batch in track(load_batches(images, plans, self.detector), title, len(plans)):
             x = batch.pixels.contiguous(memory_format=torch.channels_last)
             with torch.autocast(x.device.type, autocast, enabled=autocast is not None):
                 answers = detector(x, batch.sizes)
@@ -135,7 +135,7 @@ class DetectionEvaluator:
                 batch.position.tolist(), answers, batch.sizes, strict=True
             ):
                 height, width = images.objects.sizes[i].tolist()
-                mine[i] = as_found(answer, (height, width), scaled)
+                mine[i] = to_detections(answer, (height, width), scaled)
         parts: list[Any] = [mine]
         if dist.world_size() > 1:
             parts = [None] * dist.world_size()
@@ -147,16 +147,16 @@ class DetectionEvaluator:
 def compare(
     evaluation: DetectionEvaluator, backbones: Mapping[str, nn.Module]
 ) -> list[dict[str, str | float]]:
-    """One row for each backbone, all trained and scored alike: pretrained, supervised, random."""
+    """Evaluate several backbones with the same settings, such as pretrained and random ones."""
     if not backbones:
-        raise UserError("There is no backbone to compare. Give at least one.")
+        raise UserError("No backbone to compare was given. Give at least one.")
     for backbone in backbones.values():
-        _checked(backbone, evaluation.detector)
+        _check_backbone(backbone, evaluation.detector)
     return [{"backbone": name} | evaluation(backbone) for name, backbone in backbones.items()]
 
 
-def _checked(backbone: nn.Module, setting: DetectorSettings) -> None:
-    # torchvision's detection brings torch's compiler with it: seconds that no other command pays.
-    from selfsight.evals.detection.models import checked
+def _check_backbone(backbone: nn.Module, settings: DetectorSettings) -> None:
+    # Imported here, because torchvision's detection imports torch's compiler, which takes seconds.
+    from selfsight.evals.detection.models import prepare_backbone
 
-    checked(backbone, setting)
+    prepare_backbone(backbone, settings)

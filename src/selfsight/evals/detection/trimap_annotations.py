@@ -1,4 +1,4 @@
-"""Parquet with a `mask` column of trimaps, as Oxford-IIIT Pet: 1 animal, 2 background, 3 border."""
+"""Read Parquet with trimaps in a column `mask`: 1 animal, 2 background, 3 border (Pets)."""
 
 import io
 import json
@@ -16,8 +16,8 @@ from selfsight.errors import UserError
 from selfsight.evals.detection.annotations import (
     DetectionDataset,
     Instances,
-    none_found,
-    run_lengths,
+    encode_mask,
+    no_instances,
 )
 
 Classes = Literal["one", "label"]
@@ -25,9 +25,9 @@ ANIMAL, BACKGROUND, BORDER = 1, 2, 3
 
 
 def read_trimaps(paths: Sequence[Path], *, classes: Classes = "one") -> DetectionDataset:
-    """One object an image, animal and border; its box is that of the mask.
+    """Read one object per image: animal and border, with the box of the mask.
 
-    Its class is "animal", or with classes="label" what the column `label` says.
+    Its class is "animal", or that of the column `label` with classes="label".
     """
     table = _table(paths, ["image", "mask", *(["label"] if classes == "label" else [])])
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
@@ -40,15 +40,15 @@ def read_trimaps(paths: Sequence[Path], *, classes: Classes = "one") -> Detectio
     sizes, instances = [], []
     for row, label in enumerate(labels):
         try:
-            told = read_header(images[row].as_py())
+            parsed = read_header(images[row].as_py())
             mask = np.asarray(Image.open(io.BytesIO(masks[row].as_py())))
         except (UnreadableError, OSError, TypeError) as error:
             raise UserError(
                 f"Row {row} of {name} has an image or mask that cannot be read: {error}. "
                 "Remove the row."
             ) from error
-        _check(mask, told.height, told.width, f"Row {row} of {name}")
-        sizes.append((told.height, told.width))
+        _check(mask, parsed.height, parsed.width, f"Row {row} of {name}")
+        sizes.append((parsed.height, parsed.width))
         instances.append(_instance(mask != BACKGROUND, label))
     return DetectionDataset(
         name=name,
@@ -70,7 +70,7 @@ def _table(paths: Sequence[Path], columns: list[str]) -> pa.Table:
                 if lacking:
                     raise UserError(
                         f"{path} has no column {' and no column '.join(lacking)}; it has "
-                        f"{', '.join(known)}. Boxes are made from the trimaps in `mask`."
+                        f"{', '.join(known)}. Boxes are computed from the trimaps in `mask`."
                     )
                 tables.append(file.read(columns=columns))
         except (OSError, pa.ArrowInvalid) as error:
@@ -89,8 +89,8 @@ def _bytes(column: pa.ChunkedArray) -> Any:
 
 
 def _class_names(schema: pa.Schema) -> tuple[str, ...]:
-    told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    label = told.get("info", {}).get("features", {}).get("label", {})
+    parsed = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    label = parsed.get("info", {}).get("features", {}).get("label", {})
     return tuple(map(str, label.get("names") or ()))
 
 
@@ -109,12 +109,12 @@ def _check(mask: np.ndarray, height: int, width: int, where: str) -> None:
 
 def _instance(mask: np.ndarray, label: int) -> Instances:
     if not mask.any():
-        return none_found(masks=True)
+        return no_instances(masks=True)
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     return Instances(
         np.array([[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]], np.float64),
         np.array([label], np.int64),
         np.zeros(1, bool),
         np.array([mask.sum()], np.float64),
-        (run_lengths(mask),),
+        (encode_mask(mask),),
     )

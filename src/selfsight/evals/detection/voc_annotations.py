@@ -1,4 +1,4 @@
-"""Pascal VOC's annotations: Annotations/*.xml, JPEGImages/, ImageSets/Main/SPLIT.txt."""
+"""Read Pascal VOC's annotations: Annotations/*.xml, JPEGImages/, ImageSets/Main/SPLIT.txt."""
 
 from pathlib import PurePosixPath
 from xml.etree import ElementTree
@@ -8,19 +8,19 @@ import numpy as np
 from selfsight.data.sources.source import encode_labels
 from selfsight.errors import UserError, suggest
 from selfsight.evals.detection.annotation_files import Files
-from selfsight.evals.detection.annotations import DetectionDataset, Instances, clipped, some
+from selfsight.evals.detection.annotations import DetectionDataset, Instances, clip_boxes, has_area
 
 LISTS = "ImageSets/Main"
 
 
 def splits(files: Files) -> list[str]:
-    """The lists of images; those of one class ("cat_train") are left aside."""
-    names = [PurePosixPath(path).stem for path in files.listed(LISTS)]
+    """The splits with a list of images; lists of one class ("cat_train") are left out."""
+    names = [PurePosixPath(path).stem for path in files.list_files(LISTS)]
     return [name for name in names if "_" not in name]
 
 
 def read_voc(files: Files, split: str) -> DetectionDataset:
-    """The objects of a list; difficult ones are learned from but not counted."""
+    """Read the objects of a split; difficult ones are trained on but not scored."""
     known = splits(files)
     if split not in known:
         raise UserError(
@@ -36,24 +36,24 @@ def read_voc(files: Files, split: str) -> DetectionDataset:
         if missing:
             raise UserError(
                 f"{len(missing)} of {len(stems)} files of {files.name}'s split {split} are "
-                f"missing, {folder}/{missing[0]}.{suffix} for one. Add them, or shorten the list."
+                f"missing, such as {folder}/{missing[0]}.{suffix}. Add them, or shorten the list."
             )
     parsed = [_parsed(files, f"Annotations/{stem}.xml") for stem in stems]
     words, class_names = encode_labels([word for _, found in parsed for word, _, _ in found])
     sizes = np.array([size for size, _ in parsed], np.int64)
     instances, at, dropped = [], 0, 0
     for (height, width), found in parsed:
-        boxes = clipped(np.array([box for _, box, _ in found]).reshape(-1, 4), height, width)
-        keep = some(boxes)
-        # An area beyond every range is not asked for, and a box that finds it is no mistake.
+        boxes = clip_boxes(np.array([box for _, box, _ in found]).reshape(-1, 4), height, width)
+        keep = has_area(boxes)
+        # COCO ignores objects beyond every area range, and boxes that match them.
         difficult = np.array([hard for *_, hard in found], bool)
-        own = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
-        area = np.where(difficult, np.inf, own)
+        box_area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+        area = np.where(difficult, np.inf, box_area)
         labels = words[at : at + len(found)]
         there = Instances(boxes, labels, np.zeros(len(found), bool), area, None)
-        instances.append(there.only(keep))
+        instances.append(there.select(keep))
         at, dropped = at + len(found), dropped + int((~keep).sum())
-    note = f"{dropped} boxes of {files.name} have no area within their image: left out."
+    note = f"{dropped} boxes of {files.name} have no area within their image and are left out."
     return DetectionDataset(
         name=f"{files.name} {split}",
         names=[f"{stem}.jpg" for stem in stems],
@@ -85,5 +85,5 @@ def _object(thing: ElementTree.Element) -> tuple[str, list[float], bool]:
     name = thing.findtext("name")
     if not name:
         raise ValueError("an object without a name")
-    # Pixels count from 1 and the last one belongs to the box.
+    # Pixels are numbered from 1, and the last one belongs to the box.
     return name, [left - 1, top - 1, right, bottom], thing.findtext("difficult", "0") == "1"
