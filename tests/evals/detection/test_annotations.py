@@ -302,7 +302,7 @@ def test_a_class_that_the_training_set_lacks_gets_a_sentence():
 
 def test_masks_that_are_not_there_are_missed_before_training():
     boxes = rectangles(2, masks=False)
-    with pytest.raises(UserError, match="asks for masks, but rectangles has none"):
+    with pytest.raises(UserError, match="some objects of rectangles have none"):
         DetectionEvaluator(train=boxes, test=boxes, detector=PUBLISHED["coco_c4_1x"])
 
 

@@ -266,7 +266,7 @@ def test_sets_with_nothing_to_find_get_a_sentence():
     empty = replace(objects, instances=[no_instances(masks=True)] * 2)
     with pytest.raises(UserError, match="nothing can be scored"):
         DetectionEvaluator(train=objects, test=empty, detector=TINY)
-    with pytest.raises(UserError, match="holds an object to learn from"):
+    with pytest.raises(UserError, match="has an object to train on"):
         DetectionEvaluator(train=empty, test=objects, detector=TINY)(backbone())
 
 
