@@ -14,6 +14,7 @@ from selfsight.data.loader import Loader
 from selfsight.methods import METHODS, DataInfo
 from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
+from selfsight.train.compile import configure_torch
 from selfsight.train.cuda_graph import TIMED_STEPS, WARMUP_STEPS, StepRunner
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches
@@ -62,6 +63,7 @@ def build(name, optim, *, recorded):
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
     state = State(method, optimizer, GradScaler(device, enabled=False))
     loader = Loader(images.to(device), batch_size=BATCH, seed=0, device=device)
+    configure_torch(recipe, device)
     stepper = StepRunner(state, recipe, steps_per_epoch=COUNT // BATCH, device=device)
     if not recorded:
         stepper.stream = None
