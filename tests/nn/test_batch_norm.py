@@ -1,5 +1,6 @@
 """BN over groups of the global batch: the same numbers on any number of processes."""
 
+import jaxtyping
 import pytest
 import torch
 from torch import nn
@@ -201,3 +202,17 @@ def test_a_batch_that_is_not_finite_leaves_the_running_statistics_alone():
     norm(x)
     assert bool(norm.running_mean.isfinite().all()) and bool(norm.running_var.isfinite().all())
     assert norm.running_mean[2] == 0 and norm.running_var[2] == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it traces
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_compiled_grouped_norm_may_be_followed_by_an_in_place_relu(dtype, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # its checks cannot be traced
+    torch._dynamo.reset()
+    net = torch.nn.Sequential(BatchNorm(3, group=4), torch.nn.ReLU(inplace=True)).to(dtype)
+    x = torch.randn(8, 3, 2, 2, dtype=dtype, requires_grad=True)
+    expected = torch.autograd.grad(net(x).float().square().sum(), x)[0]
+    compiled = torch.compile(net, backend="aot_eager")
+    found = torch.autograd.grad(compiled(x).float().square().sum(), x)[0]
+    tolerance = 1e-5 if dtype == torch.float32 else 0.1
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)

@@ -1,9 +1,11 @@
 """Measure the components of a training step one by one, and training end to end."""
 
+import contextlib
 import copy
 import gc
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -180,7 +182,7 @@ class _StepComponents:
             steps_per_epoch=100,
             labels=self.raw.labels if recipe.method.needs_labels else None,
         )
-        with torch.no_grad(), self._autocast():  # the tensors that the method updates
+        with torch.no_grad(), self._uncompiled():  # the tensors that the method updates
             self.result = copy.deepcopy(self.method)(self.views, self.at)
         for p in self.method.parameters():
             p.grad = torch.randn_like(p) if p.requires_grad else None
@@ -192,7 +194,7 @@ class _StepComponents:
     def passes(self) -> Counter[BackbonePass]:
         """Count the backbone passes of a step."""
         method = build_method(self.recipe, self.device, self.data)
-        with self._autocast():
+        with self._uncompiled():
             return count_passes(method, self.views, self.at)
 
     def heads(self) -> Any:
@@ -235,6 +237,12 @@ class _StepComponents:
         found_inf = self.scaler.unscale(grads)
         step_if_finite(self.optimizer, found_inf)
         self.method.after_step(self.at, self.result._replace(skipped=found_inf))
+
+    @contextlib.contextmanager
+    def _uncompiled(self) -> Iterator[None]:
+        """Run a forward pass whose speed does not matter, without compiling its losses."""
+        with self._autocast(), torch.compiler.set_stance("force_eager"):
+            yield
 
     def _autocast(self) -> Any:
         dtype = DTYPES[self.recipe.precision]

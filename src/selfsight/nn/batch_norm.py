@@ -171,8 +171,9 @@ class GroupedBatchNorm(torch.autograd.Function):
         if weight is not None and bias is not None:
             y = y * weight.view(mean[:1].shape) + bias.view(mean[:1].shape)
         y = y.flatten(0, 1)
-        # A cast that does nothing would lose the gradient when compiled (torch 2.11).
-        return y if y.dtype == x.dtype else y.to(x.dtype)
+        # A cast that does nothing would lose the gradient when compiled (torch 2.11), and a view
+        # could not be changed in place by the ReLU that follows.
+        return y.clone() if y.dtype == x.dtype else y.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:

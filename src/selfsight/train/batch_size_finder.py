@@ -45,8 +45,11 @@ def _fits(recipe: Recipe, device: torch.device) -> bool:
             total_steps=1,
             steps_per_epoch=1,
         )
-        with torch.autocast(
-            device.type, DTYPES[recipe.precision], enabled=recipe.precision != "float32"
+        with (
+            torch.autocast(
+                device.type, DTYPES[recipe.precision], enabled=recipe.precision != "float32"
+            ),
+            torch.compiler.set_stance("force_eager"),
         ):
             method(views, at).loss.backward()
     except torch.OutOfMemoryError:
