@@ -52,13 +52,13 @@ def measure(size: int, width: int) -> dict[str, tuple[float, float]]:
     device, found = "cuda" if torch.cuda.is_available() else "cpu", {}
     q, keys = (torch.randn(size, width, device=device) for _ in range(2))
     q.requires_grad_()
-    held = streaming.HELD
+    held = streaming.MAX_BLOCKS
     for name, (blocks, compiled) in WAYS.items():
-        streaming.HELD = blocks
+        streaming.MAX_BLOCKS = blocks
         torch.compiler.reset()
         function = torch.compile(info_nce, **COMPILE_OPTIONS) if compiled else info_nce
         found[name] = spent(lambda use=function: use(q, keys, temperature=0.2), q)  # type: ignore[misc]
-    streaming.HELD = held
+    streaming.MAX_BLOCKS = held
     return found
 
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from selfsight import dist
 from selfsight.losses import info_nce, jcl, nt_xent, queue_info_nce, streaming
 from selfsight.losses.contrastive import neighbor_info_nce
-from selfsight.losses.streaming import mean_surprise
+from selfsight.losses.streaming import mean_contrastive_nll
 
 N, D, K = 24, 16, 40
 
@@ -46,11 +46,11 @@ def with_gradient(loss, dtype=torch.float64):
 
 def streamed(loss, most, dtype=torch.float64):
     """The same with so few similarities held at once."""
-    before, streaming.MOST, streaming.HELD = streaming.MOST, most, 1
+    before, streaming.BLOCK_SIZE, streaming.MAX_BLOCKS = streaming.BLOCK_SIZE, most, 1
     try:
         return with_gradient(loss, dtype)
     finally:
-        streaming.MOST, streaming.HELD = before, 4
+        streaming.BLOCK_SIZE, streaming.MAX_BLOCKS = before, 4
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -77,18 +77,18 @@ def test_two_processes_equal_one(two_processes, loss):
 
 
 def test_the_gradient_is_that_of_the_value(monkeypatch):
-    monkeypatch.setattr(streaming, "HELD", 1)
-    monkeypatch.setattr(streaming, "MOST", 20)
+    monkeypatch.setattr(streaming, "MAX_BLOCKS", 1)
+    monkeypatch.setattr(streaming, "BLOCK_SIZE", 20)
     q, keys, positive = rows(5, seed=1), rows(7, seed=2), rows(3, seed=3)[:, :5]
     taken = torch.tensor([[0, 1], [2, 1], [6, 5], [3, 0], [4, 2]])
     inputs = [x.contiguous().requires_grad_() for x in (q, keys, positive)]
-    assert torch.autograd.gradcheck(lambda *x: mean_surprise(*x, taken, scale=0.5), inputs)
+    assert torch.autograd.gradcheck(lambda *x: mean_contrastive_nll(*x, taken, scale=0.5), inputs)
 
 
 def test_far_apart_logits_stay_finite(monkeypatch):
     """Key and two negatives at opposite ends, over a tiny temperature: log(1 + 2 e^-x)."""
-    monkeypatch.setattr(streaming, "HELD", 1)
-    monkeypatch.setattr(streaming, "MOST", 1)
+    monkeypatch.setattr(streaming, "MAX_BLOCKS", 1)
+    monkeypatch.setattr(streaming, "BLOCK_SIZE", 1)
     q = torch.eye(2).requires_grad_()
     for sign, expected in ((1, 0.0), (-1, 2000.0 + math.log(2))):
         queue = -sign * q.detach()[:1].repeat(2, 1)
@@ -115,7 +115,7 @@ class Seen(TorchDispatchMode):
 @pytest.fixture
 def seen(monkeypatch):
     """A look into the operator, which hides what it does from whoever traces it."""
-    monkeypatch.setattr(streaming, "operator", streaming.with_slopes)
+    monkeypatch.setattr(streaming, "operator", streaming.nll_and_grads)
     return Seen()
 
 
@@ -123,19 +123,19 @@ def seen(monkeypatch):
     ("needs", "products"), [((True, True), 3), ((True, False), 2), ((False, False), 1)]
 )
 def test_a_block_costs_one_product_and_one_for_each_gradient(needs, products, seen, monkeypatch):
-    monkeypatch.setattr(streaming, "HELD", 1)
-    monkeypatch.setattr(streaming, "MOST", 8 * K)
+    monkeypatch.setattr(streaming, "MAX_BLOCKS", 1)
+    monkeypatch.setattr(streaming, "BLOCK_SIZE", 8 * K)
     q, keys = rows(N, seed=1).requires_grad_(needs[0]), rows(K, seed=2).requires_grad_(needs[1])
     positive = rows(N, seed=3)[:, 0].requires_grad_()
     with seen:
-        mean_surprise(q, keys, positive).backward()
+        mean_contrastive_nll(q, keys, positive).backward()
     assert seen.products == products * N / 8
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_nothing_as_large_as_the_matrix_is_ever_made(loss, seen, monkeypatch):
-    monkeypatch.setattr(streaming, "HELD", 1)
-    monkeypatch.setattr(streaming, "MOST", 4 * N * D)
+    monkeypatch.setattr(streaming, "MAX_BLOCKS", 1)
+    monkeypatch.setattr(streaming, "BLOCK_SIZE", 4 * N * D)
     x = torch.stack([rows(N * 8, seed=s) for s in range(4)]).requires_grad_()
     with seen:
         LOSSES[loss](x).backward()
@@ -150,13 +150,13 @@ def compiled(most):
     def gradients(loss):
         return torch.autograd.grad(loss(q, k, temperature=0.2), (q, k))
 
-    before, streaming.MOST, streaming.HELD = streaming.MOST, most, 1
+    before, streaming.BLOCK_SIZE, streaming.MAX_BLOCKS = streaming.BLOCK_SIZE, most, 1
     try:
         torch.compiler.reset()
         mine = gradients(torch.compile(info_nce, fullgraph=True, backend=counter))
         return counter.frame_count, counter.op_count, mine, gradients(info_nce)
     finally:
-        streaming.MOST, streaming.HELD = before, 4
+        streaming.BLOCK_SIZE, streaming.MAX_BLOCKS = before, 4
 
 
 def test_a_compiled_loss_is_one_graph_whose_size_does_not_grow(two_processes):
@@ -180,8 +180,8 @@ def test_what_compiles_is_what_the_operator_says():
 
 
 def test_small_matrices_are_dense_and_large_ones_are_not():
-    assert not streaming.streams(4096, 4096) and not streaming.streams(256, 65536)
-    assert streaming.streams(65536, 65536)
+    assert not streaming.is_streamed(4096, 4096) and not streaming.is_streamed(256, 65536)
+    assert streaming.is_streamed(65536, 65536)
 
 
 @pytest.mark.gpu
@@ -201,7 +201,7 @@ def test_65536_images_take_less_than_a_gibibyte():
 def test_a_second_derivative_is_refused():
     """The slopes are made with the loss; through them torch would find another, wrong one."""
     q, keys = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3)
-    loss = mean_surprise(q, keys, torch.zeros(4)) * q.square().mean()
+    loss = mean_contrastive_nll(q, keys, torch.zeros(4)) * q.square().mean()
     (slope,) = torch.autograd.grad(loss, q, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()

@@ -1,6 +1,6 @@
-"""Losses on assignments to prototypes: what one view's code is, another view must predict.
+"""Losses on assignments to prototypes: one view predicts the code (assignment) of another.
 
-N: images on this process, K: prototypes, V: views, A: views that are given codes.
+N: images on this process, K: prototypes, V: views, A: views that are assigned codes.
 """
 
 import torch
@@ -18,7 +18,7 @@ Scalar = Float[Tensor, ""]
 def prototype_scores(
     z: Float[Tensor, "*rows d"], prototypes: Float[Tensor, "k d"]
 ) -> Float[Tensor, "*rows k"]:
-    """Cosines to the prototypes, which are taken for unit vectors."""
+    """Cosines to the prototypes, which are assumed to be unit vectors."""
     return unit(z) @ prototypes.T
 
 
@@ -34,14 +34,14 @@ def sinkhorn(
     """Codes: a distribution over prototypes for each row, such that prototypes share rows equally.
 
     Sinkhorn and Knopp's iteration on exp(scores / epsilon) over the rows of all processes (SwAV,
-    equation 5); it ends with rows that sum to 1. Rows that are not `counted` do not exist for it
-    and get zeros: so a queue can be left out without a change of shape.
+    equation 5); it ends with rows that sum to 1. Rows that are not `counted` are ignored and
+    get zeros, so that a queue can be left out without a change of shape.
     """
     highest = dist.gather(scores.max().view(1)).max()  # any constant cancels; this never overflows
     q = ((scores - highest) / epsilon).exp()  # [N, K]
     if counted is not None:
         q = q * counted[:, None]
-    least = torch.finfo(q.dtype).tiny  # of a row that is not there, or a prototype out of reach
+    least = torch.finfo(q.dtype).tiny  # avoids 0 / 0 for ignored rows and unreachable prototypes
     q = q / dist.all_sum(q.sum())
     for _ in range(iterations):
         q = q / (dist.all_sum(q.sum(0)).clamp_min(least) * q.shape[1])
@@ -50,7 +50,7 @@ def sinkhorn(
 
 
 def codes(scores: Scores, past: Float[Tensor, "q k"], full: Bool[Tensor, ""]) -> Scores:
-    """Codes of a batch that is shared out together with past rows, if those are all there."""
+    """Codes of a batch, assigned together with past embeddings once the queue is full."""
     rows = torch.cat([past.detach(), scores.detach()])
     counted = torch.cat([full.expand(len(past)), torch.ones_like(scores[:, 0], dtype=torch.bool)])
     return sinkhorn(rows, counted=counted)[len(past) :]

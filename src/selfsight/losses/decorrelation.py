@@ -14,7 +14,7 @@ Scalar = Float[Tensor, ""]
 
 @at_least_float32
 def barlow_twins(z1: Rows, z2: Rows, *, redundancy: float = 0.0051) -> Scalar:
-    """Correlate the views' columns: the diagonal is pulled to 1, the rest to 0 (equation 1)."""
+    """Pull the diagonal of the cross-correlation to 1 and the rest to 0 (equation 1)."""
     correlation = mean_product(standardize(z1), standardize(z2))
     diagonal = (1 - correlation.diagonal()).pow(2).sum()
     return diagonal + redundancy * off_diagonal(correlation)
@@ -29,7 +29,7 @@ def vicreg(
     variance: float = 25.0,
     covariance: float = 1.0,
 ) -> Scalar:
-    """Keep views close, each column spread and columns apart (equation 6, as the code scales it).
+    """Invariance, variance and covariance terms (equation 6, as the code scales it).
 
     The released code averages the invariance over columns and the variance term over views; the
     paper does not.
@@ -61,7 +61,7 @@ def mean_product(a: Rows, b: Rows) -> Square:
 
 
 def off_diagonal(square: Square) -> Scalar:
-    """Sum of squares beside the diagonal."""
+    """Sum of the squared off-diagonal elements."""
     return (square - torch.diag(square.diagonal())).pow(2).sum()
 
 

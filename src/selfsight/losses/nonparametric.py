@@ -1,6 +1,6 @@
-"""Instance discrimination against a memory: each image is a class, its memory row the weights.
+"""Instance discrimination: each image is a class, with its row of the memory bank as weights.
 
-N: images on this process, M: noise draws of each, D: width. A loss is the mean over this
+N: images on this process, M: noise samples of each, D: width. A loss is the mean over this
 process's images.
 """
 
@@ -30,20 +30,20 @@ def softmax(
 
 @at_least_float32
 def logits(v: Rows, rows: Float[Tensor, "n c d"], *, temperature: float) -> Float[Tensor, "n c"]:
-    """Each embedding's similarity to rows of its own."""
+    """Similarity of each embedding to its own set of rows."""
     return torch.einsum("nd,ncd->nc", unit(v) / temperature, rows)
 
 
 @torch.no_grad()
 @at_least_float32
 def partition(logits: Float[Tensor, "n c"], *, num_images: int) -> Scalar:
-    """Z, a sum over all images, from the mean over those that all processes drew (equation 8)."""
+    """Z, a sum over all images, estimated from the samples of all processes (equation 8)."""
     return dist.mean(logits.exp().mean()) * num_images
 
 
 @at_least_float32
 def nce(logits: Float[Tensor, "n c"], partition: Scalar, *, num_images: int) -> Scalar:
-    """Tell each image's own row (first column) from M uniform noise draws (equation 7)."""
+    """Tell each image's own row (first column) from M uniform noise samples (equation 7)."""
     num_noise = logits.shape[1] - 1
     noise = math.log(num_noise / num_images)  # log of M P_n
     data = logits - partition.log()  # log of P(i | v)
@@ -53,5 +53,5 @@ def nce(logits: Float[Tensor, "n c"], partition: Scalar, *, num_images: int) -> 
 
 @at_least_float32
 def proximal(v: Rows, previous: Rows) -> Scalar:
-    """The squared way from each image's memory row to its embedding (equation 10)."""
+    """Squared distance of each embedding to its row of the memory bank (equation 10)."""
     return (unit(v) - previous).square().sum(1).mean()
