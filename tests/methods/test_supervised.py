@@ -44,5 +44,5 @@ def test_data_without_labels_is_refused_before_it_is_decoded(tmp_path):
     (tmp_path / "a.png").write_bytes(b"not an image, and never opened")
     made = build_recipe("supervised.cifar10_r18_100ep")
     made = replace(made, data=Data(path=str(tmp_path)))
-    with pytest.raises(UserError, match=r"supervised learns from labels, and .* has none"):
+    with pytest.raises(UserError, match=r"supervised needs labels, and .* has none"):
         open_recipe_images(made, torch.device("cpu"))
