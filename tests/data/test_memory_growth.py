@@ -17,7 +17,7 @@ from selfsight.data.sources import parquet as parquets
 from selfsight.data.sources.source import LazyNames, Source, resolve_unlabeled
 from selfsight.doctor import inspect_data
 from selfsight.errors import UserError
-from selfsight.nn import Memory
+from selfsight.nn import MemoryBank
 from selfsight.train.progress_bar import ADVICE, Bar
 from tests.data.image_files import parquet, pixels, png
 from tests.data.sources.test_tar import three
@@ -101,7 +101,7 @@ def test_labels_are_checked_in_constant_memory(unknown, tmp_path):
 
 def test_a_row_for_each_of_a_billion_images_is_refused_with_its_bytes():
     with pytest.raises(UserError, match="512,000,000,000 bytes"):
-        Memory(10**9, 128)
+        MemoryBank(10**9, 128)
 
 
 def record(step, wait):
