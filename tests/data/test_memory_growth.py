@@ -18,7 +18,7 @@ from selfsight.data.sources.source import LazyNames, Source, resolve_unlabeled
 from selfsight.doctor import inspect_data
 from selfsight.errors import UserError
 from selfsight.nn import MemoryBank
-from selfsight.train.progress_bar import ADVICE, Bar
+from selfsight.train.progress_bar import ADVICE, ProgressBar
 from tests.data.image_files import parquet, pixels, png
 from tests.data.sources.test_tar import three
 
@@ -113,9 +113,9 @@ def record(step, wait):
 
 def test_waiting_for_data_is_told_with_advice_once():
     out = io.StringIO()
-    with Bar(Console(file=out, width=1000), 9, 0, shown=True) as bar:
+    with ProgressBar(Console(file=out, width=1000), 9, 0, shown=True) as bar:
         for step, wait in enumerate((0.5, 0.02, 0.04, 0.3), 1):
-            bar.say(record(step, wait) | {"online_knn": 0.5})
+            bar.update(record(step, wait) | {"online_knn": 0.5})
     text = out.getvalue()
     assert text.count(ADVICE) == 1 and text.index(ADVICE) > text.index("step 2/9")
     assert "waiting for data 4%" in text and "waiting for data 2%" not in text
@@ -123,10 +123,10 @@ def test_waiting_for_data_is_told_with_advice_once():
 
 def test_the_first_step_is_told_and_what_is_left_is_judged_without_it():
     out = io.StringIO()
-    with Bar(Console(file=out, width=1000), 3, 0, shown=True) as bar:
-        bar.begun -= 1000  # compiling
+    with ProgressBar(Console(file=out, width=1000), 3, 0, shown=True) as bar:
+        bar.started -= 1000  # compiling
         bar.begin(12.34)
-        bar.say(record(1, 0.0) | {"online_knn": 0.5})
+        bar.update(record(1, 0.0) | {"online_knn": 0.5})
     assert "First step after 12.3 s." in out.getvalue() and "  0 s left" in out.getvalue()
 
 

@@ -78,7 +78,7 @@ def test_protocols_that_train_take_epochs_and_settings(run, photos, capsys):
         assert result["settings"]["batch_size"] == 16
         assert result["settings"]["head"]["lr"] == 0.5
         assert "untrained_accuracy" not in result
-    assert run.result("fine_tune.pets")["ema_accuracy"] <= 1
+    assert "ema_accuracy" in run.result("fine_tune.pets")
 
 
 def test_the_sweep_takes_its_rates_and_says_which_won(run, photos, capsys):
