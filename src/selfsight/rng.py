@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 from functools import cache
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64, Int64
@@ -23,6 +24,19 @@ MASK = 0xFFFFFFFF
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
+
+
+@runtime_checkable
+class RandomDraws(Protocol):
+    """Random numbers that depend on the step and the image alone; a Moment gives them."""
+
+    def uniform(self, name: str, n: int, count: int) -> Float64[Tensor, "n count"]:
+        """Return one row for each image."""
+        ...
+
+    def permutation(self, name: str, n: int) -> Int64[Tensor, " n"]:
+        """Return one order, the same on every process."""
+        ...
 
 
 def key(seed: int, *names: int | str) -> Key:

@@ -11,7 +11,7 @@ from selfsight.errors import UserError
 from selfsight.methods.base import validate_method
 from selfsight.methods.jcl import JCLConfig
 from selfsight.nn import Queue
-from selfsight.nn.batch_norm import BatchNorm
+from selfsight.nn.batch_norm import BatchNorm, shuffle_order
 from selfsight.recipes.jcl import CLASSES
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import TOTAL, make, moment, views
@@ -94,7 +94,7 @@ def test_a_group_of_batch_norm_has_the_keys_of_as_many_images_as_it_has_queries(
 
 def test_shuffling_mixes_all_keys_of_the_batch():
     method = make("jcl", num_keys=3, bn_group=4)
-    order = method.config.shuffle_order(moment(), torch.zeros(3 * N, 3, 4, 4), 3)
+    order = shuffle_order(method.config.bn, moment(), torch.zeros(3 * N, 3, 4, 4), 3)
     assert sorted(order.tolist()) == list(range(3 * N)) and order.tolist() != list(range(3 * N))
     groups = order.view(2, 12) // N  # which of the three keys stand in each group of 3 x 4
     assert all(len(group.unique()) == 3 for group in groups)

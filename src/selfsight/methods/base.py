@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from selfsight import dist, rng
 from selfsight.errors import UserError
 from selfsight.nn import Backbone, Encoder, Teacher
-from selfsight.nn.batch_norm import convert_batch_norm, replace_batch_norm
+from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm, replace_batch_norm
 
 Views = list[Float[Tensor, "n c _ _"]]
 
@@ -190,7 +190,7 @@ class MethodConfig:
     info_nce: ClassVar[bool] = False  # its loss is InfoNCE: the mutual-information bound applies
     ranges: ClassVar[dict[str, Range]] = {}  # of this method alone, before those of RANGES
 
-    bn: Literal["sync", "split", "shuffle"] = "sync"
+    bn: BatchNormMode = "sync"
     """Batch norm over the whole global batch, or over groups of bn_group images; `shuffle` also
     permutes the images that the teacher encodes."""
     bn_group: int = 32
@@ -231,18 +231,6 @@ class MethodConfig:
 
     def validate_views(self, sizes: tuple[int, ...]) -> None:
         """Raise a UserError for views of these widths that the method cannot use."""
-
-    def shuffle_order(
-        self, at: Moment, x: Float[Tensor, "n c _ _"], num_keys: int = 1
-    ) -> Int64[Tensor, " g"] | None:
-        """The order in which the teacher encodes the images of all processes; None: as they are."""
-        if self.bn == "sync" or (self.bn == "split" and num_keys == 1):
-            return None
-        # View after view, as one process would hold them, for any number of processes.
-        world = dist.world_size()
-        rows = torch.arange(world * len(x), device=x.device).view(world, num_keys, -1)
-        rows = rows.transpose(0, 1).flatten()
-        return rows[at.permutation("shuffle", len(rows))] if self.bn == "shuffle" else rows
 
     @property
     def num_views(self) -> int:

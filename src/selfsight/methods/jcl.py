@@ -19,6 +19,7 @@ from selfsight.methods.base import (
     check_queue_holds_batch,
 )
 from selfsight.nn import Backbone, Encoder, Queue, Teacher, mlp
+from selfsight.nn.batch_norm import BatchNormMode, shuffle_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class JCLConfig(MethodConfig):
     queue_size: int = 65536
     temperature: float = 0.2
     momentum: float = 0.999
-    bn: Literal["sync", "split", "shuffle"] = "shuffle"
+    bn: BatchNormMode = "shuffle"
 
     def create(self, backbone: Backbone, data: DataInfo) -> "JCL":
         """The method around this backbone."""
@@ -71,7 +72,7 @@ class JCL(Method):
         c = self.config
         h, q = self.student(views[0])
         crops = torch.cat(views[1:])  # [M N, ...]
-        _, k = self.teacher(crops, c.shuffle_order(at, crops, c.num_keys))
+        _, k = self.teacher(crops, shuffle_order(c.bn, at, crops, c.num_keys))
         keys = F.normalize(k, dim=1).unflatten(0, (c.num_keys, -1))  # [M, N, D]
         strength = c.strength * at.epochs_begun if c.ramp else c.strength
         contrast = partial(jcl, strength=strength) if c.loss == "jcl" else queue_info_nce

@@ -5,7 +5,7 @@ Algorithm 1 of the first: the key of the same image against a queue of past keys
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch.nn.functional as F
 
@@ -13,6 +13,7 @@ from selfsight import dist
 from selfsight.losses.contrastive import queue_info_nce
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, Queue, Teacher, mlp
+from selfsight.nn.batch_norm import BatchNormMode, shuffle_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class MoCoConfig(MethodConfig):
     alpha: float | None = None  # EqCo: how many negatives the queue stands for
     temperature: float = 0.2
     momentum: float = 0.999
-    bn: Literal["sync", "split", "shuffle"] = "shuffle"
+    bn: BatchNormMode = "shuffle"
 
     def create(self, backbone: Backbone, data: DataInfo) -> "MoCo":
         """The method around this backbone."""
@@ -57,7 +58,7 @@ class MoCo(Method):
         c = self.config
         h, q = self.student(x_q)
         # Shuffled, so that a key's batch-norm statistics no longer give its query away.
-        _, k = self.teacher(x_k, c.shuffle_order(at, x_k))
+        _, k = self.teacher(x_k, shuffle_order(c.bn, at, x_k))
         loss = queue_info_nce(q, k, self.queue.read(), temperature=c.temperature, alpha=c.alpha)
         return Step(loss=loss, features=h, update={"keys": F.normalize(k, dim=1)})
 

@@ -11,6 +11,7 @@ from selfsight import dist
 from selfsight.losses.contrastive import info_nce
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, Teacher, mlp
+from selfsight.nn.batch_norm import shuffle_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class SiMo(Method):
     def forward(self, views: Views, at: Moment) -> Step:
         """Each query picks its key among K + 1; the keys get no gradient."""
         x1, x2 = views
-        order = self.config.shuffle_order(at, x2)
+        order = shuffle_order(self.config.bn, at, x2)
         contrast = partial(info_nce, temperature=self.config.temperature, alpha=self.config.alpha)
         h, q1 = self.student(x1)
         _, k2 = self.teacher(x2, order)

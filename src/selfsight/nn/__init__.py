@@ -1,8 +1,9 @@
-"""Parts that methods are made of."""
+"""Modules that methods are built from."""
 
-from selfsight.nn.encoder import Backbone, Encoder, Teacher, encoders
+from selfsight.nn.encoder import Backbone, Encoder, encoders
 from selfsight.nn.heads import mlp
 from selfsight.nn.memory_bank import MemoryBank
 from selfsight.nn.queue import Queue
+from selfsight.nn.teacher import Teacher
 
 __all__ = ["Backbone", "Encoder", "MemoryBank", "Queue", "Teacher", "encoders", "mlp"]

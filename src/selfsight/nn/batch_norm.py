@@ -3,7 +3,7 @@
 `group=None` is one group over the images of all processes (SyncBN). `group=n` makes a group of
 every n consecutive images of the global batch, whatever the number of processes: on one GPU it
 gives the statistics that n images per GPU would give. Shuffled BN (MoCo) is groups of n over a
-permuted batch; the method permutes. The same numbers on CPU and GPU, in float32 and float64.
+permuted batch (`shuffle_order`, `encode_in_order`). The same numbers on CPU and GPU.
 """
 
 import math
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from selfsight import dist
 from selfsight.errors import UserError
+from selfsight.rng import RandomDraws
 
 Affine = Literal["both", "scale", "none"]
+BatchNormMode = Literal["sync", "split", "shuffle"]
 
 
 class Statistics(NamedTuple):
@@ -230,6 +232,33 @@ def convert_batch_norm(module: nn.Module, group: int | None) -> nn.Module:
     for name, child in module.named_children():
         setattr(module, name, convert_batch_norm(child, group))
     return module
+
+
+def shuffle_order(
+    bn: BatchNormMode, at: RandomDraws, x: Tensor, num_keys: int = 1
+) -> Int64[Tensor, " g"] | None:
+    """The order in which a teacher encodes the images of all processes; None: as they are.
+
+    With `num_keys` views of each image in one batch, they come view after view.
+    """
+    if bn == "sync" or (bn == "split" and num_keys == 1):
+        return None
+    # View after view, as one process would hold them, for any number of processes.
+    world = dist.world_size()
+    rows = torch.arange(world * len(x), device=x.device).view(world, num_keys, -1)
+    rows = rows.transpose(0, 1).flatten()
+    return rows[at.permutation("shuffle", len(rows))] if bn == "shuffle" else rows
+
+
+def encode_in_order(net: nn.Module, x: Tensor, order: Int64[Tensor, " g"]) -> tuple[Tensor, Tensor]:
+    """Encode the images of all processes in this order and put the results back (shuffled BN).
+
+    The groups of batch norm then hold other images than the student's.
+    """
+    h, z = net(dist.gather(x)[dist.local_rows(order)])
+    positions = torch.arange(len(order), device=order.device)
+    inverse = dist.local_rows(torch.empty_like(order).scatter(0, order, positions))
+    return dist.gather(h)[inverse], dist.gather(z)[inverse]
 
 
 def check_whole_groups(module: nn.Module, num_rows: int) -> None:

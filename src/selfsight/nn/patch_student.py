@@ -7,11 +7,11 @@ top right, bottom right. Stacks are patch-major and block-major.
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from selfsight import dist
@@ -19,6 +19,7 @@ from selfsight.errors import UserError, suggest
 from selfsight.nn.batch_norm import check_whole_groups
 from selfsight.nn.chunked_encoder import in_chunks
 from selfsight.nn.encoder import Backbone, Encoder
+from selfsight.rng import RandomDraws
 
 How = Literal["off", "divide", "sample", "encode_divide", "montage"]
 Stage = Literal["input", "stage1", "stage2", "stage3", "final", "proj", "pred"]
@@ -113,19 +114,6 @@ class Patches:
 
 OFF = Patches(how="off")
 SIX_PAIRS = Patches()
-
-
-@runtime_checkable
-class RandomDraws(Protocol):
-    """Random numbers that depend on the step and the image alone; a Moment gives them."""
-
-    def uniform(self, name: str, n: int, count: int) -> Float64[Tensor, "n count"]:
-        """One row for each image."""
-        ...
-
-    def permutation(self, name: str, n: int) -> Int64[Tensor, " n"]:
-        """One order, the same on every process."""
-        ...
 
 
 class PatchStudent(Encoder):

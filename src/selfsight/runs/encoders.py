@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone, Encoder
-from selfsight.nn.encoder import reinitialized
+from selfsight.nn.teacher import reinitialized
 from selfsight.recipe import Recipe, eval_view, from_dict, resize_for
 from selfsight.run_folder import Run, read_json
 from selfsight.train import checkpoint

@@ -1,4 +1,4 @@
-"""Checkpoints: one file, written beside and renamed, the last two kept, loaded without code."""
+"""Save and load checkpoints: write a new file, rename it, keep the last two, run no code."""
 
 import os
 import pickle
@@ -12,21 +12,21 @@ from selfsight.run_folder import Run
 
 
 def save(run: Run, state: dict[str, Any]) -> None:
-    """Make this the last checkpoint and the one before the previous."""
+    """Save the state as the last checkpoint; the one before it becomes the previous."""
     folder = run.checkpoints
     folder.mkdir(parents=True, exist_ok=True)
-    last, previous, beside = folder / "last.pt", folder / "previous.pt", folder / "last.pt.part"
-    with beside.open("wb") as file:
+    last, previous, partial = folder / "last.pt", folder / "previous.pt", folder / "last.pt.part"
+    with partial.open("wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
     if last.exists():
         os.replace(last, previous)
-    os.replace(beside, last)
+    os.replace(partial, last)
 
 
 def load(run: Run, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """The newest checkpoint that can be read; None if the run has not saved one."""
+    """Load the newest readable checkpoint; None if the run has not saved one."""
     broken: list[str] = []
     for name in ("last.pt", "previous.pt"):
         path = run.checkpoints / name

@@ -10,7 +10,7 @@ from selfsight.data.loader import Loader
 from selfsight.evals.knn import KNN
 from selfsight.methods import DataInfo, Method
 from selfsight.methods.base import NO_DATA_INFO
-from selfsight.nn.encoder import set_chunk_size
+from selfsight.nn.teacher import set_chunk_size
 from selfsight.optim import build_optimizer, describe_groups
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run
