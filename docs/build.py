@@ -67,6 +67,10 @@ def build(out: Path, root: Path = ROOT) -> list[Path]:
     pages = [*collect_pages(root), build_methods_page(root)]
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(ROOT / "docs" / "style.css", out / "style.css")
+    for image in (root / "docs").rglob("*.svg"):
+        target = out / image.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(image, target)
     for page in pages:
         target = out / page.target
         target.parent.mkdir(parents=True, exist_ok=True)

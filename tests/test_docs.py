@@ -5,6 +5,7 @@ import inspect
 import re
 import shutil
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -74,6 +75,22 @@ def test_every_recipe_that_a_page_names_exists():
     named = set(re.findall(r"--recipe (\w+\.\w+)", text))
     assert len(named) > 20
     assert named <= {*RECIPES, *ARMS}
+
+
+def test_every_file_that_a_page_names_exists():
+    folders = (ROOT, ROOT / "src/selfsight", ROOT / "docs")
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for file in re.findall(r"`([\w/]+/\w+\.(?:py|md|json))`", page.read_text()):
+            if "NAME" not in file and not file.startswith(("runs/", "results/")):
+                assert any((folder / file).is_file() for folder in folders), f"{page.name}: {file}"
+
+
+def test_the_architecture_page_shows_the_import_layers():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = contracts["contracts"][0]["layers"]
+    page = (ROOT / "docs/architecture.md").read_text()
+    shown = page.split("```text\n")[1].split("```")[0].splitlines()
+    assert [line.split("  ")[0] for line in shown] == layers[1:]  # without __main__
 
 
 class Links(HTMLParser):
