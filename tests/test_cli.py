@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -210,3 +211,9 @@ def test_settings_are_split_from_the_options_of_the_command():
         ["photos", "--epochs", "3", "--out", "r"],
         ["--views.0.scale", "0.2", "1.0", "--compile"],
     )
+
+
+def test_a_closed_pipe_is_no_traceback():
+    command = f"{shlex.quote(sys.executable)} -m selfsight recipes | head -1"
+    found = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("data") and found.stderr == ""

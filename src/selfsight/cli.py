@@ -254,6 +254,9 @@ def main(argv: list[str] | None = None) -> None:
     except DivergedError as error:
         print(f"selfsight: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("\nselfsight: stopped. `selfsight resume RUN` resumes a run that was training.")
         raise SystemExit(130) from None
