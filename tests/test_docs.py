@@ -6,18 +6,22 @@ import re
 import shutil
 import sys
 import tomllib
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from docs.build import ROOT, build
 
+from selfsight.cli import COMMANDS, main
 from selfsight.errors import UserError
 from selfsight.methods import BASELINES, METHODS
+from selfsight.recipe import Recipe
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS
 
 PAGES = sorted([*METHODS, *BASELINES, "eqco"])
+RECIPE_FLAGS = {f"--{field.name.replace('_', '-')}" for field in fields(Recipe)}
 SECTIONS = ("The idea", "The equation", "Our forward", "Recipe", "Where", "Published numbers")
 
 
@@ -80,9 +84,28 @@ def test_every_recipe_that_a_page_names_exists():
 def test_every_file_that_a_page_names_exists():
     folders = (ROOT, ROOT / "src/selfsight", ROOT / "docs")
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        for file in re.findall(r"`([\w/]+/\w+\.(?:py|md|json))`", page.read_text()):
-            if "NAME" not in file and not file.startswith(("runs/", "results/")):
+        for file in re.findall(r"`([\w/]+/\w+\.(?:py|md))`", page.read_text()):
+            if "NAME" not in file:
                 assert any((folder / file).is_file() for folder in folders), f"{page.name}: {file}"
+        for module in re.findall(r"python -m (tests[\w.]+)", page.read_text()):
+            assert ROOT.joinpath(*module.split(".")).with_suffix(".py").is_file(), module
+
+
+def test_every_command_and_flag_that_a_page_shows_exists(capsys):
+    flags: dict[str, set[str]] = {}
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text().replace("\\\n", " ")
+        for command, rest in re.findall(r"(?:^ *|`|-m )selfsight (\w+)([^`#\n]*)", text, re.M):
+            assert command in COMMANDS, f"{page.name}: selfsight {command}"
+            shown = set(re.findall(r"(?<!\S)\[?(--[a-z-]+)(?![\w.-])", rest))
+            flags.setdefault(command, set()).update(shown)
+    assert set(flags) == set(COMMANDS)
+    for command, shown in flags.items():
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        known = capsys.readouterr().out
+        unknown = {flag for flag in shown - RECIPE_FLAGS if flag not in known}
+        assert not unknown, f"selfsight {command}: {unknown}"
 
 
 def test_the_architecture_page_shows_the_import_layers():

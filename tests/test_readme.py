@@ -1,8 +1,9 @@
-"""Every command and every line of Python in the README runs."""
+"""The README's commands and Python code run, and its links exist."""
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,23 +21,23 @@ COMMANDS = [
     for line in text.splitlines()
     if line.startswith(("selfsight", "torchrun"))
 ]
-SHORTER = ["--epochs", "2", "--device", "cpu"]  # what a test can afford
+SHORTER = ["--epochs", "2", "--device", "cpu"]  # short enough for a test
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with images called as in the README."""
+    """A folder with images, named as in the README."""
     folder = tmp_path_factory.mktemp("home")
     images(folder / "photos", count=160, size=(96, 80))
     images(folder / "data", count=40, size=(96, 80))
     return folder
 
 
-def shell(words, home):
-    """Run a program of this environment in a person's folder."""
-    program = Path(sys.executable).parent / words[0]
+def run_program(args, home):
+    """Run a program of this environment in the folder `home`."""
+    program = Path(sys.executable).parent / args[0]
     return subprocess.run(
-        [program, *words[1:]],
+        [program, *args[1:]],
         cwd=home,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -49,12 +50,12 @@ def shell(words, home):
 def test_the_commands_run_in_order(home):
     assert len(COMMANDS) >= 10
     for command in COMMANDS:
-        words = shlex.split(command)
-        if words[1] == "pretrain" and "--epochs" not in words:
-            words += SHORTER
-        elif words[1] in ("pretrain", "evaluate", "doctor", "resume") and "--device" not in words:
-            words += ["--device", "cpu"]
-        done = shell(words, home)
+        args = shlex.split(command)
+        if args[1] == "pretrain" and "--epochs" not in args:
+            args += SHORTER
+        elif args[1] in ("pretrain", "evaluate", "doctor", "resume") and "--device" not in args:
+            args += ["--device", "cpu"]
+        done = run_program(args, home)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     assert (home / "runs/photos-auto/report.html").exists()
     assert (home / "runs/two/report.html").exists()
@@ -63,9 +64,22 @@ def test_the_commands_run_in_order(home):
 @pytest.mark.slow
 def test_the_python_runs(home):
     (text,) = [text for kind, text in BLOCKS if kind == "python"]
-    done = shell(["python", "-c", text + "\nprint(backbone.dim)"], home)
+    done = run_program(["python", "-c", text + "\nprint(backbone.dim)"], home)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) > 0
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_make_sets_up_an_empty_clone_first(tmp_path, target):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copyfile(README.parent / name, tmp_path / name)
+    assert f"make {target} " in README.read_text()
+    done = subprocess.run(
+        ["make", "--dry-run", target], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    commands = done.stdout.splitlines()
+    assert "-m venv .venv" in commands[0]
+    assert any("pip install" in c and "--editable" in c for c in commands[:3])
 
 
 def test_every_file_that_the_readme_links_to_exists():
