@@ -7,8 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.data.decode import decode, read_jpeg_header
-from selfsight.data.nvjpeg import decode_batch
+from selfsight.data.decode import decode, decode_with_nvjpeg, read_jpeg_header
 from tests.data.image_files import encoded, pixels, png
 
 
@@ -26,7 +25,7 @@ def file(image, orientation=1, **settings):
 
 def both(files, **settings):
     settings = {"store_size": 40, "channels": 3} | settings
-    ours = decode_batch(files, device="cpu", **settings)
+    ours = decode_with_nvjpeg(files, device="cpu", **settings)
     return ours, [decode(one, **settings).transpose(2, 0, 1) for one in files]
 
 
@@ -75,7 +74,7 @@ def test_broken_files_give_a_reason_and_do_not_affect_others():
     whole = file(smooth())
     damaged = whole[:300] + bytes(len(whole) - 302) + b"\xff\xd9"
     files = [whole, whole[: len(whole) // 2], b"", b"\xff\xd8\xff\xd9", damaged, whole]
-    ours = decode_batch(files, store_size=40, channels=3, device="cpu")
+    ours = decode_with_nvjpeg(files, store_size=40, channels=3, device="cpu")
     assert torch.equal(ours[0], ours[5])
     assert "truncated" in ours[1].lower() and "empty" in ours[2] and isinstance(ours[3], str)
 

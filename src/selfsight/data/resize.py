@@ -52,7 +52,7 @@ def resize_each_in_one_launch(
     images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]
 ) -> list[Pixels]:
     """As `resize_each`, by one launch of one Triton kernel for all images."""
-    from selfsight.data.resize_kernel import COLUMNS, resize_kernel
+    from selfsight.triton_helpers.resample import COLUMNS, resize_kernel  # CPUs lack Triton
 
     channels, device = len(images[0]), images[0].device
     flat = torch.cat([x.flatten() for x in images])

@@ -32,12 +32,12 @@ from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.decode import (
     Decoded,
     Encoded,
-    describe_error,
+    decode_with_nvjpeg,
     ignore_pillow_warnings,
     pillow_warnings_ignored,
     try_decode,
+    try_read,
 )
-from selfsight.data.nvjpeg import decode_batch
 from selfsight.data.remote import read_file
 from selfsight.data.sources.source import Source
 from selfsight.progress import DelayedProgress
@@ -83,19 +83,24 @@ def decode_images(
         def decode_chunk(numbers: Sequence[int]) -> list[Decoded]:
             if processes is None:
                 return [try_decode(lambda i=i: source.read(i), **settings) for i in numbers]  # type: ignore[misc]
-            read = source.read if source.local_path is None else source.local_path
-            requests = [_try_read(read, i) for i in numbers]
-            sent = [r for r in requests if not isinstance(r, OSError)]
-            pixels = iter(processes.decode(sent, **settings))
-            return [str(r) if isinstance(r, OSError) else next(pixels) for r in requests]
+            if source.local_path is not None:
+                return processes.decode([source.local_path(i) for i in numbers], **settings)
+            files = read_chunk(numbers)
+            pixels = iter(
+                processes.decode([f for f in files if not isinstance(f, str)], **settings)
+            )
+            return [f if isinstance(f, str) else next(pixels) for f in files]
 
-        def read_chunk(numbers: Sequence[int]) -> list[Any]:
-            return [_try_read(source.read, i) for i in numbers]
+        def read_chunk(numbers: Sequence[int]) -> list[Encoded | str]:
+            return [try_read(source.read, i) for i in numbers]
 
         def next_chunk() -> list[Decoded]:
             chunk = running.popleft().result()
             bar.advance(len(chunk))
-            return chunk if decoder == "cpu" else _decode_on_gpu(chunk, **settings)
+            if decoder == "cpu":
+                return chunk
+            decoded = decode_with_nvjpeg(chunk, device="cuda", **settings)
+            return [x if isinstance(x, str) else x.cpu().numpy() for x in decoded]
 
         task: Callable[[Sequence[int]], list[Any]]
         task = decode_chunk if decoder == "cpu" else read_chunk
@@ -111,24 +116,6 @@ def decode_images(
                 yield from next_chunk()
         while running:
             yield from next_chunk()
-
-
-def _try_read(read: Callable[[int], Any], i: int) -> Any:
-    """Read an image, or return an OSError with the reason why it cannot be read."""
-    try:
-        return read(i)
-    except (OSError, ValueError) as error:
-        return OSError(describe_error(error))
-
-
-def _decode_on_gpu(chunk: list[Any], **settings: int) -> list[Decoded]:
-    files = [file for file in chunk if not isinstance(file, OSError)]
-    pixels = iter(decode_batch(files, device="cuda", **settings))
-    out: list[Decoded] = []
-    for file in chunk:
-        x = str(file) if isinstance(file, OSError) else next(pixels)
-        out.append(x if isinstance(x, str) else x.cpu().numpy())
-    return out
 
 
 def start_processes(source: Source, count: int, cores: int) -> "DecodeProcesses | None":
