@@ -8,6 +8,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from selfsight.data import read_batches
+
+
+def read_ragged(images, index):
+    """A batch on the device of the images, read as training and evaluation read it."""
+    (raw,) = read_batches(images, [(0, index)], images.device)
+    return raw.images
+
+
+def read_padded(images, index):
+    """The pixels of a batch, padded, and the height and width of each image."""
+    batch = read_ragged(images, index)
+    return batch.padded(), batch.sizes
+
 
 def pixels(height=12, width=16, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)

@@ -5,7 +5,7 @@ from PIL import Image
 
 from selfsight.data import load_images, open_source
 from selfsight.errors import UserError
-from tests.data.image_files import encoded, pixels, write
+from tests.data.image_files import encoded, pixels, read_padded, read_ragged, write
 
 SIZES = [(12, 16), (20, 9), (16, 16), (5, 31)]
 
@@ -28,7 +28,7 @@ def numbers(images):
 def test_a_padded_batch_holds_the_originals(ragged):
     images = load_images(open_source(ragged), store_size=64)
     order = torch.tensor([3, 0, 0, 2, 1])
-    batch, sizes = images.batch(order)
+    batch, sizes = read_padded(images, order)
     assert batch.shape == (5, 3, 20, 31)
     for out, (h, w), i in zip(batch, sizes.tolist(), order.tolist(), strict=True):
         one = numbers(images)[i]
@@ -41,7 +41,7 @@ def test_a_padded_batch_holds_the_originals(ragged):
 def test_gathering_equals_copying(ragged):
     images = load_images(open_source(ragged), store_size=64)
     index = torch.tensor([2, 3, 1, 0, 3])
-    batch = images.ragged(index)
+    batch = read_ragged(images, index)
     copied, gathered = batch._pad_by_copy(), batch._pad_by_gather()
     torch.testing.assert_close(gathered, copied, rtol=0, atol=0)
 
@@ -50,7 +50,7 @@ def test_images_of_one_size_are_indexed(tmp_path):
     for i in range(3):
         write(tmp_path / f"{i}.png", pixels(seed=i))
     images = load_images(open_source(tmp_path), store_size=64)
-    batch, sizes = images.batch(torch.tensor([2, 0]))
+    batch, sizes = read_padded(images, torch.tensor([2, 0]))
     np.testing.assert_array_equal(batch[0].numpy(), pixels(seed=2).transpose(2, 0, 1))
     assert sizes.tolist() == [[12, 16]] * 2
     assert images.num_bytes == 3 * 3 * 12 * 16
@@ -95,7 +95,9 @@ def test_pixels_beyond_the_budget_are_mapped_and_loaded_again(ragged, tmp_path_f
     for other in (mapped, again):
         assert (other.names, other.skipped) == (small.names, small.skipped)
         assert torch.equal(other.labels, small.labels)
-        for a, b in zip(small.batch(torch.arange(4)), other.batch(torch.arange(4)), strict=True):
+        for a, b in zip(
+            read_padded(small, torch.arange(4)), read_padded(other, torch.arange(4)), strict=True
+        ):
             assert torch.equal(a, b)
 
 
@@ -121,5 +123,7 @@ def test_an_impossible_number_of_channels_raises(ragged):
 def test_a_batch_is_the_same_on_the_gpu(ragged):
     images = load_images(open_source(ragged), store_size=64)
     there = images.to("cuda")
-    for a, b in zip(images.batch(torch.arange(4)), there.batch(torch.arange(4)), strict=True):
+    for a, b in zip(
+        read_padded(images, torch.arange(4)), read_padded(there, torch.arange(4)), strict=True
+    ):
         assert torch.equal(a, b.cpu())

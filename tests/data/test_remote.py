@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from selfsight.data import load_images, open_source, remote
 from selfsight.data.remote import File, fingerprint_files
-from tests.data.image_files import parquet, pixels, png
+from tests.data.image_files import parquet, pixels, png, read_padded
 from tests.data.sources.test_tar import same, shard
 
 
@@ -109,7 +109,7 @@ def test_changed_remote_images_are_decoded_anew(there, word, tmp_path):
     settings = {"store_size": 64, "cache_dir": tmp_path, "budget_bytes": 0}
     for seed in (1, 2):
         there.pipe("/photos/0.png", png(pixels(seed=seed)))
-        found = load_images(open_source(word), **settings).batch(torch.tensor([0]))[0]
+        found = read_padded(load_images(open_source(word), **settings), torch.tensor([0]))[0]
         assert (found[0].permute(1, 2, 0).numpy() == pixels(seed=seed)).all()
     assert len(list(tmp_path.glob("*.pixels"))) == 2
     load_images(open_source(word), **settings)

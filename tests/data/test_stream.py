@@ -20,7 +20,7 @@ from selfsight.data.sources.source import LazyNames, Source
 from selfsight.data.storage import choose_decoder
 from selfsight.data.stream import MIN_FAILURES
 from selfsight.errors import UserError
-from tests.data.image_files import encoded, parquet, pixels, png, write
+from tests.data.image_files import encoded, parquet, pixels, png, read_padded, write
 
 CPU = torch.device("cpu")
 
@@ -70,7 +70,9 @@ def test_a_stream_gives_the_same_pixels_as_a_cache(shards, piece):
     source = of_pieces(open_source(shards), piece)
     kept = load_images(source, store_size=16)
     index = torch.tensor([3, 39, 0, 12, 12])
-    for a, b in zip(streamed(source, store_size=16).batch(index), kept.batch(index), strict=True):
+    for a, b in zip(
+        read_padded(streamed(source, store_size=16), index), read_padded(kept, index), strict=True
+    ):
         assert torch.equal(a, b)
 
 
@@ -187,7 +189,7 @@ def test_a_data_set_without_readable_images_raises():
     with pytest.raises(
         UserError, match=f"{MIN_FAILURES} of {MIN_FAILURES} images of x .* the disk is gone"
     ):
-        streamed(source).batch(torch.arange(2))
+        read_padded(streamed(source), torch.arange(2))
 
 
 def test_a_data_set_with_few_readable_images_raises():
@@ -198,7 +200,7 @@ def test_a_data_set_with_few_readable_images_raises():
 
     source = Source("x", LazyNames(1000, str), None, (), read)
     with pytest.raises(UserError, match=r"\d\d of 80 images of x tried in a row"):
-        streamed(source).batch(torch.arange(200))
+        read_padded(streamed(source), torch.arange(200))
 
 
 def test_an_error_while_reading_is_raised_by_the_loader():
@@ -301,7 +303,7 @@ def test_the_cache_keeps_its_limit_and_evicts_the_least_recently_used(
     load_images(broken[2], **settings)
     with pytest.raises(ZeroDivisionError):
         load_images(broken[1], **settings)
-    assert a.batch(torch.tensor([0]))[0].any()
+    assert read_padded(a, torch.tensor([0]))[0].any()
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", str(0.5 * one / 2**30))
     with pytest.raises(UserError, match="Raise SELFSIGHT_CACHE_GIB"):
         load_images(sources[1], **settings)

@@ -7,12 +7,13 @@ from selfsight.evals.features import eval_mode, features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.splits import Split
 from selfsight.views import apply_eval_view
+from tests.data.image_files import read_ragged
 from tests.evals.small_networks import SPEC, Means, bright
 
 
 def test_features_are_those_of_the_evaluation_view_in_any_batch_size():
     images, backbone = bright(20), Means()
-    expected = backbone.eval()(apply_eval_view(SPEC, images.ragged(torch.arange(20))))
+    expected = backbone.eval()(apply_eval_view(SPEC, read_ragged(images, torch.arange(20))))
     backbone.train()
     for batch_size in (1, 7, 256):
         found = features(backbone, images, SPEC, batch_size=batch_size)

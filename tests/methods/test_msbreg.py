@@ -20,6 +20,7 @@ from selfsight.train.loop import load_batches, train
 from selfsight.train.pretrain import build_method
 from selfsight.train.state import State
 from selfsight.views import View, apply_views_reference
+from tests.data.image_files import read_padded
 from tests.methods.small import GLOBAL_BATCH, TOTAL, make, moment, views
 
 PLAIN = dict(singular_weight=0.0, brownian_weight=0.0)
@@ -164,6 +165,8 @@ def rank_after_training(images, *, brownian_weight, seed):
     ):
         pass
     index = torch.arange(256)
-    (x,) = apply_views_reference(made.views[:1], *images.batch(index), index, seed=1, epoch=0)
+    (x,) = apply_views_reference(
+        made.views[:1], *read_padded(images, index), index, seed=1, epoch=0
+    )
     with torch.no_grad():
         return effective_rank(method.student.backbone(x)).item()

@@ -12,6 +12,7 @@ from selfsight.runs.report_data import (
     write_neighbors,
     write_views,
 )
+from tests.data.image_files import read_padded
 from tests.evals.small_networks import VIEWS, bright, from_pixels
 from tests.evals.test_label_free import STILL
 
@@ -44,7 +45,7 @@ def test_views_sheet_shows_each_image_and_its_views(run):
     assert shown.shape[:2] == (4, 3)
     for row, about in zip(shown, layout["rows"], strict=True):
         i = list(images.names).index(about["name"])
-        pixels = images.batch(torch.tensor([i]))[0][0].permute(1, 2, 0).numpy()
+        pixels = read_padded(images, torch.tensor([i]))[0][0].permute(1, 2, 0).numpy()
         # 8 pixels in a tile of 96: each becomes a block of 12, unchanged.
         assert (row[0][6::12, 6::12] == pixels).all()
         # A view that changes nothing, with its normalization undone, is the image.

@@ -1,4 +1,4 @@
-"""Images by number as uint8 pixels: cached ones here, streamed ones in `stream`."""
+"""The interface to images by number as uint8 pixels, and its implementation by a cache."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,14 +39,6 @@ class ImageStore(Protocol):
     @property
     def shards(self) -> Shards | None:
         """Shards whose neighboring images are best read at once; None if any order is as fast."""
-
-    def ragged(self, index: Int64[Tensor, " b"]) -> Ragged:
-        """The images on `device`, without padding; `index` is best on the CPU."""
-
-    def batch(
-        self, index: Int64[Tensor, " b"]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int64[Tensor, "b 2"]]:
-        """Pixels, padded with zeros to the largest image, and each image's height and width."""
 
     def prefetch(self, index: Int64[Tensor, " b"]) -> None:
         """Start to prepare images that will be needed soon."""
@@ -120,24 +112,11 @@ class CachedImages:
             notes=self.notes,
         )
 
-    def ragged(self, index: Int64[Tensor, " b"]) -> Ragged:
-        """The images on `device`, without copying pixels; `index` is best on the CPU."""
-        starts, sizes = self.locate(index.cpu())
-        largest = (int(sizes[:, 0].max()), int(sizes[:, 1].max())) if len(sizes) else (0, 0)
-        return Ragged(self.flat, starts, sizes, self.channels, largest).to(self.device)
-
     def locate(
         self, index: Int64[Tensor, " b"]
     ) -> tuple[Int64[Tensor, " b"], Int64[Tensor, "b 2"]]:
         """First byte of each image, and its height and width; on the CPU."""
         return self.starts[index], torch.stack([self.heights[index], self.widths[index]], dim=1)
-
-    def batch(
-        self, index: Int64[Tensor, " b"]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int64[Tensor, "b 2"]]:
-        """Pixels, padded with zeros to the largest image, and each image's height and width."""
-        images = self.ragged(index)
-        return images.padded(), images.sizes
 
     def prefetch(self, index: Int64[Tensor, " b"]) -> None:
         """Do nothing: cached images need no preparation."""

@@ -18,7 +18,7 @@ from selfsight.data.cgroup_limits import free_memory, processes_per_machine
 from selfsight.data.dataset_index import create_part_file, list_abandoned, remove_abandoned
 from selfsight.data.decode import MODES, VERSION
 from selfsight.data.image_store import CachedImages
-from selfsight.data.sources.source import SelectedNames, Source, digest, summarize
+from selfsight.data.sources.source import Source, digest, select_names, summarize
 from selfsight.data.workers import decode_images
 from selfsight.errors import UserError
 
@@ -78,7 +78,7 @@ def load_images(
         torch.from_numpy(entry.heights),
         torch.from_numpy(entry.widths),
         channels=channels,
-        names=source.names if all_readable else SelectedNames(source.names, readable),
+        names=source.names if all_readable else select_names(source.names, readable),
         labels=None if source.labels is None else torch.from_numpy(source.labels[readable]),
         class_names=source.class_names,
         skipped=entry.skipped,

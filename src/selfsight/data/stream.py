@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight import dist, rng
@@ -99,18 +99,6 @@ class StreamedImages:
         self.copy_threads.shutdown()
         if self.processes is not None:
             self.processes.close()
-
-    def ragged(self, index: Int64[Tensor, " b"]) -> Ragged:
-        """Decode the images now; return them on `device`."""
-        images, _ = self.pack(index.cpu(), lambda n: torch.empty(n, dtype=torch.uint8))
-        return images.to(self.device)
-
-    def batch(
-        self, index: Int64[Tensor, " b"]
-    ) -> tuple[UInt8[Tensor, "b c h w"], Int64[Tensor, "b 2"]]:
-        """Pixels, padded with zeros to the largest image, and each image's height and width."""
-        images = self.ragged(index)
-        return images.padded(), images.sizes
 
     def prefetch(self, index: Int64[Tensor, " b"]) -> None:
         """Start to read these images, and to decode them if the CPU decodes."""

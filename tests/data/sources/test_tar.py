@@ -12,7 +12,7 @@ from selfsight.data.remote import expand_braces
 from selfsight.data.sources.source import Source
 from selfsight.data.sources.tar import open_tar
 from selfsight.errors import UserError
-from tests.data.image_files import parquet, pixels, png
+from tests.data.image_files import parquet, pixels, png, read_padded
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +125,7 @@ def test_the_names_of_shards_give_the_splits(tmp_path):
 
 def test_the_pixels_of_shards_equal_those_of_files(tmp_path):
     images = load_images(open_source(three(tmp_path)), store_size=64)
-    batch, _ = images.batch(torch.tensor([4, 14]))
+    batch, _ = read_padded(images, torch.tensor([4, 14]))
     np.testing.assert_array_equal(batch[1].permute(1, 2, 0), pixels(seed=14))
 
 

@@ -42,28 +42,6 @@ class Source:
         return len(self.names)
 
 
-class SelectedNames(Sequence[str]):
-    """Some of many names, without copying them."""
-
-    def __init__(self, names: Sequence[str], selected: Integer[np.ndarray, " m"]) -> None:
-        self.names, self.selected = names, selected
-
-    def __len__(self) -> int:
-        return len(self.selected)
-
-    @overload
-    def __getitem__(self, i: int) -> str: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[str]: ...
-    def __getitem__(self, i: int | slice) -> str | Sequence[str]:
-        if isinstance(i, slice):
-            return SelectedNames(self.names, self.selected[i])
-        return self.names[int(self.selected[i])]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-
 class LazyNames(Sequence[str]):
     """Names that are computed when they are needed."""
 
@@ -82,6 +60,14 @@ class LazyNames(Sequence[str]):
             return [self.name(k) for k in self.numbers[i]]
         return self.name(self.numbers[i])
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+
+def select_names(names: Sequence[str], selected: Integer[np.ndarray, " m"]) -> LazyNames:
+    """Select some of many names without copying them."""
+    return LazyNames(len(selected), lambda i: names[int(selected[i])])
+
 
 def select_images(source: Source, selected: Integer[np.ndarray, " m"]) -> Source:
     """Select some of the images, in their order, and renumber them."""
@@ -98,7 +84,7 @@ def select_images(source: Source, selected: Integer[np.ndarray, " m"]) -> Source
 
     return replace(
         source,
-        names=SelectedNames(source.names, selected),
+        names=select_names(source.names, selected),
         labels=None if source.labels is None else source.labels[selected],
         read=lambda i: read(int(selected[i])),
         fingerprint=None
