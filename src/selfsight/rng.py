@@ -30,11 +30,11 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 class RandomDraws(Protocol):
     """Random numbers that depend on the step and the image alone; a Moment gives them."""
 
-    def uniform(self, name: str, n: int, count: int) -> Float64[Tensor, "n count"]:
-        """Return one row for each image."""
+    def uniform(self, name: str, x: Tensor, count: int) -> Float64[Tensor, "n count"]:
+        """Return one row for each image of x."""
         ...
 
-    def permutation(self, name: str, n: int) -> Int64[Tensor, " n"]:
+    def permutation(self, name: str, n: int, device: torch.device) -> Int64[Tensor, " n"]:
         """Return one order, the same on every process."""
         ...
 

@@ -34,7 +34,7 @@ def by_hand(v, memory, noise, index, t, z):
 
 
 def drawn(config, at):
-    return (at.uniform("noise", len(at.index), config.num_noise) * NUM_IMAGES).long()
+    return (at.uniform("noise", at.index, config.num_noise) * NUM_IMAGES).long()
 
 
 def test_nce_is_equation_7_with_z_of_the_first_batch_for_good():

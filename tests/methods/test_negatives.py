@@ -27,7 +27,7 @@ moments = st.builds(
 def test_choices_are_different_things_within_range(at, data):
     among = data.draw(st.integers(1, 30))
     count = data.draw(st.integers(1, among))
-    chosen = at.choices("test", len(at.index), count, among=among)
+    chosen = at.choices("test", at.index, count, among=among)
     assert chosen.shape == (len(at.index), count)
     assert chosen.min() >= 0 and chosen.max() < among
     assert all(len(set(row.tolist())) == count for row in chosen)
@@ -40,7 +40,9 @@ def test_a_query_that_equals_its_key_alone_never_meets_it_again(at, shared, data
     n = len(at.index)
     count = data.draw(st.integers(1, n - 1))
     chosen = (
-        at.permutation("a", n - 1)[:count] if shared else at.choices("a", n, count, among=n - 1)
+        at.permutation("a", n - 1, at.index.device)[:count]
+        if shared
+        else at.choices("a", at.index, count, among=n - 1)
     )
     rows = torch.eye(n)
     assert info_nce(rows, rows, temperature=1e-3, negatives=chosen).item() < 1e-6
@@ -53,7 +55,7 @@ def test_an_anchor_never_meets_its_partner_or_itself(cross, at, data):
     n = len(at.index)
     most = n - 1 if cross else 2 * n - 2
     count = data.draw(st.integers(1, most))
-    chosen = torch.cat([at.choices(name, len(at.index), count, among=most) for name in ("a", "b")])
+    chosen = torch.cat([at.choices(name, at.index, count, among=most) for name in ("a", "b")])
     rows = torch.eye(n)
     loss = nt_xent(rows, rows, temperature=1e-3, negatives=chosen, cross=cross)
     assert loss.item() < 1e-6

@@ -42,7 +42,7 @@ def test_the_loss_is_eqco_over_k_negatives_of_each_query(kind, count, alpha):
     draws = None
     if count is not None:
         draws = torch.cat(
-            [at.choices(f"negatives {v}", len(at.index), count, among=most) for v in (1, 2)]
+            [at.choices(f"negatives {v}", at.index, count, among=most) for v in (1, 2)]
         )
         assert len(draws.unique(dim=0)) > 1  # each query has a draw of its own
     expected = by_hand(z1, z2, 0.1, kind, draws, alpha)

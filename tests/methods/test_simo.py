@@ -40,7 +40,7 @@ def test_the_loss_is_eqco_over_k_keys_of_the_batch(shared, count, alpha):
     x1, x2 = views(method, dtype=torch.float64)
     again = copy.deepcopy(method)
     (_, q), (_, k) = again.student(x1), again.teacher(x2)
-    chosen = method.sample_negatives(moment(), "negatives", N)
+    chosen = method.sample_negatives(moment(), "negatives", torch.empty(N))
     assert chosen is None if count >= N - 1 else chosen.shape[-1] == count
     loss = method([x1, x2], moment()).loss
     torch.testing.assert_close(loss, by_hand(q, k, chosen, 0.2, alpha), rtol=1e-10, atol=0)
@@ -48,11 +48,11 @@ def test_the_loss_is_eqco_over_k_keys_of_the_batch(shared, count, alpha):
 
 def test_negatives_of_a_query_are_different_keys_and_new_at_each_step():
     shared, own = make("simo"), make("simo", shared_negatives=False)
-    assert shared.sample_negatives(moment(), "negatives", N).shape == (4,)
-    rows = own.sample_negatives(moment(), "negatives", N)
+    assert shared.sample_negatives(moment(), "negatives", torch.empty(N)).shape == (4,)
+    rows = own.sample_negatives(moment(), "negatives", torch.empty(N))
     assert rows.shape == (N, 4) and len(rows.unique(dim=0)) > 1
     assert all(len(set(row.tolist())) == 4 for row in rows)
-    assert not torch.equal(rows, own.sample_negatives(moment(5), "negatives", N))
+    assert not torch.equal(rows, own.sample_negatives(moment(5), "negatives", torch.empty(N)))
 
 
 @pytest.mark.parametrize("count", [3, 256])

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from selfsight.backbones import BackboneConfig
 from selfsight.data import CachedImages
 from selfsight.data.loader import Loader
-from selfsight.methods import METHODS, DataInfo
+from selfsight.methods import METHODS, DataInfo, Moment
 from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train.compile import configure_torch
@@ -118,3 +118,18 @@ def test_every_optimizer_can_be_recorded(kind):
     plain, _ = steps("mocov3", optim, recorded=False)
     replayed, _ = steps("mocov3", optim, recorded=True)
     assert torch.equal(plain, replayed)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_runs_by_hand_with_a_moment_of_one_number(name):
+    method = METHODS[name](**SMALL[name])
+    method = method.build(BackboneConfig(name="resnet8_narrow").build(), DataInfo(COUNT, 2)).cuda()
+    index = torch.arange(BATCH, device="cuda") if name == "instdisc" else None
+    at = Moment(step=3, index=index)
+    views = [
+        torch.randn(BATCH, 3, SIZE, SIZE, device="cuda") for _ in range(method.config.num_views)
+    ]
+    result = method(views, at)
+    result.loss.backward()
+    method.after_step(at, result._replace(skipped=torch.zeros((), device="cuda")))
+    assert result.loss.isfinite()

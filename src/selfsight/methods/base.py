@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor, nn
 
 from selfsight import dist, rng
@@ -52,49 +52,55 @@ class Moment:
     steps_per_epoch: int = 1
     labels: Int64[Tensor, " n"] | None = None  # only for a method that `needs_labels`
 
-    @property
-    def device_step(self) -> Int64[Tensor, ""]:
-        """The step as a tensor."""
-        return self.step if isinstance(self.step, Tensor) else torch.tensor(self.step)
+    def step_on(self, device: torch.device) -> Int64[Tensor, ""]:
+        """The step as a tensor on this device."""
+        return torch.as_tensor(self.step, device=device)
 
     @property
     def progress(self) -> Float64[Tensor, ""]:
         """Share of training done before this step."""
-        return self.device_step.double() / self.total_steps
+        return torch.as_tensor(self.step).double() / self.total_steps
 
     @property
     def next_progress(self) -> Float64[Tensor, ""]:
         """Share of training done after this step."""
-        return (self.device_step + 1).double() / self.total_steps
+        return (torch.as_tensor(self.step) + 1).double() / self.total_steps
 
     @property
     def epochs_begun(self) -> Float64[Tensor, ""]:
         """Share of all epochs that have begun, this one included."""
-        epoch = self.device_step // self.steps_per_epoch + 1
+        epoch = torch.as_tensor(self.step) // self.steps_per_epoch + 1
         return epoch.double() * self.steps_per_epoch / self.total_steps
 
-    def uniform(self, name: str, n: int, count: int) -> Float64[Tensor, "n count"]:
-        """Numbers in [0, 1), one row for each of the n images of this process."""
-        return rng.uniform(rng.key(self.seed, name), self._images(n), count, self.device_step)
+    def uniform(
+        self, name: str, x: Shaped[Tensor, "n ..."], count: int
+    ) -> Float64[Tensor, "n count"]:
+        """Numbers in [0, 1), one row for each image of x."""
+        index = self._index(x)
+        return rng.uniform(rng.key(self.seed, name), index, count, self.step_on(x.device))
 
-    def normal(self, name: str, n: int, count: int) -> Float64[Tensor, "n count"]:
-        """Standard normal numbers, one row for each of the n images of this process."""
-        return rng.normal(rng.key(self.seed, name), self._images(n), count, self.device_step)
+    def normal(
+        self, name: str, x: Shaped[Tensor, "n ..."], count: int
+    ) -> Float64[Tensor, "n count"]:
+        """Standard normal numbers, one row for each image of x."""
+        index = self._index(x)
+        return rng.normal(rng.key(self.seed, name), index, count, self.step_on(x.device))
 
-    def permutation(self, name: str, n: int) -> Int64[Tensor, " n"]:
+    def permutation(self, name: str, n: int, device: torch.device) -> Int64[Tensor, " n"]:
         """One order of n things, the same on every process."""
-        device = self.device_step.device if self.index is None else self.index.device
-        return rng.permutation(rng.key(self.seed, name), n, self.device_step, device)
+        return rng.permutation(rng.key(self.seed, name), n, self.step_on(device), device)
 
-    def choices(self, name: str, n: int, count: int, *, among: int) -> Int64[Tensor, "n count"]:
-        """For each image, `count` of `among` things, without repetition."""
-        return self.uniform(name, n, among).sort(dim=1, stable=True).indices[:, :count]
+    def choices(
+        self, name: str, x: Shaped[Tensor, "n ..."], count: int, *, among: int
+    ) -> Int64[Tensor, "n count"]:
+        """For each image of x, `count` of `among` things, without repetition."""
+        return self.uniform(name, x, among).sort(dim=1, stable=True).indices[:, :count]
 
-    def _images(self, n: int) -> Int64[Tensor, " n"]:
+    def _index(self, x: Shaped[Tensor, "n ..."]) -> Int64[Tensor, " n"]:
         """Indices of the images; without any given, their positions in the global batch."""
         if self.index is not None:
             return self.index
-        return dist.rank() * n + torch.arange(n, device=self.device_step.device)
+        return dist.rank() * len(x) + torch.arange(len(x), device=x.device)
 
 
 class Method(nn.Module):

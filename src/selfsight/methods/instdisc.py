@@ -65,7 +65,7 @@ class InstDisc(Method):
         if c.loss == "softmax":
             loss = nonparametric.softmax(v, self.memory_bank.read(), own=index, temperature=t)
         else:
-            noise = (at.uniform("noise", len(v), c.num_noise) * count).long()
+            noise = (at.uniform("noise", v, c.num_noise) * count).long()
             rows = self.memory_bank.read(torch.cat([index[:, None], noise], 1))  # [N, 1 + m, D]
             logits = nonparametric.logits(v, rows, temperature=t)
             estimate = nonparametric.partition(logits, num_images=count)

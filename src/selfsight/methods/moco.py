@@ -67,5 +67,5 @@ class MoCo(Method):
         keys, size = step.update["keys"], self.config.queue_size
         self.teacher.follow(self.student, self.config.momentum, skipped=step.skipped)
         total = len(keys) * dist.world_size()
-        rows = at.permutation("queue", total)[:size] if size < total else None
+        rows = at.permutation("queue", total, keys.device)[:size] if size < total else None
         self.queue.push(keys, rows=rows, skipped=step.skipped)

@@ -66,9 +66,7 @@ class MSBReg(Method):
         if c.singular_weight:
             loss = loss + c.singular_weight * multiview.singular_values(e, form=c.singular)
         if c.brownian_weight:
-            force = at.normal(
-                "brownian", len(views[0]), c.dim
-            )  # one per image, the same for all views
+            force = at.normal("brownian", views[0], c.dim)  # one per image, the same for all views
             loss = loss + c.brownian_weight * multiview.brownian(e, force)
         if c.uniformity_weight:
             loss = loss + c.uniformity_weight * multiview.uniformity(e)

@@ -72,9 +72,9 @@ class SimCLR(Method):
         (h1, z1), (_, z2) = self.student.encode_views(x1, x2)
         negatives = None
         if c.num_negatives is not None:
-            n, among = len(x1), c.available_negatives(len(x1) * dist.world_size())
+            among = c.available_negatives(len(x1) * dist.world_size())
             sampled = [
-                at.choices(f"negatives {v}", n, c.num_negatives, among=among) for v in (1, 2)
+                at.choices(f"negatives {v}", x1, c.num_negatives, among=among) for v in (1, 2)
             ]
             negatives = torch.cat(sampled)  # [2N, K]
         loss = nt_xent(

@@ -58,24 +58,22 @@ class SiMo(Method):
         contrast = partial(info_nce, temperature=self.config.temperature, alpha=self.config.alpha)
         h, q1 = self.student(x1)
         _, k2 = self.teacher(x2, order)
-        loss = contrast(q1, k2, negatives=self.sample_negatives(at, "negatives", len(x1)))
+        loss = contrast(q1, k2, negatives=self.sample_negatives(at, "negatives", x1))
         if self.config.symmetric:
             _, q2 = self.student(x2)
             _, k1 = self.teacher(x1, order)
-            loss = (
-                loss
-                + contrast(q2, k1, negatives=self.sample_negatives(at, "negatives back", len(x1)))
-            ) / 2
+            negatives = self.sample_negatives(at, "negatives back", x1)
+            loss = (loss + contrast(q2, k1, negatives=negatives)) / 2
         return Step(loss=loss, features=h)
 
-    def sample_negatives(self, at: Moment, name: str, n: int) -> Tensor | None:
+    def sample_negatives(self, at: Moment, name: str, x: Tensor) -> Tensor | None:
         """Which of the other keys of the global batch are negatives; None for all of them."""
-        count, others = self.config.num_negatives, n * dist.world_size() - 1
+        count, others = self.config.num_negatives, len(x) * dist.world_size() - 1
         if count >= others:
             return None
         if self.config.shared_negatives:
-            return at.permutation(name, others)[:count]
-        return at.choices(name, n, count, among=others)
+            return at.permutation(name, others, x.device)[:count]
+        return at.choices(name, x, count, among=others)
 
     def after_step(self, at: Moment, step: Step) -> None:
         """Let the teacher follow the student."""

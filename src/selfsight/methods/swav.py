@@ -89,10 +89,11 @@ class SwAV(Method):
         by_size = groupby(views, key=lambda x: x.shape[2])
         h = torch.cat([self.student.features(torch.cat(list(alike))) for _, alike in by_size])
         z = self.student.projector(h).unflatten(0, (len(views), -1))  # [V, N, D]
-        frozen = at.device_step < c.freeze_steps
+        step = at.step_on(x1.device)
+        frozen = step < c.freeze_steps
         scores = prototype_scores(z, self.prototypes(frozen))  # [V, N, K]
-        steps = at.device_step - c.queue_epoch * at.steps_per_epoch
-        full = steps * len(x1) * dist.world_size() >= c.queue_size
+        steps_with_queue = step - c.queue_epoch * at.steps_per_epoch
+        full = steps_with_queue * len(x1) * dist.world_size() >= c.queue_size
         past = self.prototypes.past_embeddings()
         past = [prototype_scores(q, self.prototypes.weight) for q in past]
         targets = torch.stack([codes(s, p, full) for s, p in zip(scores, past, strict=False)])

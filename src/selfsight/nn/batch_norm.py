@@ -247,7 +247,7 @@ def shuffle_order(
     world = dist.world_size()
     rows = torch.arange(world * len(x), device=x.device).view(world, num_keys, -1)
     rows = rows.transpose(0, 1).flatten()
-    return rows[at.permutation("shuffle", len(rows))] if bn == "shuffle" else rows
+    return rows[at.permutation("shuffle", len(rows), x.device)] if bn == "shuffle" else rows
 
 
 def encode_in_order(net: nn.Module, x: Tensor, order: Int64[Tensor, " g"]) -> tuple[Tensor, Tensor]:

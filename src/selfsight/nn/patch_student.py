@@ -159,7 +159,7 @@ class PatchStudent(Encoder):
         if self.patches.how == "montage":
             return self._encode_montages(x, at)
         if self.patches.how == "sample":
-            corners = at.uniform(f"patches {view}", len(x), 2 * split**2)
+            corners = at.uniform(f"patches {view}", x, 2 * split**2)
             patches = sample_patches(x, split, corners)
         else:
             patches = divide(x, split)
@@ -183,7 +183,7 @@ class PatchStudent(Encoder):
     def _encode_montages(self, x: Maps, at: RandomDraws) -> Vectors:
         """Patch vectors from montages: patch k is of the image k places on in a random order."""
         split = self.patches.split
-        order = at.permutation("montage", len(x) * dist.world_size())
+        order = at.permutation("montage", len(x) * dist.world_size(), x.device)
         orders = [order.roll(-k) for k in range(split**2)]
         patches = zip(divide(x, split), orders, strict=True)
         montages = stitch(

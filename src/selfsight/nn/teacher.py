@@ -57,7 +57,8 @@ class Teacher(nn.Module):
             for t, s in zip(teachers, students, strict=True):
                 t.lerp_(s, weight)
             return
-        keep, add = momentum, 1 - momentum
+        keep = momentum.to(teachers[0].device)
+        add = 1 - keep
         if skipped is not None:
             keep, add = torch.where(skipped > 0, 1.0, keep), torch.where(skipped > 0, 0.0, add)
         # Scalars of another dtype would send the tensors through one by one.
