@@ -83,7 +83,7 @@ def test_limit_and_overhead_add_up_to_a_step_and_json_has_every_timing(tmp_path,
     assert network == pytest.approx(limit)
     assert limit + sum(result["overhead"].values()) == pytest.approx(ms["end to end"])
     assert result["fraction_of_limit"] == pytest.approx(limit / ms["end to end"])
-    assert result["data_wait"] == 0 and result["stepping"] == "plain"
+    assert result["data_wait"] == 0 and result["step_mode"] == "plain"
 
 
 @pytest.mark.parametrize(

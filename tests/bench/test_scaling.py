@@ -98,7 +98,7 @@ def test_views_are_varied_where_a_method_takes_any_number(small, monkeypatch):
     views = [point.value for point in points if point.varied == "views"]
     assert views == [2, 4]
     assert [len(changed.views) for changed, _, _ in small[2:4]] == views
-    assert points[0].to_dict()["memory"] is None
+    assert points[0].memory is None
 
 
 def test_the_command_prints_and_returns_the_points(small, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from selfsight import dist
 from selfsight.bench.network_limit import BackbonePass, count_passes, time_passes
-from selfsight.bench.timer import median_ms
+from selfsight.bench.timer import median_ms, synchronize
 from selfsight.data import ImageStore, Source
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.workers import MIN_IMAGES, decode_images, start_processes
@@ -23,7 +23,12 @@ from selfsight.methods import DataInfo, Method, Moment
 from selfsight.nn import encoders
 from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
-from selfsight.runs.start_resume import open_recipe_images, open_recipe_source, resolve_storage
+from selfsight.runs.start_resume import (
+    device_name,
+    open_recipe_images,
+    open_recipe_source,
+    resolve_storage,
+)
 from selfsight.train.compile import compile_networks, compile_stance, configure_torch, is_compiled
 from selfsight.train.cuda_graph import TIMED_STEPS, StepRunner
 from selfsight.train.cuda_graph import WARMUP_STEPS as UNTIMED_STEPS
@@ -31,12 +36,11 @@ from selfsight.train.grad_scaler import GradScaler, step_if_finite
 from selfsight.train.loop import load_batches
 from selfsight.train.pretrain import build_loader, build_method
 from selfsight.train.state import State
-from selfsight.train.step import DTYPES, make_views
+from selfsight.train.step import autocast, compute_views
 
 IMAGES_PER_WORKER = 128  # images decoded per worker to measure the speed of decoding
-WARMUP_STEPS = (
-    UNTIMED_STEPS + 4 + 2 * TIMED_STEPS
-)  # then plain steps or a CUDA graph have been chosen
+# After these, the step runner has chosen plain steps or a CUDA graph.
+WARMUP_STEPS = UNTIMED_STEPS + 4 + 2 * TIMED_STEPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +65,7 @@ class Breakdown:
     fraction_of_limit: float
     data_wait: float  # fraction of the time spent waiting for a batch
     first_step: float  # seconds to the end of the first step, including compilation
-    stepping: str  # "plain" or "graph" (CUDA graph)
+    step_mode: str  # "plain" or "graph" (CUDA graph)
     memory: int | None  # peak bytes on the GPU
     storage: str  # cache or stream
     decoder: str
@@ -122,7 +126,7 @@ def measure_breakdown(
     overhead["batch norm, gaps and all else"] = training["ms"] - limit - sum(overhead.values())
     return Breakdown(
         recipe=name,
-        device=_device_name(device),
+        device=device_name(device),
         batch_size=n,
         timings=tuple(
             Timing(name=k, ms=v, images_per_second=1000 * n / v) for k, v in timings.items()
@@ -132,7 +136,7 @@ def measure_breakdown(
         fraction_of_limit=limit / training["ms"],
         data_wait=training["waited"] / training["ms"],
         first_step=training["first"],
-        stepping=training["way"],
+        step_mode=training["step_mode"],
         memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         storage=recipe.data.storage,
         decoder=recipe.data.decoder,
@@ -143,22 +147,16 @@ def measure_breakdown(
 def describe(result: Breakdown) -> str:
     """Summarize a breakdown in two sentences."""
     overhead = ", ".join(f"{name} {ms:.2f} ms" for name, ms in result.overhead)
+    storage = "cached" if result.storage == "cache" else f"streamed, decoder {result.decoder}"
     step = 1000 * result.batch_size
     return (
         f"End to end {result.images_per_second:,.0f} images/s, {result.fraction_of_limit:.0%} of "
-        f"the {result.limit:,.0f} that the network alone allows ({result.stepping}, first step "
-        f"after {result.first_step:.0f} s, {_describe_storage(result)}, waiting for data "
+        f"the {result.limit:,.0f} that the network alone allows ({result.step_mode}, first step "
+        f"after {result.first_step:.0f} s, images {storage}, waiting for data "
         f"{result.data_wait:.1%}).\n"
         f"A step takes {step / result.images_per_second:.2f} ms, the network alone "
         f"{step / result.limit:.2f} ms; the rest: {overhead}."
     )
-
-
-def _describe_storage(result: Breakdown) -> str:
-    """Say how the images were stored and read."""
-    if result.storage == "cache":
-        return "images cached"
-    return f"images streamed and decoded by {result.decoder}"
 
 
 class _StepComponents:
@@ -173,7 +171,7 @@ class _StepComponents:
         )
         self.scaler = GradScaler(device, enabled=False)
         self.raw = next(build_loader(recipe, images, device).batches(0))
-        self.views = make_views(recipe, self.raw.images, self.raw.index, 0)
+        self.views = compute_views(recipe, self.raw.images, self.raw.index, 0)
         self.at = Moment(
             step=torch.tensor(0, device=device),
             index=self.raw.index,
@@ -189,7 +187,7 @@ class _StepComponents:
 
     def augment(self) -> list[Tensor]:
         """Compute all views of the batch."""
-        return make_views(self.recipe, self.raw.images, self.raw.index, 0)
+        return compute_views(self.recipe, self.raw.images, self.raw.index, 0)
 
     def passes(self) -> Counter[BackbonePass]:
         """Count the backbone passes of a step."""
@@ -224,7 +222,7 @@ class _StepComponents:
             compile_networks(method)
 
         def run_step() -> None:
-            with self._autocast(), compile_stance(self.recipe, self.device):
+            with autocast(self.recipe, self.device), compile_stance(self.recipe, self.device):
                 step = method(self.views, self.at)
             method.zero_grad(set_to_none=True)
             step.loss.backward()
@@ -241,12 +239,8 @@ class _StepComponents:
     @contextlib.contextmanager
     def _uncompiled(self) -> Iterator[None]:
         """Run a forward pass whose speed does not matter, without compiling its losses."""
-        with self._autocast(), torch.compiler.set_stance("force_eager"):
+        with autocast(self.recipe, self.device), torch.compiler.set_stance("force_eager"):
             yield
-
-    def _autocast(self) -> Any:
-        dtype = DTYPES[self.recipe.precision]
-        return torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
 
 
 class _MeanColorBackbone(nn.Module):
@@ -262,10 +256,8 @@ class _MeanColorBackbone(nn.Module):
 
 def _decode_ms(source: Source, recipe: Recipe) -> float:
     """Return the milliseconds to decode one batch with the recipe's decoder."""
-    data, count = (
-        recipe.data,
-        min(max(MIN_IMAGES, IMAGES_PER_WORKER * available_cpus()), len(source)),
-    )
+    data = recipe.data
+    count = min(max(MIN_IMAGES, IMAGES_PER_WORKER * available_cpus()), len(source))
     processes = None
     if data.decoder == "cpu" and (processes := start_processes(source, count, available_cpus())):
         processes.wait()
@@ -300,21 +292,21 @@ def end_to_end(
     began = time.perf_counter()
     run_step = StepRunner(state, recipe, steps_per_epoch=loader.steps_per_epoch, device=device)
     run_step(next(batches))
-    _synchronize(device)
+    synchronize(device)
     first = time.perf_counter() - began
     for _ in range(WARMUP_STEPS if device.type == "cuda" else 1):
         run_step(next(batches))
-    _synchronize(device)
+    synchronize(device)
     dist.barrier()
     began, waited, count = time.perf_counter(), loader.wait_seconds, 0
     while count < 3 or not _time_is_up(count, time.perf_counter() - began, 3 * seconds, device):
         run_step(next(batches))
         count += 1
-    _synchronize(device)
+    synchronize(device)
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
     waited = 1000 * (loader.wait_seconds - waited) / count
-    return {"ms": ms, "waited": waited, "first": first, "way": run_step.mode}
+    return {"ms": ms, "waited": waited, "first": first, "step_mode": run_step.mode}
 
 
 def _time_is_up(count: int, spent: float, seconds: float, device: torch.device) -> bool:
@@ -324,12 +316,3 @@ def _time_is_up(count: int, spent: float, seconds: float, device: torch.device) 
             return False
         spent = dist.mean(torch.tensor(spent, device=device)).item()
     return spent >= seconds
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def run(
     if options.growth:
         console.print(f"{name}, random images, {device}", highlight=False)
         points = measure_scaling(chosen, device, seconds=seconds, console=console)
-        return {"recipe": name, "growth": [point.to_dict() for point in points]}
+        return {"recipe": name, "growth": [asdict(point) for point in points]}
     with tempfile.TemporaryDirectory(prefix="selfsight-bench-") as folder:
         path = (
             str(options.data) if options.data else _generate_images(chosen, Path(folder), console)

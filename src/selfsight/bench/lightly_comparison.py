@@ -16,11 +16,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from selfsight.bench.timer import synchronize
 from selfsight.data import Source
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, method_name
-from selfsight.train.step import DTYPES
+from selfsight.train.step import autocast
 
 SUPPORTED_METHODS = ("moco", "simclr")
 WARMUP_STEPS = 5
@@ -112,11 +113,10 @@ def _build_step(
     student = nn.Sequential(backbone, head).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     teacher = copy.deepcopy(student).requires_grad_(False)
     optimizer = torch.optim.SGD(student.parameters(), lr=0.06, momentum=0.9, weight_decay=5e-4)
-    dtype = DTYPES[recipe.precision]
 
     def step(views: list[Tensor]) -> None:
         x1, x2 = (x.to(device, non_blocking=True) for x in views[:2])
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with autocast(recipe, device):
             if name == "moco":
                 lightly.models.utils.update_momentum(student, teacher, m=0.99)
                 with torch.no_grad():
@@ -137,15 +137,10 @@ def _images_per_second(
     """Measure images per second, including the work of the device."""
     for _ in range(WARMUP_STEPS):
         function()
-    _synchronize(device)
+    synchronize(device)
     began, count = time.perf_counter(), 0
     while count < WARMUP_STEPS or time.perf_counter() - began < seconds:
         function()
         count += 1
-    _synchronize(device)
+    synchronize(device)
     return count * batch_size / (time.perf_counter() - began)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -12,7 +12,7 @@ from selfsight.bench.timer import median_ms
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.methods import Method
 from selfsight.recipe import Recipe
-from selfsight.train.step import DTYPES
+from selfsight.train.step import DTYPES, autocast
 
 
 class BackbonePass(NamedTuple):
@@ -56,22 +56,18 @@ def time_passes(
 def _pass_function(
     recipe: Recipe, net: nn.Module, call: Any, one: BackbonePass, device: torch.device
 ) -> Any:
-    dtype = DTYPES[recipe.precision]
     x = torch.randn(
         one.batch_size,
         recipe.data.channels,
         one.image_size,
         one.image_size,
         device=device,
-        dtype=dtype,
+        dtype=DTYPES[recipe.precision],
     )
     x = x.contiguous(memory_format=torch.channels_last)
 
     def run_pass() -> None:
-        with (
-            torch.set_grad_enabled(one.backward),
-            torch.autocast(device.type, dtype, enabled=dtype != torch.float32),
-        ):
+        with torch.set_grad_enabled(one.backward), autocast(recipe, device):
             h = call(x)
         if one.backward:
             net.zero_grad(set_to_none=True)

@@ -1,7 +1,7 @@
 """Measure how a step's time and memory grow with batch, queue, views, images and processes."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,10 +28,6 @@ class ScalingPoint:
     ms: float
     images_per_second: float
     memory: int | None  # peak bytes on a GPU, the largest over processes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return values that JSON can hold."""
-        return asdict(self)
 
 
 def measure_scaling(

@@ -13,18 +13,20 @@ WARMUP_RUNS = 3
 
 def median_ms(function: Function, device: torch.device, *, seconds: float) -> float:
     """Repeat a function for about this many seconds; return the median in milliseconds."""
-    if device.type != "cuda":
-        return _median_ms_on_cpu(function, seconds)
-    replay = record_graph(function)
+    if device.type == "cuda":
+        function = record_graph(function)
+    else:
+        function()
     began, times = time.perf_counter(), list[float]()
     while len(times) < MIN_REPEATS or time.perf_counter() - began < seconds:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
+        times.append(_ms_on_gpu(function) if device.type == "cuda" else _ms_on_cpu(function))
     return median(times)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def record_graph(function: Function) -> Function:
@@ -43,11 +45,16 @@ def record_graph(function: Function) -> Function:
     return graph.replay
 
 
-def _median_ms_on_cpu(function: Function, seconds: float) -> float:
+def _ms_on_gpu(function: Function) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
     function()
-    began, times = time.perf_counter(), list[float]()
-    while len(times) < MIN_REPEATS or time.perf_counter() - began < seconds:
-        start = time.perf_counter()
-        function()
-        times.append(1000 * (time.perf_counter() - start))
-    return median(times)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+def _ms_on_cpu(function: Function) -> float:
+    start = time.perf_counter()
+    function()
+    return 1000 * (time.perf_counter() - start)

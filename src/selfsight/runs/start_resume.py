@@ -27,7 +27,7 @@ from selfsight.run_folder import Run, read_json, write_json
 from selfsight.runs.report_data import write_map_and_neighbors, write_views
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
 from selfsight.runs.verdict import Verdict, judge
-from selfsight.train.batch_size_finder import largest_fitting_batch
+from selfsight.train.batch_size_finder import halve_batch_until_it_fits
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import build_method, pretrain
 from selfsight.train.state import State
@@ -55,10 +55,10 @@ def start_run(
         try:
             _write_recipe_and_train(recipe, reasons, run, images, device, console)
         except torch.OutOfMemoryError:
-            smaller = largest_fitting_batch(recipe, device)
+            smaller = halve_batch_until_it_fits(recipe, device)
             sentence = (
                 f"A batch of {recipe.batch_size} does not fit in the memory of "
-                f"{_device_name(device)}; {smaller.batch_size} does."
+                f"{device_name(device)}; {smaller.batch_size} does."
             )
             if not automatic:
                 raise UserError(f"{sentence} Use --batch-size {smaller.batch_size}.") from None
@@ -202,7 +202,7 @@ def _write_recipe_and_train(
         about = {
             "images": len(images),
             "skipped": len(images.skipped),
-            "device": _device_name(device),
+            "device": device_name(device),
             "processes": dist.world_size(),
             "versions": {
                 "selfsight": __version__,
@@ -254,5 +254,6 @@ def _evaluate_trained(
     write_map_and_neighbors(run, recipe, trained, images)
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return the name of the GPU, or CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

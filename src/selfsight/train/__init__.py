@@ -1,1 +1,1 @@
-"""Training: the loop, the driver, checkpoints, measurements and the verdict."""
+"""Training: the loop, its driver, one optimizer step, checkpoints and metrics."""

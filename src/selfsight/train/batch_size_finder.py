@@ -1,4 +1,4 @@
-"""Find the largest batch that fits in the device's memory, by trying."""
+"""Find a batch size that fits in the device's memory, by trying."""
 
 import gc
 from dataclasses import replace
@@ -10,11 +10,11 @@ from selfsight.errors import UserError
 from selfsight.methods import DataInfo, Moment
 from selfsight.recipe import Recipe
 from selfsight.train.pretrain import build_method
-from selfsight.train.step import DTYPES
+from selfsight.train.step import autocast
 
 
-def largest_fitting_batch(recipe: Recipe, device: torch.device) -> Recipe:
-    """The recipe with its batch halved until a step fits."""
+def halve_batch_until_it_fits(recipe: Recipe, device: torch.device) -> Recipe:
+    """Return the recipe with its batch size halved until a step fits."""
     while recipe.batch_size > 2:
         recipe = replace(recipe, batch_size=recipe.batch_size // 2)
         if _fits(recipe, device):
@@ -26,7 +26,7 @@ def largest_fitting_batch(recipe: Recipe, device: torch.device) -> Recipe:
 
 
 def _fits(recipe: Recipe, device: torch.device) -> bool:
-    """Whether one step with random images passes."""
+    """Return whether a forward and backward pass on random images fits in memory."""
     gc.collect()
     torch.cuda.empty_cache()
     index = torch.arange(recipe.batch_size, device=device)
@@ -45,12 +45,7 @@ def _fits(recipe: Recipe, device: torch.device) -> bool:
             total_steps=1,
             steps_per_epoch=1,
         )
-        with (
-            torch.autocast(
-                device.type, DTYPES[recipe.precision], enabled=recipe.precision != "float32"
-            ),
-            torch.compiler.set_stance("force_eager"),
-        ):
+        with autocast(recipe, device), torch.compiler.set_stance("force_eager"):
             method(views, at).loss.backward()
     except torch.OutOfMemoryError:
         return False

@@ -24,12 +24,12 @@ SMALL_VIEW = 64  # pixels; cuDNN tries every convolution for views up to this si
 
 
 def is_compiled(recipe: Recipe, device: torch.device) -> bool:
-    """Whether networks and losses are compiled: on a CPU that takes longer than it saves."""
+    """Return whether to compile networks and losses: on a CPU it takes longer than it saves."""
     return recipe.compile and device.type == "cuda"
 
 
 def compile_stance(recipe: Recipe, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Run losses uncompiled if the recipe says so."""
+    """Return a context in which losses run uncompiled if the recipe does not compile."""
     if device.type == "cuda" and not recipe.compile:
         return torch.compiler.set_stance("force_eager")
     return contextlib.nullcontext()
@@ -55,20 +55,20 @@ def persist_compile_cache() -> None:
     with contextlib.suppress(OSError):  # tolerate an unwritable folder: torch has a default
         Path(folder).mkdir(parents=True, exist_ok=True)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    # Batch norm over groups has a custom gradient, which the cache would otherwise refuse.
+    # Batch norm over groups has a custom gradient, which the cache would otherwise reject.
     functorch_config.autograd_cache_allow_custom_autograd_functions = True
 
 
 def compile_networks(method: Method) -> None:
-    """Compile a method's networks in place; the names of their weights stay as they are."""
-    # A function is compiled eight times and then no more: earlier runs of this process, with other
-    # shapes, must not use that up. Their compiled code is still on the disk.
+    """Compile a method's networks in place; state-dict keys do not change."""
+    # torch compiles a function for at most eight shapes. Reset that count, which earlier runs of
+    # this process may have used up; their compiled code stays in the cache on disk.
     torch.compiler.reset()
     for encoder in encoders(method):
         encoder.backbone.compile(**COMPILE_OPTIONS)
         encoder.projector.compile(**COMPILE_OPTIONS)
         uses_patches = isinstance(encoder, PatchStudent) and encoder.patches.on
-        if encoder.chunk_size is None and not uses_patches:  # else their loops call the backbone
+        if encoder.chunk_size is None and not uses_patches:  # else a loop calls the backbone
             encoder.compile(**COMPILE_OPTIONS)
     if isinstance(head := getattr(method, "predictor", None), nn.Module):
         head.compile(**COMPILE_OPTIONS)

@@ -76,7 +76,7 @@ class StepRunner:
         return result
 
     def _choose_mode(self, batch: Batch) -> None:
-        """Time plain steps, record the graph, time it, and keep the faster."""
+        """Time plain steps, record the graph, time it, and choose the faster."""
         if self.calls == WARMUP_STEPS + 1 + TIMED_STEPS:
             self.milliseconds["plain"] = self._read_timing()
             self.replay = self._record(batch)
@@ -93,7 +93,7 @@ class StepRunner:
         graph = torch.cuda.CUDAGraph()
         self.state.optimizer.zero_grad(set_to_none=True)
         try:
-            # Threads that read and decode the next batches may go on meanwhile.
+            # "thread_local": threads that load the next batches may use CUDA meanwhile.
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 result = self._run(recorded_batch)
         except RuntimeError as error:
@@ -109,7 +109,7 @@ class StepRunner:
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Time the step if it is one of those compared; waiting for its batch does not count."""
+        """Time this step if it is among those compared. The wait for its batch is not included."""
         # The first two replays are left out: they upload the graph.
         starts = (WARMUP_STEPS + 1, WARMUP_STEPS + 3 + TIMED_STEPS)
         if self.stream is None or not any(0 <= self.calls - s < TIMED_STEPS for s in starts):
@@ -122,7 +122,7 @@ class StepRunner:
         self.events.append((start, end))
 
     def _read_timing(self) -> float:
-        """Milliseconds per timed step; the host waits, twice in a run."""
+        """Return milliseconds per timed step. The host waits for the device, twice in a run."""
         self.events[-1][1].synchronize()
         total = sum(start.elapsed_time(end) for start, end in self.events)
         self.events.clear()
@@ -130,7 +130,7 @@ class StepRunner:
 
     @contextlib.contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """Run on a stream of its own, as recording requires."""
+        """Run on a separate stream, which recording requires."""
         if self.stream is None:
             yield
             return

@@ -9,7 +9,7 @@ from selfsight.methods import Method
 
 
 def distribute(method: Method, device: torch.device) -> nn.Module:
-    """The method as the loop calls it: itself on one process, wrapped on several."""
+    """Wrap the method in DDP if there are several processes."""
     if dist.world_size() == 1:
         return method
     ids = [device.index] if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""Skip steps without a finite gradient, and scale the loss in fp16, without asking the device."""
+"""Skip steps without a finite gradient, and scale the loss in fp16, without host syncs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ GROWTH_INTERVAL = 2000  # finite steps after which the scale doubles
 class GradScaler:
     """Finds non-finite gradients, counts the steps skipped for them, and scales an fp16 loss.
 
-    All of it stays on the device: the driver reads it when it writes its next record.
+    All values stay on the device; the driver reads them when it writes a log record.
     """
 
     def __init__(self, device: torch.device, *, enabled: bool) -> None:
@@ -41,13 +41,13 @@ class GradScaler:
         return self.found_inf
 
     def read_longest_run(self) -> int:
-        """The longest run of skipped steps since the last call; the host waits for the device."""
+        """Return the longest run of skipped steps since the last call; waits for the device."""
         longest = int(self.longest_run)
         self.longest_run.copy_(self.skipped_in_a_row)
         return longest
 
     def state_dict(self) -> dict[str, Any]:
-        """The tensors that a checkpoint holds."""
+        """Return the tensors that a checkpoint holds."""
         return {
             "scale": self.scale,
             "growth_tracker": self.growth_tracker,
@@ -61,7 +61,7 @@ class GradScaler:
 
 
 def step_if_finite(optimizer: torch.optim.Optimizer, found_inf: Float[Tensor, ""]) -> None:
-    """Take the optimizer's step unless a gradient is not finite; on a GPU the kernels check."""
+    """Step the optimizer unless a gradient is not finite; on a GPU its kernels check."""
     if found_inf.device.type == "cuda":
         optimizer.found_inf = found_inf  # type: ignore[attr-defined]
         optimizer.step()

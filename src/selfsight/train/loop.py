@@ -10,7 +10,7 @@ from selfsight.recipe import Recipe
 from selfsight.train.compile import configure_torch
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.state import State
-from selfsight.train.step import Batch, make_views
+from selfsight.train.step import Batch, compute_views
 
 
 def train(
@@ -31,12 +31,12 @@ def train(
 
 
 def load_batches(loader: Loader, recipe: Recipe, start_step: int) -> Iterator[Batch]:
-    """Batches from this step on: views, or images on a GPU, whose views the step makes."""
+    """Yield batches from this step on: images if they are stored on a GPU, else their views."""
     waited = loader.wait_seconds
     for raw in loader.batches(start_step):
         waited, before = loader.wait_seconds, waited
         if loader.resident and raw.index.device.type == "cuda":
             yield Batch([], raw.labels, raw.index, waited - before, raw.images)
         else:
-            views = make_views(recipe, raw.images, raw.index, raw.epoch)
+            views = compute_views(recipe, raw.images, raw.index, raw.epoch)
             yield Batch(views, raw.labels, raw.index, waited - before)

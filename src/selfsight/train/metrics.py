@@ -22,14 +22,14 @@ FP16_FACTOR = 3  # times as many in fp16, which skips a step whenever its scale 
 
 @torch.no_grad()
 def embed(method: Method, h: Tensor) -> Tensor:
-    """Embeddings of features: they can collapse while the features do not."""
+    """Project features to embeddings, which can collapse while the features do not."""
     projector = method.student.projector
     with eval_mode(projector):
         return projector(h.to(next(projector.parameters()).dtype))
 
 
 def information_bound(config: MethodConfig, *, chance: float | None, loss: float) -> float | None:
-    """EqCo's lower bound on mutual information, in nats; None if the loss is not InfoNCE.
+    """Return EqCo's lower bound on mutual information, in nats; None if the loss is not InfoNCE.
 
     `chance` is the loss of guessing, log(1 + alpha) or log(1 + K) times the loss's scale.
     """
@@ -39,7 +39,7 @@ def information_bound(config: MethodConfig, *, chance: float | None, loss: float
 
 
 class Metrics:
-    """Images, seconds and waiting time since the last record."""
+    """Counts images, seconds and waiting time, and builds log records from them."""
 
     def __init__(self, recipe: Recipe, steps_per_epoch: int) -> None:
         self.recipe, self.steps_per_epoch = recipe, steps_per_epoch
@@ -52,8 +52,8 @@ class Metrics:
         self.since, self.data_wait, self.images = time.perf_counter(), 0.0, 0
 
     def first_step(self, step: Step) -> float:
-        """Seconds until the first step was done, compiling included; the host waits for it."""
-        float(step.loss)
+        """Return the seconds until the end of the first step, including compilation."""
+        float(step.loss)  # waits for the device
         self.first_step_seconds = round(time.perf_counter() - self.started, 2)
         return self.first_step_seconds
 
@@ -63,8 +63,8 @@ class Metrics:
         self.images += len(batch.index) * dist.world_size()
 
     def record(self, state: State, step: Step) -> dict[str, Any] | None:
-        """One record of the log, None after a skipped step; the host waits for the device."""
-        loss = float(dist.mean(step.loss))  # a GPU is some steps behind: only now are they done
+        """Build a log record, or None after a skipped step; the host waits for the device."""
+        loss = float(dist.mean(step.loss))  # waits for the device, which runs some steps behind
         seconds = time.perf_counter() - self.since
         h, z = dist.gather(step.features), dist.gather(embed(state.method, step.features))
         momentum = getattr(getattr(state.method, "teacher", None), "momentum", None)

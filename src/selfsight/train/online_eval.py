@@ -15,11 +15,11 @@ from selfsight.evals.splits import Split, stratified
 from selfsight.recipe import Recipe, eval_view
 from selfsight.train.grad_scaler import step_if_finite
 
-ONLINE_IMAGES = 5000  # evaluated during training: more would cost more than the steps between
+ONLINE_IMAGES = 5000  # evaluated during training; more would take longer than the steps between
 
 
 class OnlineProbe:
-    """A linear classifier trained beside the method, batch by batch."""
+    """A linear classifier trained along with the method, batch by batch."""
 
     def __init__(self, dim: int, num_classes: int, device: torch.device) -> None:
         self.layer = nn.Sequential(nn.BatchNorm1d(dim, affine=False), nn.Linear(dim, num_classes))
@@ -35,7 +35,7 @@ class OnlineProbe:
         labels: Int64[Tensor, " n"],
         found_inf: Float[Tensor, ""],
     ) -> Float[Tensor, ""]:
-        """Accuracy on this batch, measured before training on it; a skipped step trains nothing."""
+        """Train on this batch, unless the step is skipped; return the accuracy before that."""
         logits = self.layer(features.detach().float())
         self.optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(logits, labels).backward()
@@ -43,7 +43,7 @@ class OnlineProbe:
         return (logits.argmax(dim=1) == labels).float().mean()
 
     def state_dict(self) -> dict[str, Any]:
-        """The tensors that a checkpoint holds."""
+        """Return the tensors that a checkpoint holds."""
         return {"layer": self.layer.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Drive the loop: log, probe, save, measure. Ordinary control flow instead of callbacks."""
+"""Drive the loop: log, save and evaluate, with plain control flow instead of callbacks."""
 
 import torch
 from rich.console import Console
@@ -24,7 +24,7 @@ from selfsight.train.state import State
 
 
 def build_method(recipe: Recipe, device: torch.device, data: DataInfo = NO_DATA_INFO) -> Method:
-    """The recipe's method with the initial weights of its seed, ready to train."""
+    """Build the recipe's method with the initial weights of its seed, in training mode."""
     torch.manual_seed(recipe.seed)
     method = recipe.method.build(recipe.backbone.build(), data).to(device)
     if recipe.chunk is not None:
@@ -34,7 +34,7 @@ def build_method(recipe: Recipe, device: torch.device, data: DataInfo = NO_DATA_
 
 
 def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.device) -> State:
-    """A new state, or that of the run's last checkpoint."""
+    """Build the initial state, or load that of the run's last checkpoint."""
     num_classes = 0 if images.labels is None else int(images.labels.max()) + 1
     method = build_method(recipe, device, DataInfo(len(images), num_classes))
     optimizer = build_optimizer(
@@ -52,7 +52,7 @@ def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.devi
 
 
 def build_loader(recipe: Recipe, images: ImageStore, device: torch.device) -> Loader:
-    """This process's part of the recipe's batches."""
+    """Build the loader of this process's part of each batch."""
     return Loader(
         images,
         batch_size=recipe.batch_size,
@@ -72,7 +72,7 @@ def pretrain(
     knn: KNN | None,
     console: Console,
 ) -> State:
-    """Train to the end from the run's last checkpoint; the folder is complete at every save."""
+    """Train from the run's last checkpoint, if any, to the end; write log and checkpoints."""
     loader = build_loader(recipe, images, device)
     per_epoch = loader.steps_per_epoch
     total = recipe.epochs * per_epoch

@@ -1,4 +1,4 @@
-"""The state of training: exactly what a checkpoint holds."""
+"""The training state that a checkpoint holds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from selfsight.train.online_eval import OnlineProbe
 
 @dataclass
 class State:
-    """Exactly what a checkpoint holds; `step` is also the data cursor."""
+    """Everything that a checkpoint holds; `step` is also the position in the data."""
 
     method: Method
     optimizer: torch.optim.Optimizer
@@ -22,7 +22,7 @@ class State:
     step: int = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values only, so that it loads without running code."""
+        """Return tensors and plain values only, so that loading runs no code."""
         return {
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),

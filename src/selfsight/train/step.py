@@ -18,27 +18,30 @@ from selfsight.views import apply_views
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "float32": torch.float32}
 
 
+def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
+    """Return the context in which networks compute in the recipe's precision."""
+    dtype = DTYPES[recipe.precision]
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+
+
 class Batch(NamedTuple):
-    """The input of one step: images that lie on the device, or views of those that do not.
+    """The input of one step: images if they are on the device, else their views."""
 
-    `data_wait` is how many seconds passed before the batch was there.
-    """
-
-    views: list[Tensor]
+    views: list[Tensor]  # empty if the step computes them from `images`
     labels: Int64[Tensor, " n"] | None
     index: Int64[Tensor, " n"]  # type: ignore[assignment]  # hides tuple.index, on purpose
-    data_wait: float = 0.0
+    data_wait: float = 0.0  # seconds that the loop waited for this batch
     images: Ragged | None = None
 
     def tensors(self) -> list[Tensor]:
-        """All tensors that change from step to step."""
+        """Return all tensors that change from step to step."""
         tensors = [*self.views, self.index]
         tensors += [] if self.labels is None else [self.labels]
         tensors += [] if self.images is None else [self.images.starts, self.images.sizes]
         return tensors
 
     def with_tensors(self, tensors: list[Tensor]) -> "Batch":
-        """The same batch with other tensors, in the order of `tensors`."""
+        """Replace all tensors by others in the order of `tensors`."""
         rest = iter(tensors)
         views = [next(rest) for _ in self.views]
         index = next(rest)
@@ -49,10 +52,10 @@ class Batch(NamedTuple):
         return Batch(views, labels, index, images=images)
 
 
-def make_views(
+def compute_views(
     recipe: Recipe, images: Ragged, index: Int64[Tensor, " n"], epoch: int | Tensor
 ) -> list[Tensor]:
-    """The recipe's views of these images, in the precision of the network."""
+    """Compute the recipe's views of these images, in the precision of the network."""
     dtype = DTYPES[recipe.precision]
     return apply_views(recipe.views, images, index, seed=recipe.seed, epoch=epoch, dtype=dtype)
 
@@ -66,7 +69,7 @@ def optimizer_step(
     step: Int64[Tensor, ""],
     steps_per_epoch: int,
 ) -> Step:
-    """Views, forward, backward, optimizer, after_step, probe; `step` lies on the device."""
+    """Run views, forward, backward, optimizer, after_step and probe; `step` is on the device."""
     device = step.device
     at = Moment(
         step=step,
@@ -78,13 +81,8 @@ def optimizer_step(
     )
     views = batch.views
     if batch.images is not None:
-        views = make_views(recipe, batch.images, batch.index, step // steps_per_epoch)
-    with (
-        torch.autocast(
-            device.type, DTYPES[recipe.precision], enabled=recipe.precision != "float32"
-        ),
-        compile_stance(recipe, device),
-    ):
+        views = compute_views(recipe, batch.images, batch.index, step // steps_per_epoch)
+    with autocast(recipe, device), compile_stance(recipe, device):
         result = forward(views, at)
 
     state.optimizer.zero_grad(set_to_none=True)
