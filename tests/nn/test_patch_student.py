@@ -25,7 +25,7 @@ from selfsight.nn.patch_student import (
     sample_patches,
     stitch,
 )
-from tests.methods.small import moment
+from tests.methods.small import make, moment
 
 
 class Pointwise(Backbone):
@@ -268,3 +268,10 @@ def test_a_backbone_without_stages_is_refused_where_they_are_needed():
     ):
         with pytest.raises(UserError, match="needs a backbone with stages, and Flatten has none"):
             patches.validate_backbone(whole)
+
+
+@pytest.mark.parametrize("name", ["byol", "nnclr", "simsiam"])
+def test_only_fast_moco_combines_predictions(name):
+    with pytest.raises(UserError, match="only fast_moco does that"):
+        make(name, patches=Patches(stage="pred"))
+    make("fast_moco", patches=Patches(stage="pred"))

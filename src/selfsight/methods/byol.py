@@ -30,6 +30,11 @@ class BYOLConfig(MethodConfig):
         """The method around this backbone."""
         return BYOL(backbone, self)
 
+    def validate(self) -> None:
+        """Patches must be combined before the predictor."""
+        MethodConfig.validate(self)
+        self.patches.validate_stage()
+
     def validate_views(self, sizes: tuple[int, ...]) -> None:
         """Views must divide into patches."""
         self.patches.validate_views(sizes)

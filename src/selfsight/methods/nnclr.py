@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+
 from selfsight.losses.contrastive import neighbor_info_nce
 from selfsight.losses.dtype import unit
 from selfsight.methods.base import (
@@ -45,6 +47,11 @@ class NNCLRConfig(MethodConfig):
     def validate_batch_size(self, batch_size: int) -> None:
         """A queue must hold at least one batch."""
         check_queue_holds_batch(self.queue_size, batch_size)
+
+    def validate(self) -> None:
+        """Patches must be combined before the predictor."""
+        MethodConfig.validate(self)
+        self.patches.validate_stage()
 
     def validate_views(self, sizes: tuple[int, ...]) -> None:
         """Views must divide into patches."""
@@ -85,7 +92,8 @@ class NNCLR(Method):
             (h1_teacher, z1), (_, z2) = self.teacher(x1), self.teacher(x2)
             h1 = h1_teacher if self.config.patches.on else h1
         elif self.config.patches.on:  # whole views look them up: needs a second forward pass
-            (h1, z1), (_, z2) = self.student(x1), self.student(x2)
+            with torch.no_grad():
+                (h1, z1), (_, z2) = self.student(x1), self.student(x2)
         nn1, nn2 = self.queue.nearest(z1), self.queue.nearest(z2)
         loss = neighbor_info_nce(nn1, p2, temperature=t) + neighbor_info_nce(nn2, p1, temperature=t)
         return Step(loss=loss / 2, features=h1, update={"keys": unit(z1).detach()})

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from selfsight.losses.predictive import negative_cosine
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, mlp
@@ -24,6 +26,11 @@ class SimSiamConfig(MethodConfig):
     def create(self, backbone: Backbone, data: DataInfo) -> "SimSiam":
         """The method around this backbone."""
         return SimSiam(backbone, self)
+
+    def validate(self) -> None:
+        """Patches must be combined before the predictor."""
+        MethodConfig.validate(self)
+        self.patches.validate_stage()
 
     def validate_views(self, sizes: tuple[int, ...]) -> None:
         """Views must divide into patches."""
@@ -55,6 +62,7 @@ class SimSiam(Method):
         _, z2 = self.student(x2, at, view=1)
         p1, p2 = self.predictor(z1), self.predictor(z2)
         if self.config.patches.on:  # targets are whole views: needs a second forward pass
-            (h1, z1), (_, z2) = self.student(x1), self.student(x2)
+            with torch.no_grad():
+                (h1, z1), (_, z2) = self.student(x1), self.student(x2)
         loss = (negative_cosine(p1, z2.detach()) + negative_cosine(p2, z1.detach())) / 2
         return Step(loss=loss, features=h1)

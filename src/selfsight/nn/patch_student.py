@@ -102,6 +102,14 @@ class Patches:
                     "another method.patches.split."
                 )
 
+    def validate_stage(self) -> None:
+        """Raise a UserError for patches that are combined after the predictor."""
+        if self.on and self.stage == "pred":
+            raise UserError(
+                'patches.stage is "pred", which combines predictions: only fast_moco does that. '
+                'Use patches.stage "final" or "proj".'
+            )
+
     def validate_backbone(self, backbone: nn.Module) -> None:
         """Raise a UserError for a network without stages where maps must be cut or stitched."""
         if self.needs_stages and not hasattr(backbone, "forward_to_stage"):
