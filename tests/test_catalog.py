@@ -56,7 +56,7 @@ def test_one_recipe_is_shown_with_plain_numbers(capsys):
     assert words[words.index("--method.queue-size") + 1] == "65536"
     assert words[words.index("--optim.weight-decay") + 1] == "0.0001"
     text = printed(capsys, "recipes", "eqco_negatives.v2_eqco_k16")
-    assert "--method.alpha" in text and " 65536\n" in text and "drawn, not printed" in text
+    assert "--method.alpha" in text and " 65536\n" in text and "plotted, not printed" in text
 
 
 def test_studies_are_listed_with_their_published_numbers(capsys):

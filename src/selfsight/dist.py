@@ -5,13 +5,14 @@ the mean over processes, and averaging gradients over processes (as DDP does) gi
 """
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from jaxtyping import Int64, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def rank() -> int:
@@ -62,6 +63,16 @@ def all_sum(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
 def mean(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
     """Average over processes without gradients, for logging."""
     return all_sum(x.detach()) / world_size()
+
+
+def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Average gradients over processes in one all-reduce; all must have the same ones."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    if world_size() == 1 or not grads:
+        return
+    flat = mean(torch.cat([grad.flatten() for grad in grads]))
+    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+        grad.copy_(part.view_as(grad))
 
 
 def local_rows(rows: Shaped[Tensor, "g *rest"]) -> Shaped[Tensor, "n *rest"]:

@@ -8,7 +8,7 @@ from torch import nn
 from selfsight.evals.baselines import baselines
 from selfsight.evals.classifier import ClassifierEvaluator
 from selfsight.evals.features import features
-from selfsight.evals.knn import KNN, knn_predict_each_k
+from selfsight.evals.knn import KNN, knn_predict
 from selfsight.evals.label_free import LabelFreeEvaluator
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.splits import stratified
@@ -56,10 +56,10 @@ def test_neighbors_of_cifar_take_less_than_a_second():
     bank = torch.randn(50_000, 512, device="cuda", generator=g)
     y = torch.randint(0, 10, (50_000,), device="cuda", generator=g)
     queries = torch.randn(10_000, 512, device="cuda", generator=g)
-    knn_predict_each_k(bank, y, queries[:100], ks=(20, 200))
+    knn_predict(bank, y, queries[:100], ks=(20, 200))
     torch.cuda.synchronize()
     since = time.perf_counter()
-    knn_predict_each_k(bank, y, queries, ks=(20, 200))
+    knn_predict(bank, y, queries, ks=(20, 200))
     torch.cuda.synchronize()
     assert time.perf_counter() - since < 1
 

@@ -6,10 +6,15 @@ from torch import nn
 
 from selfsight import progress
 from selfsight.errors import UserError
-from selfsight.evals.knn import KNN, accuracy, knn_predict, knn_predict_each_k, nearest_neighbors
+from selfsight.evals.knn import KNN, accuracy, knn_predict, nearest_neighbors
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.splits import stratified
 from tests.evals.small_networks import Means, bright, labeled
+
+
+def predict(bank, y, queries, *, k, **settings):
+    """The predictions for a single k."""
+    return knn_predict(bank, y, queries, ks=(k,), **settings)[k]
 
 
 def clouds(n, *, classes=5, dim=8, noise=1.5, seed=0):
@@ -32,17 +37,17 @@ def test_guesses_are_those_of_scikit_learn(k, temperature):
 
     judge = KNeighborsClassifier(k, metric="cosine", weights=votes, algorithm="brute")
     expected = judge.fit(bank.numpy(), bank_y.numpy()).predict(queries.numpy())
-    found = knn_predict(bank, bank_y, queries, k=k, temperature=temperature)
+    found = predict(bank, bank_y, queries, k=k, temperature=temperature)
     assert found.tolist() == expected.tolist()
     assert 0.3 < accuracy(found, clouds(200, seed=1)[1]) < 0.9  # neither trivial nor noise
 
 
 def test_leave_one_out_is_each_row_against_the_others():
     bank, y = clouds(60)
-    found = knn_predict(bank, y, bank, k=7, leave_one_out=True)
+    found = predict(bank, y, bank, k=7, leave_one_out=True)
     for i in range(60):
         others = torch.arange(60) != i
-        alone = knn_predict(bank[others], y[others], bank[i : i + 1], k=7)
+        alone = predict(bank[others], y[others], bank[i : i + 1], k=7)
         assert found[i] == alone[0]
 
 
@@ -50,17 +55,15 @@ def test_leave_one_out_is_each_row_against_the_others():
 def test_guesses_do_not_depend_on_the_chunk(chunk):
     bank, y = clouds(100)
     queries, _ = clouds(50, seed=1)
-    whole = knn_predict(bank, y, queries, k=9)
-    assert torch.equal(knn_predict(bank, y, queries, k=9, chunk=chunk), whole)
+    whole = predict(bank, y, queries, k=9)
+    assert torch.equal(predict(bank, y, queries, k=9, chunk=chunk), whole)
 
 
 def test_only_directions_count():
     bank, y = clouds(100)
     queries, _ = clouds(50, seed=1)
     scale = torch.rand(100, 1) + 0.1
-    assert torch.equal(
-        knn_predict(scale * bank, y, 9 * queries, k=9), knn_predict(bank, y, queries, k=9)
-    )
+    assert torch.equal(predict(scale * bank, y, 9 * queries, k=9), predict(bank, y, queries, k=9))
 
 
 def test_equal_neighbors_are_taken_from_the_front():
@@ -81,29 +84,29 @@ def test_many_equals_do_not_fool_the_border():
 def test_equal_votes_go_to_the_lowest_class():
     bank = torch.tensor([[1.0, 0.1], [1.0, -0.1], [1.0, 0.1], [1.0, -0.1]])
     for labels in ([2, 1, 1, 2], [1, 2, 2, 1]):
-        guess = knn_predict(bank, torch.tensor(labels), torch.tensor([[1.0, 0.0]]), k=4)
+        guess = predict(bank, torch.tensor(labels), torch.tensor([[1.0, 0.0]]), k=4)
         assert guess.tolist() == [1]
 
 
 def test_a_low_temperature_does_not_overflow():
     bank, y = clouds(50)
     queries, _ = clouds(20, seed=1)
-    nearest = knn_predict(bank, y, queries, k=1)
-    assert torch.equal(knn_predict(bank, y, queries, k=20, temperature=1e-4), nearest)
+    nearest = predict(bank, y, queries, k=1)
+    assert torch.equal(predict(bank, y, queries, k=20, temperature=1e-4), nearest)
 
 
 def test_a_diverged_network_scores_as_one_that_knows_nothing():
     y = torch.tensor([0, 1, 2, 3] * 5)
     lost = torch.full((20, 3), torch.nan)
-    assert accuracy(knn_predict(lost, y, lost, k=4, leave_one_out=True), y) <= 0.3
+    assert accuracy(predict(lost, y, lost, k=4, leave_one_out=True), y) <= 0.3
 
 
 def test_k_must_fit_the_bank():
     bank, y = clouds(10)
     with pytest.raises(UserError, match="k is 11, but only 10"):
-        knn_predict(bank, y, bank, k=11)
+        predict(bank, y, bank, k=11)
     with pytest.raises(UserError, match="k is 10, but only 9"):
-        knn_predict(bank, y, bank, k=10, leave_one_out=True)
+        predict(bank, y, bank, k=10, leave_one_out=True)
 
 
 def test_evaluator_is_the_function_on_the_features():
@@ -150,9 +153,9 @@ def test_a_k_without_enough_voters_is_left_out_with_a_note():
 def test_several_k_at_once_are_each_alone():
     bank, y = clouds(100)
     queries, _ = clouds(50, seed=1)
-    together = knn_predict_each_k(bank, y, queries, ks=(20, 1, 7))
+    together = knn_predict(bank, y, queries, ks=(20, 1, 7))
     for k, guesses in together.items():
-        assert torch.equal(guesses, knn_predict(bank, y, queries, k=k))
+        assert torch.equal(guesses, predict(bank, y, queries, k=k))
 
 
 def test_the_first_k_gives_the_accuracy():
@@ -165,7 +168,7 @@ def test_shuffled_labels_give_chance():
     bank, y = clouds(1000)
     queries, query_y = clouds(2000, seed=1)
     order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
-    guesses = knn_predict(bank, y[order], queries, k=20)
+    guesses = predict(bank, y[order], queries, k=20)
     assert accuracy(guesses, query_y) == pytest.approx(0.2, abs=0.05)
 
 
@@ -185,5 +188,5 @@ def test_long_votes_and_long_solutions_show_their_progress(monkeypatch, capsys):
     told = capsys.readouterr().err
     assert "neighbors: 1/1, 0 s left" in told
     assert "linear probe, at most: 1/200" in told
-    knn_predict_each_k(h, y, h, ks=(1,), chunk=10, progress="votes")
+    knn_predict(h, y, h, ks=(1,), chunk=10, progress="votes")
     assert "votes: 4/4, 0 s left" in capsys.readouterr().err

@@ -225,7 +225,7 @@ class WaitTimer:
 
     @property
     def seconds(self) -> float:
-        """Seconds waited so far; without the last few batches, if the GPU is not there yet."""
+        """Seconds waited so far, without the last few batches if the GPU has not reached them."""
         while self.pending and self.pending[0][1].query():
             before, after = self.pending.popleft()
             self.finished_seconds += before.elapsed_time(after) / 1000

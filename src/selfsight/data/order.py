@@ -1,12 +1,12 @@
 """The order of images: computed from (seed, epoch, position), never stored or buffered.
 
 Images that are single files are shuffled freely. Images in shards are read in chunks of neighbors:
-the chunks are permuted, each lane of the batch takes a few of them at a time (its window) and
-permutes the images in it. A lane is a fixed range of positions in the global batch, so processes
+the chunks are permuted, and each lane of the batch reads a few of them at a time (its window) and
+permutes their images. A lane is a fixed range of positions in the global batch, so processes
 read different chunks, and the order is the same for any number of processes.
 
-Chunks of equal size are found by arithmetic. Chunks of different sizes (row groups) are
-concatenated in an order that is permuted anew in each epoch, and each lane takes an equal part.
+Chunks of equal size are located by arithmetic. Chunks of different sizes (row groups) are
+concatenated in an order that is permuted anew in each epoch, and each lane reads an equal part.
 """
 
 from dataclasses import dataclass
@@ -185,9 +185,9 @@ def _shuffle_each(key: rng.Key, size: Tensor, position: Tensor, at: int) -> Tens
     power = torch.bucketize(size, 4 ** torch.arange(31))
     out = torch.empty_like(position)
     for exponent in power.unique().tolist():
-        rows = (power == exponent).nonzero()[:, 0]
-        x = rng.shuffled(key, 4**exponent, position[rows], at)
-        while len(outside := (x >= size[rows]).nonzero()[:, 0]):
+        same_power = (power == exponent).nonzero()[:, 0]
+        x = rng.shuffled(key, 4**exponent, position[same_power], at)
+        while len(outside := (x >= size[same_power]).nonzero()[:, 0]):
             x[outside] = rng.shuffled(key, 4**exponent, x[outside], at)
-        out[rows] = x
+        out[same_power] = x
     return out

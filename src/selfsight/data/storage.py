@@ -139,7 +139,7 @@ def _choose(
 def choose_decoder(
     files: list[Encoded], storage: Storage, channels: int, device: torch.device, cpus: int
 ) -> tuple[Decoder, str]:
-    """nvJPEG for streams of JPEG files to a GPU if there are few CPUs; also the reason.
+    """Choose nvJPEG for streams of JPEG files to a GPU if there are few CPUs; also give the reason.
 
     While a ResNet-50 trains on an H200, nvJPEG decodes about 3,100 files of 500 x 375 a second,
     and the CPU about 320 per core. A cache is filled once, so the exact pixels of the CPU matter

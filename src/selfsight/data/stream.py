@@ -237,7 +237,7 @@ def _replacements(index: int, count: int) -> Iterator[int]:
 
 
 class ShardReader:
-    """Reads and keeps chunks; the order says that each serves all its images, but not when.
+    """Reads chunks and holds them in memory until all their images have been used.
 
     Chunks that a pending batch needs stay in memory. So do chunks of the current windows with
     unused images and, within a limit, some used-up ones: a small data set is read only once.
@@ -368,7 +368,7 @@ class ShardReader:
 
 
 class _Chunk:
-    """Consecutive images that were read or are being read, and who still needs them."""
+    """Consecutive images that were read or are being read, and how many uses are left."""
 
     __slots__ = ("bytes", "future", "pending_batches", "size", "unused_images")
     future: Future[Sequence[Encoded]]

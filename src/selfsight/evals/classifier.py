@@ -195,13 +195,15 @@ class ClassifierEvaluator:
         if x.is_cuda:  # convolutions run up to twice as fast in this layout
             x = x.contiguous(memory_format=torch.channels_last)
         log_p = model(x, self._autocast(x.device)).log_softmax(dim=-1)  # [S, n, K]
-        # A sum over heads: they share no parameters that are trained, so that each head has the
-        # gradient of its own mean over the global batch. Processes may have uneven parts of it.
+        # Summed over heads, which share no trained parameters: each head gets the gradient of its
+        # mean over the global batch. Processes may have uneven parts of the batch.
         loss = -(targets * log_p).sum() * (dist.world_size() / batch_size)
         for _, optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        _average_gradients([p for _, o in optimizers for g in o.param_groups for p in g["params"]])
+        dist.average_gradients(
+            p for _, o in optimizers for group in o.param_groups for p in group["params"]
+        )
         for config, optimizer in optimizers:
             set_lr(
                 optimizer,
@@ -316,18 +318,8 @@ class ClassifierEvaluator:
         return numbers
 
 
-def _average_gradients(parameters: list[nn.Parameter]) -> None:
-    """Average gradients over processes, in one all-reduce."""
-    if dist.world_size() == 1:
-        return
-    grads = [p.grad for p in parameters if p.grad is not None]
-    flat = dist.mean(torch.cat([g.flatten() for g in grads]))
-    for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
-        grad.copy_(part.view_as(grad))
-
-
 def _feature_dim(backbone: nn.Module, data: LabeledData, device: torch.device) -> int:
-    """Width of the features, found by encoding one image; raises if the backbone cannot."""
+    """Width of the features, measured by encoding one image; raises if that fails."""
     one = replace(
         data, subset=data.train_index[:1], test=None, split=None, progress=False, device=device
     )

@@ -125,9 +125,8 @@ class FeatureAnalysis:
         student = getattr(network, "student", network)
         teacher = getattr(getattr(network, "teacher", None), "net", student)
         index = self._sample_index()
-        mine = dist.shard(index) if self.distributed else index
         title = "views" if self.progress else None
-        indices = mine.split(self.batch_size)
+        indices = (dist.shard(index) if self.distributed else index).split(self.batch_size)
         batches = read_batches(
             self.images, ((EPOCH, part) for part in indices), module_device(network)
         )

@@ -82,8 +82,8 @@ def find_by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
         ) from error
     index = {Path(name).name: i for i, name in enumerate(names)}
     index |= {name: i for i, name in enumerate(names)}
-    found = {w: index.get(w, index.get(Path(w).name)) for w in wanted}
-    missing = [w for w, i in found.items() if i is None]
+    indices = {w: index.get(w, index.get(Path(w).name)) for w in wanted}
+    missing = [w for w, i in indices.items() if i is None]
     if not wanted:
         raise UserError(f"{file} is empty. Give a text file with a file name on each line.")
     if missing:
@@ -92,7 +92,7 @@ def find_by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
             f"are not training images.{suggest(missing[0], index)} Give paths or file names, such "
             f'as "{names[0]}".'
         )
-    return torch.tensor(sorted({i for i in found.values() if i is not None}))
+    return torch.tensor(sorted({i for i in indices.values() if i is not None}))
 
 
 def load_or_sample_few(

@@ -43,7 +43,7 @@ def nearest_neighbors(
     return values, rows.gather(1, order)
 
 
-def knn_predict_each_k(
+def knn_predict(
     bank: Float[Tensor, "n d"],
     bank_y: Int64[Tensor, " n"],
     queries: Float[Tensor, "m d"],
@@ -66,7 +66,8 @@ def knn_predict_each_k(
             raise UserError(
                 f"k is {k}, but only {voters} images can vote. Give k from 1 to {voters}."
             )
-    bank, queries = _finite_unit(bank), _finite_unit(queries)
+    # Rows of a diverged network become zero, which scores like chance.
+    bank, queries = (unit(h).nan_to_num(0.0, 0.0, 0.0) for h in (bank, queries))
     num_classes = num_classes or int(bank_y.max()) + 1
     row = torch.arange(len(queries), device=bank.device)
     predictions: dict[int, list[Tensor]] = {k: [] for k in ks}
@@ -87,26 +88,9 @@ def knn_predict_each_k(
     return {k: torch.cat(parts) for k, parts in predictions.items()}
 
 
-def knn_predict(
-    bank: Float[Tensor, "n d"],
-    bank_y: Int64[Tensor, " n"],
-    queries: Float[Tensor, "m d"],
-    *,
-    k: int = 20,
-    **settings: Any,
-) -> Int64[Tensor, " m"]:
-    """`knn_predict_each_k` for a single k."""
-    return knn_predict_each_k(bank, bank_y, queries, ks=(k,), **settings)[k]
-
-
 def accuracy(predictions: Int64[Tensor, " m"], y: Int64[Tensor, " m"]) -> float:
     """Share of correct predictions."""
     return (predictions == y).double().mean().item()
-
-
-def _finite_unit(h: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    # Rows of a diverged network become zero, which scores like chance.
-    return unit(h).nan_to_num(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,7 +119,7 @@ class KNN:
         assert train.y is not None
         queries = train if test is None else test
         assert queries.y is not None
-        predictions = knn_predict_each_k(
+        predictions = knn_predict(
             train.h,
             train.y,
             queries.h,

@@ -66,11 +66,11 @@ def logistic_regression(
             length = torch.where(lower, length, length / 2)
         # A problem whose loss no longer falls is solved to the precision of its dtype.
         new, new_grad = torch.where(lower, new, weights), torch.where(lower, new_grad, grad)
-        moved, bent = new - weights, new_grad - grad
-        curved = _dot(moved, bent)
-        usable = curved > 0
-        past = [*past, (moved, bent, torch.where(usable, 1 / curved, 0))][-HISTORY:]
-        scale = torch.where(usable, curved / _dot(bent, bent), scale)
+        step, grad_change = new - weights, new_grad - grad
+        curvature = _dot(step, grad_change)
+        usable = curvature > 0
+        past = [*past, (step, grad_change, torch.where(usable, 1 / curvature, 0))][-HISTORY:]
+        scale = torch.where(usable, curvature / _dot(grad_change, grad_change), scale)
         weights, grad, loss = new, new_grad, torch.where(lower, new_loss, loss)
         solved |= ~lower | (grad.abs().amax(dim=(1, 2), keepdim=True) <= tolerance)
     return weights
@@ -90,9 +90,9 @@ def _objective(
     block = max(1, MAX_LOGITS // (s * c))
     for rows, labels in zip(x.split(block), y.split(block), strict=True):
         log_p = (rows @ flat).view(-1, s, c).log_softmax(dim=-1)  # [n, S, C]
-        own = labels[:, None, None].expand(-1, s, 1)
-        total -= log_p.gather(2, own)[..., 0].double().sum(dim=0)
-        error = log_p.exp().scatter_add(2, own, -torch.ones_like(own, dtype=x.dtype))
+        target = labels[:, None, None].expand(-1, s, 1)
+        total -= log_p.gather(2, target)[..., 0].double().sum(dim=0)
+        error = log_p.exp().scatter_add(2, target, -torch.ones_like(target, dtype=x.dtype))
         grad += rows.T @ error.view(-1, s * c)
     value = total[:, None, None] / len(x) + _dot(decay * weights, weights).double() / 2
     return value, grad.view(d, s, c).permute(1, 0, 2) / len(x) + decay * weights
@@ -104,14 +104,14 @@ def _apply_inverse_hessian(
     scale: Float[Tensor, "s 1 1"],
 ) -> Float[Tensor, "s d c"]:
     """The two-loop recursion of L-BFGS (Nocedal 1980), for every problem at once."""
-    shares = []
-    for moved, bent, inverse in reversed(past):
-        share = inverse * _dot(moved, grad)
-        grad = grad - share * bent
-        shares.append(share)
+    alphas = []
+    for step, grad_change, rho in reversed(past):
+        alpha = rho * _dot(step, grad)
+        grad = grad - alpha * grad_change
+        alphas.append(alpha)
     grad = scale * grad
-    for (moved, bent, inverse), share in zip(past, reversed(shares), strict=True):
-        grad = grad + (share - inverse * _dot(bent, grad)) * moved
+    for (step, grad_change, rho), alpha in zip(past, reversed(alphas), strict=True):
+        grad = grad + (alpha - rho * _dot(grad_change, grad)) * step
     return grad
 
 

@@ -1,9 +1,9 @@
 """Mixup (arXiv:1710.09412), CutMix (arXiv:1905.04899) and label smoothing of a batch.
 
-As timm's Mixup with mode "batch": one mixing weight and one kind for the whole batch. timm samples
-both from numpy's global state and pairs row i with row n - 1 - i of the batch on this process. Here
-they depend on (seed, step), and pairs never lie on two processes, so that training is equal on any
-number of processes and after a restart.
+As timm's Mixup with mode "batch": a batch has one mixing weight and is mixed by mixup or by CutMix.
+timm samples both from numpy's global state and pairs row i with row n - 1 - i of the batch on this
+process. Here they depend on (seed, step), and pairs never lie on two processes, so that training is
+equal on any number of processes and after a restart.
 """
 
 import math
@@ -34,8 +34,8 @@ def mix_batch(
     from scipy.special import betaincinv  # half a second to import
 
     key = rng.key(seed, "mix")
-    kind, quantile, top, left = rng.uniform(key, torch.zeros(1).long(), 4, step)[0].tolist()
-    use_cutmix = bool(settings.cutmix) and (not settings.mixup or kind < 0.5)
+    choice, quantile, top, left = rng.uniform(key, torch.zeros(1).long(), 4, step)[0].tolist()
+    use_cutmix = bool(settings.cutmix) and (not settings.mixup or choice < 0.5)
     alpha = settings.cutmix if use_cutmix else settings.mixup
     weight = float(betaincinv(alpha, alpha, quantile))
     partner = partner_rows(len(x), x.device)

@@ -1,4 +1,4 @@
-"""Images with several classes each, as in Pascal VOC; also of images with one class each."""
+"""Images with several classes each, as in Pascal VOC."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class MultilabelData:
     batch_size: int = 256
     autocast: torch.dtype | None = None
     progress: bool = False
-    distributed: bool = False  # every process calls the evaluator, and takes a share of the work
+    distributed: bool = False  # every process calls the evaluator and encodes a part
 
     def __post_init__(self) -> None:
         for name, images, y, index in (
@@ -217,7 +217,7 @@ def _read_class_list(path: Path, names: Sequence[str]) -> Int8[np.ndarray, " n"]
     meaning = {"1": PRESENT, "0": IGNORED, "-1": ABSENT}
     try:
         lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
-        table = {name: meaning[word] for name, word in lines}
+        table = {name: meaning[value] for name, value in lines}
         return np.array([table[name] for name in names], np.int8)
     except (KeyError, ValueError) as error:
         raise UserError(
@@ -232,7 +232,8 @@ def _read_annotation(path: Path) -> dict[str, int]:
     except (OSError, ElementTree.ParseError) as error:
         raise UserError(f"{path} cannot be read: {error}. Unpack the archive again.") from error
     labels: dict[str, int] = {}
-    for thing in root.iter("object"):
-        name, hard = thing.findtext("name", ""), thing.findtext("difficult", "0").strip() == "1"
-        labels[name] = max(labels.get(name, IGNORED), IGNORED if hard else PRESENT)
+    for entry in root.iter("object"):
+        name = entry.findtext("name", "")
+        is_difficult = entry.findtext("difficult", "0").strip() == "1"
+        labels[name] = max(labels.get(name, IGNORED), IGNORED if is_difficult else PRESENT)
     return labels

@@ -300,8 +300,8 @@ def summarize(settings: Any) -> str:
         length = f"{settings.iterations} iterations, batch {settings.batch_size}"
         return f"{model}, {length}, lr {lr}"
     if is_dataclass(settings):
-        track = [f for f in fields(settings) if f.name not in NOT_LISTED]
-        return ", ".join(f"{f.name.replace('_', ' ')} {f.default}" for f in track)
+        listed = [f for f in fields(settings) if f.name not in NOT_LISTED]
+        return ", ".join(f"{f.name.replace('_', ' ')} {f.default}" for f in listed)
     return ""
 
 

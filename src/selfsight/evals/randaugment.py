@@ -58,8 +58,8 @@ def rand_augment(
     noise = rng.normal(rng.key(seed, "rand_augment", "magnitude"), index, NUM_OPERATIONS, epoch)
     level = (magnitude + std * noise).clamp(0, MAX_MAGNITUDE) / MAX_MAGNITUDE  # [N, 2], in [0, 1]
     for i in range(NUM_OPERATIONS):
-        kind, applied, sign = u[:, 3 * i : 3 * i + 3].unbind(1)
-        number = (kind * len(OPERATIONS)).long()
+        operation, applied, sign = u[:, 3 * i : 3 * i + 3].unbind(1)
+        number = (operation * len(OPERATIONS)).long()
         number = torch.where(applied < PROBABILITY, number, -1)
         sign = torch.where(sign < 0.5, 1.0, -1.0)
         out = x.clone()

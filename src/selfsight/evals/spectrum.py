@@ -1,7 +1,7 @@
-"""How features fill their space: spread, rank, LiDAR, decay, alignment, uniformity, retrieval.
+"""Statistics of features: spread, rank, LiDAR, decay, alignment, uniformity, retrieval.
 
-Pure functions of feature rows that give a scalar on the rows' device, cheap enough for every log
-record of a training run. A row whose numbers are not finite makes the result not finite.
+Pure functions that return a scalar on the device of the features, fast enough for every log record
+of a training run. If a row is not finite, the result is not finite.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def feature_std(h: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Spread over the sphere: 1 for rows of all directions, 0 when every row is the same.
+    """Spread over the sphere: 1 for rows in all directions, 0 for equal rows.
 
     The standard deviation over rows of each coordinate of the unit features, averaged and
     multiplied by sqrt(D), as in figure 2 of SimSiam (arXiv:2011.10566). Never above 1. Features
@@ -21,43 +21,43 @@ def feature_std(h: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 
 
 def effective_rank(h: Float[Tensor, "n d"], *, eps: float = 1e-7) -> Float[Tensor, ""]:
-    """How many directions the rows use: RankMe (arXiv:2210.02885), between 1 and min(N, D).
+    """Number of directions that the rows use: RankMe (arXiv:2210.02885), between 1 and min(N, D).
 
-    The exponential of the entropy of the singular values' shares. Rows are not centered, so that
-    features which have become one point count as one direction. Wants several times more rows
-    than the rank it is to find.
+    The exponential of the entropy of the normalized singular values. Rows are not centered, so
+    features that have collapsed to one point have rank 1. Needs several times as many rows as the
+    rank.
     """
-    # The squared singular values are the eigenvalues of the smaller Gram matrix. In float32 its
-    # rounding alone would look like some more directions; in float64 it does not.
+    # The squared singular values are the eigenvalues of the smaller Gram matrix. In float32,
+    # rounding errors would count as additional directions.
     h = h.double()
     if not bool(h.isfinite().all()):
         return h.new_tensor(float("nan"))
     gram = h.T @ h if h.shape[0] > h.shape[1] else h @ h.T
     values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
-    return _count(values, eps)
+    return _exp_entropy(values, eps)
 
 
 def lidar(
     views: Float[Tensor, "n m d"], *, delta: float = 1e-4, eps: float = 1e-7
 ) -> Float[Tensor, ""]:
-    """How many directions tell images apart: LiDAR (arXiv:2312.04000), from m views of each.
+    """Number of directions that distinguish images: LiDAR (arXiv:2312.04000), from m views of each.
 
-    The effective rank of the spread between images, measured in units of the spread between
-    views of one image: directions that only tell views apart do not count. `delta` is added to
-    that unit, so that it is never 0. Wants two views or more, and more images than directions.
+    The effective rank of the spread between images, relative to the spread between views of one
+    image: directions that only distinguish views do not count. `delta` is added to the spread
+    between views, so that it is never 0. Needs two or more views, and more images than directions.
     """
     views = views.double()
     if not bool(views.isfinite().all()):
         return views.new_tensor(float("nan"))
     n, m, d = views.shape
     mean = views.mean(dim=1)  # [N, D]
-    apart = (views - mean[:, None]).flatten(0, 1)
-    within = apart.T @ apart / (n * (m - 1)) + delta * torch.eye(d).to(views)
+    deviation = (views - mean[:, None]).flatten(0, 1)
+    within = deviation.T @ deviation / (n * (m - 1)) + delta * torch.eye(d).to(views)
     between = (mean - mean.mean(dim=0)) / max(1, n - 1) ** 0.5
     # within^-1/2 between' between within^-1/2 has the eigenvalues of the product below.
     whitened = torch.linalg.solve_triangular(torch.linalg.cholesky(within), between.T, upper=False)
     gram = whitened.T @ whitened if n < d else whitened @ whitened.T
-    return _count(torch.linalg.eigvalsh(gram).clamp(min=0), eps)
+    return _exp_entropy(torch.linalg.eigvalsh(gram).clamp(min=0), eps)
 
 
 def eigenvalues(h: Float[Tensor, "n d"]) -> Float[Tensor, " k"]:
@@ -71,10 +71,10 @@ def eigenvalues(h: Float[Tensor, "n d"]) -> Float[Tensor, " k"]:
 def decay(values: Float[Tensor, " k"], *, first: int = 3, last: int = 100) -> Float[Tensor, ""]:
     """alpha of eigenvalues that fall as rank^-alpha: alpha-ReQ (arXiv:2202.05808).
 
-    A straight line through logarithms of ranks and values, each rank weighted by 1 / rank so that
-    every stretch of the line counts the same, over the given ranks. About 1 is what the paper finds
-    in good features; well above, few directions carry all; well below, all do, noise too. Values
-    of no size (rounding) are left out; without three of any size there is no line, and no number.
+    Fits a line to the logarithms of ranks and values, from rank `first` to `last`. A rank has the
+    weight 1 / rank, so that every stretch of the line counts the same. The paper finds about 1 in
+    good features. Far above 1, few directions carry the variance; far below, noise does too.
+    Values that are 0 up to rounding are left out; the result is NaN with fewer than three others.
     """
     values = values[first - 1 : last].double()
     values = values[values > values.max() * 1e-12] if len(values) else values
@@ -88,12 +88,12 @@ def decay(values: Float[Tensor, " k"], *, first: int = 3, last: int = 100) -> Fl
 
 
 def alignment(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Mean squared distance of an image's two unit rows: 0 when they agree (arXiv:2005.10242)."""
+    """Mean squared distance between the unit rows of two views: 0 if equal (arXiv:2005.10242)."""
     return (unit(x) - unit(y)).pow(2).sum(dim=1).mean()
 
 
 def uniformity(x: Float[Tensor, "n d"], *, t: float = 2.0) -> Float[Tensor, ""]:
-    """Log of the mean Gaussian potential of all pairs: 0 for one point, about -4 when spread.
+    """Log of the mean Gaussian potential of all pairs: 0 for one point, about -4 if spread out.
 
     Wang and Isola 2020 (arXiv:2005.10242). Needs two rows or more.
     """
@@ -104,18 +104,18 @@ def uniformity(x: Float[Tensor, "n d"], *, t: float = 2.0) -> Float[Tensor, ""]:
 
 
 def retrieval(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Share of rows of `y` whose most similar row of `x` is their own; n equals share the point.
+    """Share of rows of `y` whose most similar row of `x` has the same index; k ties count 1 / k.
 
-    Without the sharing, features that have become one point could score like perfect ones.
+    If ties counted fully, features that have collapsed to one point would score 1.
     """
     similarity = unit(y) @ unit(x).T
     best = similarity.max(dim=1, keepdim=True).values
-    found = similarity == best
-    return (found.diagonal() / found.sum(dim=1)).mean()
+    nearest = similarity == best
+    return (nearest.diagonal() / nearest.sum(dim=1)).mean()
 
 
-def _count(values: Float[Tensor, " k"], eps: float) -> Float[Tensor, ""]:
-    """The exponential of the entropy of the values' shares: k for k equal ones, 1 for a single."""
+def _exp_entropy(values: Float[Tensor, " k"], eps: float) -> Float[Tensor, ""]:
+    """Exponential of the entropy of the normalized values: k for k equal values."""
     share = values / values.sum().clamp(min=torch.finfo(values.dtype).tiny) + eps
     return (-share * share.log()).sum().exp()
 

@@ -72,9 +72,9 @@ class SVM:
         """Mean average precision over the classes, and that of each class."""
         x, test_x = normalize_rows(train.h), normalize_rows(test.h)
         classes, _ = self._scorable_classes(train.y, test.y)
-        found = self._fit(x, train.y.numpy(), test_x, classes)
+        fits = self._fit(x, train.y.numpy(), test_x, classes)
         precisions, eleven = [], []
-        for c, fitted in zip(classes, found, strict=True):
+        for c, fitted in zip(classes, fits, strict=True):
             counted = test.y[:, c].numpy() != IGNORED
             present = test.y[:, c].numpy()[counted] == PRESENT
             precisions.append(average_precision(fitted.scores[counted], present))
@@ -82,9 +82,9 @@ class SVM:
         return {
             "map": float(np.mean(precisions)),
             "map_11_point": float(np.mean(eleven)),
-            "fold_map": float(np.mean([fitted.fold_precision for fitted in found])),
+            "fold_map": float(np.mean([fitted.fold_precision for fitted in fits])),
             "classes": float(len(classes)),
-            "not_converged": float(sum(not fitted.converged for fitted in found)),
+            "not_converged": float(sum(not fitted.converged for fitted in fits)),
             **{f"ap_{self._name(c)}": value for c, value in zip(classes, precisions, strict=True)},
         }
 
@@ -92,10 +92,10 @@ class SVM:
         """The settings that decided the numbers, for the result file."""
         data = self.data
         multilabel = isinstance(data, MultilabelData)
-        seen = {}
+        data_settings = {}
         if isinstance(data, MultilabelData):
             view = f"{data.size} px, resized to squares"
-            seen = {"train": len(data.train_y), "test": len(data.test_y), "view": view}
+            data_settings = {"train": len(data.train_y), "test": len(data.test_y), "view": view}
         return {
             "solver": "liblinear, squared hinge, l2, dual",
             "costs": list(self.costs),
@@ -106,7 +106,7 @@ class SVM:
             "rows": "unit length" + (", last maps pooled 6 x 6 if a ResNet" if multilabel else ""),
             "seed": self.seed,
             "notes": list(self.notes()),
-            **seen,
+            **data_settings,
         }
 
     def notes(self) -> tuple[str, ...]:
@@ -116,9 +116,9 @@ class SVM:
         train_y, test_y = (one_hot(y, self.data.num_classes) for y in self.data.labels())
         return self._scorable_classes(train_y, test_y)[1]
 
-    def _to_multilabel(self, found: Features) -> MultilabelFeatures:
-        assert found.y is not None and isinstance(self.data, LabeledData)
-        return MultilabelFeatures(found.h, one_hot(found.y, self.data.num_classes))
+    def _to_multilabel(self, x: Features) -> MultilabelFeatures:
+        assert x.y is not None and isinstance(self.data, LabeledData)
+        return MultilabelFeatures(x.h, one_hot(x.y, self.data.num_classes))
 
     def _name(self, c: int) -> str:
         data = self.data
@@ -131,14 +131,14 @@ class SVM:
         """Classes with enough images in both sets, and a sentence on each of the others."""
         classes, notes = [], []
         for c in range(train.shape[1]):
-            there = int((train[:, c] == PRESENT).sum())
-            rest, scored = len(train) - there, int((test[:, c] == PRESENT).sum())
-            if min(there, rest) < self.folds:
+            positives = int((train[:, c] == PRESENT).sum())
+            negatives = len(train) - positives
+            if min(positives, negatives) < self.folds:
                 notes.append(
-                    f'Class "{self._name(c)}" is left out: {there} training images have it and '
-                    f"{rest} do not, but {self.folds} folds need {self.folds} of each."
+                    f'Class "{self._name(c)}" is left out: {positives} training images have it '
+                    f"and {negatives} do not, but {self.folds} folds need {self.folds} of each."
                 )
-            elif not scored:
+            elif not bool((test[:, c] == PRESENT).any()):
                 notes.append(f'Class "{self._name(c)}" is left out: no test image has it.')
             else:
                 classes.append(c)

@@ -37,7 +37,7 @@ def imagenet_r50_200ep() -> Recipe:
 def imagenet_r50_200ep_script() -> Recipe:
     """ResNet-50 on ImageNet, 4 keys, lambda 2, 200 epochs: the released script's setting.
 
-    Reference: 68.7 % linear top-1 (JCL, arXiv:2009.14776; which of the two gave it is not said).
+    Reference: 68.7 % linear top-1 (JCL, arXiv:2009.14776, which does not name the setting).
     """
     return _imagenet(JCLConfig(num_keys=4, strength=2.0))
 
@@ -45,7 +45,7 @@ def imagenet_r50_200ep_script() -> Recipe:
 def imagenet100_r18_100ep() -> Recipe:
     """ResNet-18 on ImageNet-100, 5 keys, lambda 4, temperature 0.2, 100 epochs.
 
-    Reference: drawn, not printed (JCL, arXiv:2009.14776, figure 2).
+    Reference: plotted, not printed (JCL, arXiv:2009.14776, figure 2).
     """
     return _imagenet100(JCLConfig())
 

@@ -13,7 +13,7 @@ def _arm(name: str, figure: str, settings: dict[str, Any]) -> Arm:
         name=name,
         recipe="jcl.imagenet100_r18_100ep",
         settings=settings,
-        source=f"drawn, not printed ({PAPER}, {figure})",
+        source=f"plotted, not printed ({PAPER}, {figure})",
         scale="imagenet100",
     )
 

@@ -42,7 +42,7 @@ STUDY = Study(
         Arm(
             name="m5",
             recipe="jcl.imagenet100_r18_100ep",
-            source=f"drawn, not printed ({PAPER}, figure 2)",
+            source=f"plotted, not printed ({PAPER}, figure 2)",
             scale="imagenet100",
         ),
         *(

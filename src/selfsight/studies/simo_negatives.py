@@ -3,7 +3,7 @@
 from selfsight.studies.base import Arm, Study
 
 PAPER = "EqCo, arXiv:2010.01929"
-DRAWN = f"drawn, not printed ({PAPER}, figure 3)"
+PLOTTED = f"plotted, not printed ({PAPER}, figure 3)"
 RECIPE = "simo.imagenet_r50_200ep"
 
 # The number of negatives K; the ticks of figure 3 are not in the paper's text.
@@ -29,7 +29,7 @@ STUDY = Study(
                 recipe=RECIPE,
                 settings={"method.num_negatives": k},
                 published=68.1 if k == 16 else None,
-                source=f"{PAPER}, table 2" if k == 16 else DRAWN,
+                source=f"{PAPER}, table 2" if k == 16 else PLOTTED,
             )
             for k in SIZES
         ),
@@ -38,7 +38,7 @@ STUDY = Study(
                 name=f"k{k}_plain",
                 recipe=RECIPE,
                 settings={"method.num_negatives": k, "method.alpha": None},
-                source=DRAWN,
+                source=PLOTTED,
             )
             for k in SIZES
         ),

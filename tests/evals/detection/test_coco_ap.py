@@ -77,7 +77,7 @@ FAR = (150, 150, 190, 190)
 def test_perfect_detections_score_one(kind):
     there = objects([BOX, FAR], [(10, 10, 30, 30)])
     claims = [found((BOX, 0.9), (FAR, 0.8)), found(((10, 10, 30, 30), 0.7))]
-    scores = average_precision(there, claims, kind=kind)
+    scores = average_precision(there, claims, task=kind)
     assert set(scores) == {f"{kind}_AP{x}" for x in ("", "50", "75", "_s", "_m", "_l")}
     assert list(scores.values()) == pytest.approx([1] * 6)
 
@@ -90,7 +90,7 @@ def test_nothing_found_scores_zero():
 def test_a_box_shifted_by_a_fifth_overlaps_by_two_thirds(kind):
     """80 x 100 of 12,000 pixels: right at 0.5, 0.55, 0.6 and 0.65 of ten thresholds."""
     claims = [found(((40, 30, 140, 130), 0.9))]
-    scores = average_precision(objects([BOX]), claims, kind=kind)
+    scores = average_precision(objects([BOX]), claims, task=kind)
     assert scores[f"{kind}_AP"] == pytest.approx(0.4)
     assert scores[f"{kind}_AP50"] == pytest.approx(1) and scores[f"{kind}_AP75"] == 0
 
@@ -202,7 +202,7 @@ def test_numbers_are_those_that_pycocotools_prints(kind, tmp_path):
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    ours = average_precision(there, claims, kind=kind)
+    ours = average_precision(there, claims, task=kind)
     names = ("AP", "AP50", "AP75", "AP_s", "AP_m", "AP_l")
     assert [ours[f"{kind}_{name}"] for name in names] == pytest.approx(
         evaluation.stats[:6].tolist()

@@ -243,7 +243,7 @@ def test_predictors_compute_in_full_precision():
     [
         (BackboneConfig(name="resnet8_narrow").build(), TINY, "four stages"),
         (BackboneConfig(name="vit_t4", image_size=32).build(), TINY, "built on our ResNets"),
-        (network(in_channels=1), TINY, "takes 1 channels"),
+        (network(in_channels=1), TINY, "has 1 input channels"),
     ],
 )
 def test_backbones_that_cannot_carry_a_detector_get_a_sentence(backbone, settings, sentence):

@@ -180,15 +180,15 @@ def _from_file(
     about: Mapping[str, Any] = {},
 ) -> tuple[Backbone, ImportReport]:
     """Load a file into the network that its names and shapes indicate."""
-    found = names.find_backbones(checkpoint)
-    if not found:
-        shown = ", ".join(list(checkpoint)[:MAX_LISTED])
+    locations = names.find_backbones(checkpoint)
+    if not locations:
+        first_names = ", ".join(list(checkpoint)[:MAX_LISTED])
         raise UserError(
             f"{spec} holds no ResNet or ViT that can be recognized by its names "
-            f"({len(checkpoint)} names: {shown}, ...). If you know the network, name it: "
+            f"({len(checkpoint)} names: {first_names}, ...). If you know the network, name it: "
             f"timm:NAME={spec}"
         )
-    location = _select_backbone(spec, checkpoint, found, part)
+    location = _select_backbone(spec, checkpoint, locations, part)
     named = _translated(checkpoint, location)
     backbone, facts, notes = infer_network(
         spec, {n: checkpoint[k] for n, k in named.items()}, image_size
@@ -208,27 +208,27 @@ def _into(
 ) -> tuple[Backbone, ImportReport]:
     """Load a file's weights into a given network."""
     net = getattr(backbone, "net", backbone)  # networks of timm and torchvision are wrapped
-    found = names.find_network(checkpoint, net.state_dict())
-    if not found:
+    locations = names.find_network(checkpoint, net.state_dict())
+    if not locations:
         first = next(iter(net.state_dict()))
         raise UserError(
             f"{spec} holds no weights of {about['network']}: no name ends in {first}. "
             f"Its names: {', '.join(list(checkpoint)[:MAX_LISTED])}, ... "
             "Name the network that wrote it."
         )
-    location = _select_backbone(spec, checkpoint, found, part)
+    location = _select_backbone(spec, checkpoint, locations, part)
     return _load_weights(
         spec, backbone, checkpoint, location, _translated(checkpoint, location), **about
     )
 
 
 def _select_backbone(
-    spec: str, checkpoint: names.Checkpoint, found: list[BackboneLocation], part: str | None
+    spec: str, checkpoint: names.Checkpoint, locations: list[BackboneLocation], part: str | None
 ) -> BackboneLocation:
     """Select the backbone to load; raise a UserError if the choice is ambiguous."""
-    prefixes = [location.prefix for location in found]
+    prefixes = [location.prefix for location in locations]
     if part is not None:
-        for location in found:
+        for location in locations:
             if part.rstrip(".") in (
                 location.prefix.rstrip("."),
                 _without_wrappers(location.prefix),
@@ -238,7 +238,7 @@ def _select_backbone(
             f'{spec} has no encoder "{part}".{suggest(part, prefixes)} It has: '
             f"{', '.join(repr(prefix) for prefix in prefixes)}."
         )
-    choice = names.prefer_students(found)
+    choice = names.prefer_students(locations)
     different = [
         location for location in choice[1:] if not _are_equal(checkpoint, choice[0], location)
     ]
@@ -265,11 +265,11 @@ def _load_weights(
     """Load the weights and account for every name; raise a UserError if any would be random."""
     net = getattr(backbone, "net", backbone)
     expected: dict[str, Tensor] = net.state_dict()
-    used = {ours: theirs for ours, theirs in named.items() if ours in expected}
+    used = {name: file_name for name, file_name in named.items() if name in expected}
     computed = find_computed_positions(
-        net, {ours: checkpoint[theirs] for ours, theirs in named.items()}
+        net, {name: checkpoint[file_name] for name, file_name in named.items()}
     )
-    used |= {ours: named[ours] for ours in computed}
+    used |= {name: named[name] for name in computed}
     absent = [name for name in expected if name not in used]
     _check_missing(spec, network, [n for n in absent if not n.endswith("num_batches_tracked")])
     _check_shapes(
@@ -282,13 +282,13 @@ def _load_weights(
         if name not in used_names
     }
     _check_unknown(spec, network, [name for name, why in reasons.items() if not why])
-    weights = {ours: checkpoint[theirs] for ours, theirs in used.items() if ours in expected}
+    weights = {name: checkpoint[file_name] for name, file_name in used.items() if name in expected}
     net.load_state_dict(weights, strict=False)
     report = ImportReport(
         spec=spec,
         network=network,
-        matched=tuple(ours for ours, theirs in used.items() if ours == theirs),
-        renamed=tuple((theirs, ours) for ours, theirs in used.items() if ours != theirs),
+        matched=tuple(name for name, file_name in used.items() if name == file_name),
+        renamed=tuple((file_name, name) for name, file_name in used.items() if name != file_name),
         unused=tuple(reasons.items()),
         missing=tuple((name, "a counter, which stays at 0") for name in absent),
         notes=notes + tuple(computed.values()),
@@ -318,16 +318,18 @@ def _are_equal(
 
 
 def _other_encoders(checkpoint: names.Checkpoint, location: BackboneLocation) -> dict[str, str]:
-    """Map the weights of the other encoders of a file to what they are."""
-    found: dict[str, str] = {}
+    """Map the names of a file's other encoders to the reason why they are unused."""
+    reasons: dict[str, str] = {}
     for other in names.find_backbones(checkpoint):
         if other.prefix == location.prefix:
             continue
         reason = "momentum encoder" if names.TEACHER.fullmatch(other.prefix) else "another encoder"
         reason = "the same weights again" if _are_equal(checkpoint, location, other) else reason
         weights = _translated(checkpoint, other).items()
-        found |= {theirs: reason for ours, theirs in weights if not re.fullmatch(names.HEAD, ours)}
-    return found
+        reasons |= {
+            file_name: reason for name, file_name in weights if not re.fullmatch(names.HEAD, name)
+        }
+    return reasons
 
 
 def _without_wrappers(prefix: str) -> str:
@@ -360,9 +362,9 @@ def _check_missing(spec: str, network: str, names: list[str]) -> None:
 
 def _check_shapes(spec: str, network: str, pairs: dict[str, tuple[Tensor, Tensor]]) -> None:
     wrong = [
-        f"{name} is {tuple(theirs.shape)} and should be {tuple(ours.shape)}"
-        for name, (ours, theirs) in pairs.items()
-        if ours.shape != theirs.shape
+        f"{name} is {tuple(in_file.shape)} and should be {tuple(expected.shape)}"
+        for name, (expected, in_file) in pairs.items()
+        if expected.shape != in_file.shape
     ]
     if wrong:
         file = spec.rpartition("=")[2]

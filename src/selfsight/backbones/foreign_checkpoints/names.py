@@ -95,11 +95,11 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def find_backbones(checkpoint: Checkpoint) -> list[BackboneLocation]:
     """Find every backbone in a checkpoint by its names."""
-    found = []
+    locations = []
     for family, anchor in ANCHORS.items():
         hits = [hit["prefix"] for name in checkpoint if (hit := anchor.fullmatch(name))]
-        found += [BackboneLocation(prefix, family) for prefix in dict.fromkeys(hits)]
-    return found
+        locations += [BackboneLocation(prefix, family) for prefix in dict.fromkeys(hits)]
+    return locations
 
 
 def find_network(checkpoint: Checkpoint, wanted: Iterable[str]) -> list[BackboneLocation]:
@@ -113,20 +113,20 @@ def find_network(checkpoint: Checkpoint, wanted: Iterable[str]) -> list[Backbone
     ]
 
 
-def prefer_students(found: list[BackboneLocation]) -> list[BackboneLocation]:
+def prefer_students(locations: list[BackboneLocation]) -> list[BackboneLocation]:
     """Select the candidates: DINO's teacher, else students, else all."""
-    dino = [location for location in found if DINO_TEACHER.fullmatch(location.prefix)]
-    students = [location for location in found if not TEACHER.fullmatch(location.prefix)]
-    return dino or students or found
+    dino = [location for location in locations if DINO_TEACHER.fullmatch(location.prefix)]
+    students = [location for location in locations if not TEACHER.fullmatch(location.prefix)]
+    return dino or students or locations
 
 
 def guess_writer(prefix: str, checkpoint: Checkpoint) -> str:
     """Guess the project that wrote a checkpoint; an empty string if unknown."""
-    for name, own_prefix, other in WRITERS:
-        if re.fullmatch(rf"(state_dict\.|model\.)?(?:{own_prefix})", prefix) and (
+    for writer, prefix_pattern, other in WRITERS:
+        if re.fullmatch(rf"(state_dict\.|model\.)?(?:{prefix_pattern})", prefix) and (
             not other or any(re.match(other, key) for key in checkpoint)
         ):
-            return name
+            return writer
     return ""
 
 
@@ -138,8 +138,8 @@ def translate_name(name: str, location: BackboneLocation, stages: Mapping[str, s
     if location.family in ("numbered", "resnet"):
         return name.replace(".shortcut.", ".downsample.")
     if location.family == "torchvision_vit":
-        for theirs, ours in VIT:
-            name = re.sub(theirs, ours, name)
+        for torchvision_name, timm_name in VIT:
+            name = re.sub(torchvision_name, timm_name, name)
     return name
 
 

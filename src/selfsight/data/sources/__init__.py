@@ -1,1 +1,1 @@
-"""Kinds of sources: folders, tar shards, Parquet, torchvision data sets, built-in sets."""
+"""Sources of images: folders, tar shards, Parquet, torchvision data sets, built-in sets."""

@@ -25,7 +25,7 @@ SUPERSAMPLE = 2  # samples of the texture per pixel and axis
 GRID = 3  # the background interpolates GRID x GRID random colors
 CLUTTER = 4  # specks per image
 DISTORTION = 0.05  # of the texture, in half sides: as on cloth
-CHROMA = 0.15  # range of red, green and blue: color alone must not tell images apart
+CHROMA = 0.15  # range of red, green and blue: color alone must not distinguish images
 
 
 def _disc(x: Field, y: Field) -> Field:

@@ -50,7 +50,7 @@ class DetectionDataset:
     @property
     def has_masks(self) -> bool:
         """Whether every object has a mask."""
-        return all(found.masks is not None for found in self.instances)
+        return all(image.masks is not None for image in self.instances)
 
 
 def no_instances(*, masks: bool) -> Instances:
@@ -87,8 +87,8 @@ def subset(objects: DetectionDataset, keep: Sequence[int]) -> DetectionDataset:
 
 def training_subset(objects: DetectionDataset) -> DetectionDataset:
     """Leave out crowds, and then images without objects, as in detectron2."""
-    instances = [found.select(~found.crowd) for found in objects.instances]
-    keep = [i for i, found in enumerate(instances) if len(found.boxes)]
+    instances = [image.select(~image.crowd) for image in objects.instances]
+    keep = [i for i, image in enumerate(instances) if len(image.boxes)]
     if not keep:
         raise UserError(
             f"None of the {len(objects)} images of {objects.name} has an object to train on. "
@@ -113,7 +113,7 @@ def renumber_classes(
                 f"{suggest(name, class_names)} Both must use the same names."
             )
     number = np.array([class_names.index(name) for name in objects.class_names], np.int64)
-    renumbered = [found._replace(labels=number[found.labels]) for found in objects.instances]
+    renumbered = [image._replace(labels=number[image.labels]) for image in objects.instances]
     return replace(objects, instances=renumbered, class_names=class_names)
 
 
@@ -131,7 +131,7 @@ def concatenate(parts: Sequence[DetectionDataset]) -> DetectionDataset:
         name=" + ".join(part.name for part in same),
         names=[name for part in same for name in part.names],
         sizes=np.concatenate([part.sizes for part in same]),
-        instances=[found for part in same for found in part.instances],
+        instances=[image for part in same for image in part.instances],
         class_names=names,
         read=read,
         notes=tuple(note for part in same for note in part.notes),

@@ -23,23 +23,23 @@ FOLDER, PREFIX, SUFFIX = "annotations", "instances_", ".json"
 def splits(files: Files) -> list[str]:
     """The splits with annotations: train, val, ..., or train2017, val2017."""
     names = [PurePosixPath(path).name for path in files.list_files(FOLDER)]
-    fitting = [n for n in names if n.startswith(PREFIX) and n.endswith(SUFFIX)]
-    return [n.removeprefix(PREFIX).removesuffix(SUFFIX) for n in fitting]
+    matching = [n for n in names if n.startswith(PREFIX) and n.endswith(SUFFIX)]
+    return [n.removeprefix(PREFIX).removesuffix(SUFFIX) for n in matching]
 
 
 def read_coco(files: Files, split: str) -> DetectionDataset:
     """Read the objects of a split; "train" also matches train2017."""
     known = splits(files)
     dated = [s for s in known if s.startswith(split) and s[len(split) :].isdecimal()]
-    fitting = [split] if split in known else dated
-    if len(fitting) != 1:
-        why = f"several splits {', '.join(fitting)}" if fitting else f'no split "{split}"'
+    matching = [split] if split in known else dated
+    if len(matching) != 1:
+        why = f"several splits {', '.join(matching)}" if matching else f'no split "{split}"'
         raise UserError(
             f"{files.name} has {why}; it has {', '.join(known) or 'none'}."
             f"{suggest(split, known)} Name one of them."
         )
-    path = f"{FOLDER}/{PREFIX}{fitting[0]}{SUFFIX}"
-    return read_json(files, path, folders=("", fitting[0], "images", f"images/{fitting[0]}"))
+    path = f"{FOLDER}/{PREFIX}{matching[0]}{SUFFIX}"
+    return read_json(files, path, folders=("", matching[0], "images", f"images/{matching[0]}"))
 
 
 def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> DetectionDataset:
@@ -125,7 +125,7 @@ def _instances(
     box = np.array([a["bbox"] for a in annotations], np.float64).reshape(-1, 4)
     boxes = clip_boxes(np.concatenate([box[:, :2], box[:, :2] + box[:, 2:]], axis=1), height, width)
     box_area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
-    found = Instances(
+    instances = Instances(
         boxes,
         np.array([number[a["category_id"]] for a in annotations], np.int64),
         np.array([bool(a.get("iscrowd", 0)) for a in annotations]),
@@ -135,4 +135,4 @@ def _instances(
         tuple(s for s in segmentations if s) if masks else None,
     )
     keep = has_area(boxes)
-    return found.select(keep), int((~keep).sum())
+    return instances.select(keep), int((~keep).sum())

@@ -29,9 +29,9 @@ class Detections(NamedTuple):
 
 def average_precision(
     objects: DetectionDataset,
-    found: Sequence[Detections],
+    detections: Sequence[Detections],
     *,
-    kind: Task = "box",
+    task: Task = "box",
     recall_points: int = 101,
     max_detections: int = 100,
 ) -> dict[str, float]:
@@ -42,9 +42,9 @@ def average_precision(
     module = import_pycocotools("cocoeval")
     with contextlib.redirect_stdout(io.StringIO()):  # it prints every step
         evaluation = module.COCOeval(
-            _index(objects, _ground_truth(objects, kind)),
-            _index(objects, _predictions(found, kind)),
-            "bbox" if kind == "box" else "segm",
+            _index(objects, _ground_truth(objects, task)),
+            _index(objects, _predictions(detections, task)),
+            "bbox" if task == "box" else "segm",
         )
         params = evaluation.params
         params.recThrs = np.linspace(0, 1, recall_points)
@@ -67,7 +67,7 @@ def average_precision(
         "AP75": mean(slice(at[0.75], at[0.75] + 1), "all"),
         **{f"AP_{size}": mean(every, size) for size in ("s", "m", "l")},
     }
-    return {f"{kind}_{name}": value for name, value in values.items() if value is not None}
+    return {f"{task}_{name}": value for name, value in values.items() if value is not None}
 
 
 def _index(objects: DetectionDataset, annotations: list[dict[str, Any]]) -> Any:
@@ -84,32 +84,32 @@ def _index(objects: DetectionDataset, annotations: list[dict[str, Any]]) -> Any:
     return coco
 
 
-def _ground_truth(objects: DetectionDataset, kind: Task) -> list[dict[str, Any]]:
+def _ground_truth(objects: DetectionDataset, task: Task) -> list[dict[str, Any]]:
     rows = []
-    for image, there in enumerate(objects.instances):
+    for image, instances in enumerate(objects.instances):
         height, width = objects.sizes[image].tolist()
-        for i, box in enumerate(there.boxes):
-            row = _row(image, there.labels[i], box) | {
-                "area": float(there.area[i]),
-                "iscrowd": int(there.crowd[i]),
+        for i, box in enumerate(instances.boxes):
+            row = _row(image, instances.labels[i], box) | {
+                "area": float(instances.area[i]),
+                "iscrowd": int(instances.crowd[i]),
             }
-            if kind == "mask":
-                assert there.masks is not None
-                row["segmentation"] = to_coco_rle(there.masks[i], height, width)
+            if task == "mask":
+                assert instances.masks is not None
+                row["segmentation"] = to_coco_rle(instances.masks[i], height, width)
             rows.append(row)
     return rows
 
 
-def _predictions(found: Sequence[Detections], kind: Task) -> list[dict[str, Any]]:
+def _predictions(detections: Sequence[Detections], task: Task) -> list[dict[str, Any]]:
     rows = []
-    for image, claims in enumerate(found):
-        for i, box in enumerate(claims.boxes):
-            row = _row(image, claims.labels[i], box) | {"score": float(claims.scores[i])}
+    for image, predicted in enumerate(detections):
+        for i, box in enumerate(predicted.boxes):
+            row = _row(image, predicted.labels[i], box) | {"score": float(predicted.scores[i])}
             row["area"] = row["bbox"][2] * row["bbox"][3]
-            if kind == "mask":
-                assert claims.masks is not None
-                row["segmentation"] = claims.masks[i]
-                row["area"] = float(import_pycocotools("mask").area(claims.masks[i]))
+            if task == "mask":
+                assert predicted.masks is not None
+                row["segmentation"] = predicted.masks[i]
+                row["area"] = float(import_pycocotools("mask").area(predicted.masks[i]))
             rows.append(row)
     return rows
 

@@ -35,12 +35,12 @@ class Sampler:
     def __call__(self, matched: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Masks of sampled positives (label > 0) and negatives (label 0) for each image."""
         label = pad_sequence([m.long() for m in matched], batch_first=True, padding_value=-1)
-        draw = rng.bits(self.key, self.position.to(label.device), label.shape[1])
+        bits = rng.bits(self.key, self.position.to(label.device), label.shape[1])
         # The column in the low bits makes every number unique, so that there are no ties.
-        draw = draw * (1 << 24) + torch.arange(label.shape[1], device=label.device)
+        bits = bits * (1 << 24) + torch.arange(label.shape[1], device=label.device)
         most = torch.full((len(label),), self.most_positive, device=label.device)
-        positive = select_lowest(draw, label > 0, most)
-        negative = select_lowest(draw, label == 0, self.number - positive.sum(dim=1))
+        positive = select_lowest(bits, label > 0, most)
+        negative = select_lowest(bits, label == 0, self.number - positive.sum(dim=1))
         self.counts = positive.sum() + negative.sum(), positive.sum()
         lengths = [len(m) for m in matched]
         return (
@@ -50,14 +50,13 @@ class Sampler:
 
 
 def select_lowest(
-    draw: Int64[Tensor, "n a"], candidate: Bool[Tensor, "n a"], number: Int64[Tensor, " n"]
+    bits: Int64[Tensor, "n a"], candidate: Bool[Tensor, "n a"], number: Int64[Tensor, " n"]
 ) -> Bool[Tensor, "n a"]:
     """Select the `number` candidates of each row with the lowest random numbers."""
-    most = min(draw.shape[1], int(number.max()))
-    late = draw.masked_fill(~candidate, NEVER)
-    found, column = late.topk(most, dim=1, largest=False)
-    taken = (found < NEVER) & (torch.arange(most, device=draw.device) < number[:, None])
-    return torch.zeros_like(candidate).scatter(1, column, taken)
+    most = min(bits.shape[1], int(number.max()))
+    lowest, column = bits.masked_fill(~candidate, NEVER).topk(most, dim=1, largest=False)
+    selected = (lowest < NEVER) & (torch.arange(most, device=bits.device) < number[:, None])
+    return torch.zeros_like(candidate).scatter(1, column, selected)
 
 
 def loss_weight(count: Shaped[Tensor, ""]) -> Float[Tensor, ""]:
@@ -148,12 +147,12 @@ class Res5Heads(RoIHeads):
         boxes, scores, classes = self.postprocess_detections(
             logits, deltas, proposals, image_shapes
         )
-        found = [
+        detections = [
             {"boxes": b, "scores": s, "labels": c}
             for b, s, c in zip(boxes, scores, classes, strict=True)
         ]
         if self.mask_predictor is not None:
             maps = self.box_head(self.box_roi_pool(features, boxes))
             masks = maskrcnn_inference(self.mask_predictor(maps), classes)
-            found = [f | {"masks": m} for f, m in zip(found, masks, strict=True)]
-        return found, {}
+            detections = [d | {"masks": m} for d, m in zip(detections, masks, strict=True)]
+        return detections, {}

@@ -16,7 +16,7 @@ def load_detection_dataset(
 ) -> DetectionDataset:
     """Load the images of a split and their objects; several paths are concatenated.
 
-    A folder or .tar with annotations/instances_SPLIT.json (COCO), a .json of that kind, a folder
+    A folder or .tar with annotations/instances_SPLIT.json (COCO), such a .json, a folder
     or .tar with Annotations/ and ImageSets/Main/SPLIT.txt (VOC), or Parquet files with trimaps,
     which have no splits.
     """

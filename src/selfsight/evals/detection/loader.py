@@ -8,7 +8,7 @@ of `data`, this one decodes at full size and transforms boxes and masks along wi
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -145,10 +145,10 @@ def plan_training_batch(
     short = torch.tensor(settings.short_sides)[(u[:, 0] * len(settings.short_sides)).long()]
     pairs = zip(index.tolist(), short.tolist(), strict=True)
     sizes = [fit_size(_size(objects, i), s, settings.longest) for i, s in pairs]
-    mine = dist.local_rows(torch.arange(total)).tolist()
+    local = dist.local_rows(torch.arange(total)).tolist()
     return BatchPlan(
         dist.local_rows(index).tolist(),
-        [sizes[i] for i in mine],
+        [sizes[i] for i in local],
         (dist.local_rows(u[:, 1]) < 0.5).tolist(),
         dist.local_rows(position),
         padded_size(sizes),
@@ -172,20 +172,20 @@ def load_batches(
     """Yield the planned batches in order; the next are decoded in threads."""
     pending: deque[tuple[BatchPlan, list[Future[Loaded]]]] = deque()
     pool = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decode")
+
+    def next_batch() -> Batch:
+        plan, loaded = pending.popleft()
+        return collate(images, plan, [future.result() for future in loaded], settings)
+
     try:
         for plan in plans:
             pending.append((plan, [pool.submit(images.get, i) for i in plan.images]))
             if len(pending) > PREFETCH:
-                yield _next(pending, images, settings)
+                yield next_batch()
         while pending:
-            yield _next(pending, images, settings)
+            yield next_batch()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _next(pending: deque[Any], images: DecodedImages, settings: DetectorSettings) -> Batch:
-    plan, loaded = pending.popleft()
-    return collate(images, plan, [future.result() for future in loaded], settings)
 
 
 def collate(
@@ -216,15 +216,15 @@ def _size(objects: DetectionDataset, i: int) -> Size:
 def _target(
     objects: DetectionDataset, i: int, masks: Tensor | None, size: Size, flip: bool
 ) -> Target:
-    found = objects.instances[i]
+    instances = objects.instances[i]
     scale = np.array([size[1], size[0]] * 2) / objects.sizes[i][[1, 0, 1, 0]]
-    boxes = torch.from_numpy(found.boxes * scale).float()
+    boxes = torch.from_numpy(instances.boxes * scale).float()
     if flip:
         boxes = torch.stack(
             [size[1] - boxes[:, 2], boxes[:, 1], size[1] - boxes[:, 0], boxes[:, 3]], dim=1
         )
     # Class 0 is the background.
-    target = {"boxes": boxes, "labels": torch.from_numpy(found.labels + 1)}
+    target = {"boxes": boxes, "labels": torch.from_numpy(instances.labels + 1)}
     if masks is not None:
         layers = F.interpolate(masks[:, None].float(), size)[:, 0].byte()
         target["masks"] = layers.flip(2) if flip else layers

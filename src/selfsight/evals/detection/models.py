@@ -51,8 +51,8 @@ class Detector(nn.Module):
         self.pretrained = {id(p) for p in network.parameters()}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            parts = _c4 if settings.neck == "c4" else _fpn
-            self.trunk, self.rpn, self.heads = parts(network, num_classes + 1, settings)
+            build = _c4 if settings.neck == "c4" else _fpn
+            self.trunk, self.rpn, self.heads = build(network, num_classes + 1, settings)
         self.samplers = [
             Sampler(settings.anchors_sampled, 0.5, rng.key(seed, "detection", "anchors")),
             Sampler(settings.boxes_sampled, 0.25, rng.key(seed, "detection", "boxes")),
@@ -65,7 +65,7 @@ class Detector(nn.Module):
         """The losses of a batch; their mean over processes is the loss of the global batch."""
         for sampler in self.samplers:
             sampler.position = position
-        found = self._run(x, sizes, targets)[1]
+        losses = self._run(x, sizes, targets)[1]
         anchors, boxes = (sampler.counts for sampler in self.samplers)
         assert anchors is not None and boxes is not None
         weights = {
@@ -75,7 +75,7 @@ class Detector(nn.Module):
             "loss_box_reg": boxes[0],
             "loss_mask": boxes[1],
         }
-        return {name: value * loss_weight(weights[name]) for name, value in found.items()}
+        return {name: value * loss_weight(weights[name]) for name, value in losses.items()}
 
     def forward(self, x: Tensor, sizes: list[Size]) -> list[dict[str, Tensor]]:
         """Boxes, labels (from 1), scores and maybe masks of each image, best first."""
@@ -90,8 +90,8 @@ class Detector(nn.Module):
             for name, m in self.trunk(x).items()
         )
         proposals, losses = self.rpn(ImageList(x, sizes), maps, targets)
-        found, more = self.heads(maps, proposals, sizes, targets)
-        return found, losses | more
+        detections, head_losses = self.heads(maps, proposals, sizes, targets)
+        return detections, losses | head_losses
 
 
 def prepare_backbone(backbone: nn.Module, settings: DetectorSettings) -> ResNet:
@@ -109,8 +109,8 @@ def prepare_backbone(backbone: nn.Module, settings: DetectorSettings) -> ResNet:
     channels = backbone.conv1.in_channels
     if channels != len(settings.mean):
         raise UserError(
-            f"The backbone takes {channels} channels, but mean and std have {len(settings.mean)} "
-            f"numbers. Give {channels}."
+            f"The backbone has {channels} input channels, but mean and std have "
+            f"{len(settings.mean)} numbers. Give {channels}."
         )
     network = copy.deepcopy(backbone).requires_grad_(True)
     convert_batch_norm(network, None)

@@ -15,7 +15,7 @@ from selfsight.errors import UserError
 
 RENAMED = (
     (r"^(conv1|bn1)\.", r"stem.\1."),
-    (r"^layer(\d)\.", lambda found: f"res{int(found[1]) + 1}."),
+    (r"^layer(\d)\.", lambda match: f"res{int(match[1]) + 1}."),
     (r"\bbn(\d)\.", r"conv\1.norm."),
     (r"\bdownsample\.0\.", "shortcut."),
     (r"\bdownsample\.1\.", "shortcut.norm."),

@@ -92,15 +92,11 @@ def total_loss(detector: Any, batch: Batch, autocast: torch.dtype | None) -> Ten
 
 
 def average_gradients(parameters: list[nn.Parameter]) -> None:
-    """Average gradients over processes in one all-reduce; unused layers count as 0."""
-    if dist.world_size() == 1:
-        return
-    for p in parameters:
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-    grads = [p.grad for p in parameters if p.grad is not None]
-    mean = dist.mean(torch.cat([g.flatten() for g in grads]))
-    for grad, part in zip(grads, mean.split([g.numel() for g in grads]), strict=True):
-        grad.copy_(part.view_as(grad))
+    """Average gradients over processes; layers that a process did not use count as 0."""
+    if dist.world_size() > 1:
+        for p in parameters:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    dist.average_gradients(parameters)
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ class DetectionEvaluator:
                     f"The detector predicts masks, but some objects of {objects.name} have none. "
                     "Use settings with masks=False, or annotate the masks."
                 )
-        if not any(len(there.boxes) for there in self.test.instances):
+        if not any(len(image.boxes) for image in self.test.instances):
             raise UserError(
                 f"No image of {self.test.name} has an object, so that nothing can be scored. Give "
                 "annotated test images."
@@ -97,14 +97,14 @@ class DetectionEvaluator:
             progress="detector, training" if self.progress else None,
         )
         images = self._images(test, settings.test_short_side, False, device)
-        found = self.detect(detector, images, autocast)
-        kinds: tuple[Task, ...] = ("box", "mask") if settings.masks else ("box",)
+        detections = self.detect(detector, images, autocast)
+        tasks: tuple[Task, ...] = ("box", "mask") if settings.masks else ("box",)
         numbers = {"train_loss": loss}
-        for kind in kinds:
+        for task in tasks:
             numbers |= average_precision(
                 test,
-                found,
-                kind=kind,
+                detections,
+                task=task,
                 recall_points=settings.recall_points,
                 max_detections=settings.max_detections,
             )
@@ -125,7 +125,7 @@ class DetectionEvaluator:
         """Detect objects in every image; every process returns all results."""
         detector.eval()
         plans = plan_test_batches(images.objects, self.detector)
-        mine: dict[int, Detections] = {}
+        local: dict[int, Detections] = {}
         title = "detector, test images" if self.progress else None
         for batch in track(load_batches(images, plans, self.detector), title, len(plans)):
             x = batch.pixels.contiguous(memory_format=torch.channels_last)
@@ -135,12 +135,12 @@ class DetectionEvaluator:
                 batch.position.tolist(), answers, batch.sizes, strict=True
             ):
                 height, width = images.objects.sizes[i].tolist()
-                mine[i] = to_detections(answer, (height, width), scaled)
-        parts: list[Any] = [mine]
+                local[i] = to_detections(answer, (height, width), scaled)
+        gathered: list[Any] = [local]
         if dist.world_size() > 1:
-            parts = [None] * dist.world_size()
-            torch.distributed.all_gather_object(parts, mine)
-        merged = {i: found for part in parts for i, found in part.items()}
+            gathered = [None] * dist.world_size()
+            torch.distributed.all_gather_object(gathered, local)
+        merged = {i: x for detections in gathered for i, x in detections.items()}
         return [merged[i] for i in range(len(images.objects))]
 
 

@@ -38,21 +38,21 @@ def read_voc(files: Files, split: str) -> DetectionDataset:
                 f"{len(missing)} of {len(stems)} files of {files.name}'s split {split} are "
                 f"missing, such as {folder}/{missing[0]}.{suffix}. Add them, or shorten the list."
             )
-    parsed = [_parsed(files, f"Annotations/{stem}.xml") for stem in stems]
-    words, class_names = encode_labels([word for _, found in parsed for word, _, _ in found])
+    parsed = [_parse(files, f"Annotations/{stem}.xml") for stem in stems]
+    labels, class_names = encode_labels([name for _, objects in parsed for name, _, _ in objects])
     sizes = np.array([size for size, _ in parsed], np.int64)
     instances, at, dropped = [], 0, 0
-    for (height, width), found in parsed:
-        boxes = clip_boxes(np.array([box for _, box, _ in found]).reshape(-1, 4), height, width)
+    for (height, width), objects in parsed:
+        boxes = clip_boxes(np.array([box for _, box, _ in objects]).reshape(-1, 4), height, width)
         keep = has_area(boxes)
         # COCO ignores objects beyond every area range, and boxes that match them.
-        difficult = np.array([hard for *_, hard in found], bool)
+        difficult = np.array([x for *_, x in objects], bool)
         box_area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
         area = np.where(difficult, np.inf, box_area)
-        labels = words[at : at + len(found)]
-        there = Instances(boxes, labels, np.zeros(len(found), bool), area, None)
-        instances.append(there.select(keep))
-        at, dropped = at + len(found), dropped + int((~keep).sum())
+        crowd = np.zeros(len(objects), bool)
+        image = Instances(boxes, labels[at : at + len(objects)], crowd, area, None)
+        instances.append(image.select(keep))
+        at, dropped = at + len(objects), dropped + int((~keep).sum())
     note = f"{dropped} boxes of {files.name} have no area within their image and are left out."
     return DetectionDataset(
         name=f"{files.name} {split}",
@@ -65,12 +65,12 @@ def read_voc(files: Files, split: str) -> DetectionDataset:
     )
 
 
-def _parsed(files: Files, path: str) -> tuple[tuple[int, int], list[tuple[str, list[float], bool]]]:
+def _parse(files: Files, path: str) -> tuple[tuple[int, int], list[tuple[str, list[float], bool]]]:
     """Height and width of an image; class, box and difficulty of each object."""
     try:
         root = ElementTree.fromstring(files.read(path))
         size = int(root.findtext("size/height", "")), int(root.findtext("size/width", ""))
-        return size, [_object(thing) for thing in root.iter("object")]
+        return size, [_parse_object(entry) for entry in root.iter("object")]
     except (ElementTree.ParseError, ValueError) as error:
         raise UserError(
             f"{files.name}/{path} is not in VOC's format ({error}). Expected are size/height, "
@@ -78,12 +78,12 @@ def _parsed(files: Files, path: str) -> tuple[tuple[int, int], list[tuple[str, l
         ) from error
 
 
-def _object(thing: ElementTree.Element) -> tuple[str, list[float], bool]:
+def _parse_object(entry: ElementTree.Element) -> tuple[str, list[float], bool]:
     left, top, right, bottom = (
-        float(thing.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")
+        float(entry.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")
     )
-    name = thing.findtext("name")
+    name = entry.findtext("name")
     if not name:
         raise ValueError("an object without a name")
     # Pixels are numbered from 1, and the last one belongs to the box.
-    return name, [left - 1, top - 1, right, bottom], thing.findtext("difficult", "0") == "1"
+    return name, [left - 1, top - 1, right, bottom], entry.findtext("difficult", "0") == "1"
