@@ -18,7 +18,7 @@ from selfsight.errors import UserError
 from selfsight.nn import Backbone
 from selfsight.options import EVAL_DEFAULTS, PRETRAIN_DEFAULTS, EvalOptions, PretrainOptions
 from selfsight.recipe import override, to_dict
-from selfsight.run_folder import Run
+from selfsight.run_folder import Run, open_run
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import start_resume
@@ -68,7 +68,7 @@ def pretrain(
 
 def resume(run: Run | str | Path, *, device: str = "auto", method: str | None = None) -> Run:
     """Resume a run that stopped. A finished run does not change."""
-    return _resume(_check_run(run), auto_recipe.resolve_device(device), _console(), allow=method)
+    return _resume(open_run(run), auto_recipe.resolve_device(device), _console(), allow=method)
 
 
 def evaluate(
@@ -87,7 +87,7 @@ def evaluate(
     if (run is None) == (options.backbone is None):
         raise UserError("Give a run folder or --backbone, one of them.")
     if run is not None:
-        folder = _check_run(run)
+        folder = open_run(run)
         encoder = str(folder.path)
     else:
         encoder = str(options.backbone)
@@ -114,7 +114,7 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
 
 def load(run: Run | str | Path, *, device: str = "cpu") -> Backbone:
     """Load the backbone of a run, in evaluation mode: it maps normalized images to features."""
-    run = _check_run(run)
+    run = open_run(run)
     return load_backbone(run, load_recipe(run), auto_recipe.resolve_device(device)).eval()
 
 
@@ -139,19 +139,8 @@ def _resume(run: Run, device: torch.device, console: Console, *, allow: str | No
     return run
 
 
-def _check_run(run: Run | str | Path) -> Run:
-    """Check that a folder holds a run."""
-    run = run if isinstance(run, Run) else Run(Path(run))
-    if not run.recipe_path.exists():
-        raise UserError(
-            f"{run.path} is not a run folder: it has no recipe.json. "
-            "Give the folder that `selfsight pretrain` wrote."
-        )
-    return run
-
-
 def _prepare_folder(run: Run, *, overwrite: bool) -> None:
-    """Check that the folder is empty, or empty it if that was asked for."""
+    """Check that the folder is empty, or empty it if `overwrite` is set."""
     if dist.local_rank() or not run.path.exists():
         return
     if run.path.is_file():
@@ -183,7 +172,7 @@ def _free_folder(data: str, options: PretrainOptions) -> Path:
 
 
 def _file_name(name: str) -> str:
-    """Replace what some file systems do not allow in a name."""
+    """Replace characters that some file systems do not allow."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 

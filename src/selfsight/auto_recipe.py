@@ -28,11 +28,13 @@ class DataProfile:
 
 def resolve_device(name: str) -> torch.device:
     """Resolve auto, cpu or cuda; a GPU that cannot be used is an error, not the CPU."""
-    kind = name.split(":")[0]
-    if kind not in ("auto", "cpu", "cuda"):
+    device_type = name.split(":")[0]
+    if device_type not in ("auto", "cpu", "cuda"):
         raise UserError(f'--device is "{name}"; use auto, cpu or cuda.')
-    usable = kind != "cpu" and torch.cuda.is_available()
-    if kind == "cpu" or (kind == "auto" and not usable and not Path("/dev/nvidia0").exists()):
+    usable = device_type != "cpu" and torch.cuda.is_available()
+    if device_type == "cpu" or (
+        device_type == "auto" and not usable and not Path("/dev/nvidia0").exists()
+    ):
         return torch.device("cpu")
     if not usable:
         built = torch.version.cuda or "no CUDA at all"
@@ -97,8 +99,6 @@ def build_auto_recipe(
     view = for_channels(
         View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0), data.channels
     )
-    precision, reasons["precision"] = _precision(device)
-    compiled, reasons["compile"] = _compile(device, steps, batch_size, size, backbone.name)
     per_epoch = max(1, data.count // batch_size)
     recipe = Recipe(
         method=config,
@@ -108,12 +108,16 @@ def build_auto_recipe(
         data=Data(store_size=store, channels=data.channels),
         epochs=epochs,
         batch_size=batch_size,
-        precision=precision,
-        compile=compiled,
+        precision="bf16",
         log_every=max(1, min(50, steps // 100)),
         save_every=max(1, 200 // per_epoch),
         measure_every=max(1, epochs // 10),
     )
+    recipe, adapted = adapt_to_device(recipe, device)
+    reasons |= {"precision": "the GPU has bf16"} | adapted
+    if recipe.compile:
+        pays_off, reasons["compile"] = _compilation_pays_off(recipe, steps)
+        recipe = replace(recipe, compile=pays_off)
     return recipe, reasons
 
 
@@ -146,8 +150,8 @@ def _backbone(data: DataProfile, size: int, gpu: bool) -> tuple[BackboneConfig, 
         name, why = "resnet18", "ResNet-18: enough for few or small images"
     else:
         name, why = "resnet50", "ResNet-50, the usual choice"
-    kinds = {"lowres": "low-resolution", "half": "halving", "imagenet": "ImageNet"}
-    stem = kinds[stem_for(size, name)]
+    stem_names = {"lowres": "low-resolution", "half": "halving", "imagenet": "ImageNet"}
+    stem = stem_names[stem_for(size, name)]
     config = BackboneConfig(name=name, in_channels=data.channels, image_size=size)
     return config, f"{why}, with the {stem} stem for views of {size} px"
 
@@ -172,30 +176,32 @@ def _method(
     data: DataProfile, name: str | None, batch_size: int, steps: int, gpu: bool
 ) -> tuple[MethodConfig, Reasons]:
     reasons: Reasons = {}
-    kind = method_config(name or ("mocov3" if gpu else "simclr"))
+    config_class = method_config(name or ("mocov3" if gpu else "simclr"))
     if name is None and gpu:
         reasons["method"] = "mocov3 trains well with small batches and needs no queue"
     elif name is None:
         reasons["method"] = "simclr has no teacher to run, which matters on a CPU"
     heads = {"temperature": 0.2, "dim": 256 if gpu else 128, "hidden_dim": 1024 if gpu else 128}
-    known: dict[str, Any] = {f: v for f, v in heads.items() if f in kind.__dataclass_fields__}
-    if "momentum" in kind.__dataclass_fields__:
+    settings: dict[str, Any] = {
+        f: v for f, v in heads.items() if f in config_class.__dataclass_fields__
+    }
+    if "momentum" in config_class.__dataclass_fields__:
         # The teacher should forget its initial weights within a few per cent of the run.
-        known["momentum"] = 0.95 if steps < 1000 else 0.99 if steps < 20_000 else 0.996
+        settings["momentum"] = 0.95 if steps < 1000 else 0.99 if steps < 20_000 else 0.996
         reasons["method.momentum"] = f"the teacher averages over a few per cent of {steps} steps"
-    usual: Any = kind()
-    most = max(2, data.count // 10)
-    if getattr(usual, "queue_size", 0) > most:
+    defaults: Any = config_class()
+    longest_queue = max(2, data.count // 10)
+    if getattr(defaults, "queue_size", 0) > longest_queue:
         # A multiple of the batch size if one fits, else a part of the last batch.
-        known["queue_size"] = most // batch_size * batch_size or most
+        settings["queue_size"] = longest_queue // batch_size * batch_size or longest_queue
         reasons["method.queue_size"] = f"at most a tenth of {data.count} images"
-    if getattr(usual, "num_prototypes", 0) > batch_size:
-        known["num_prototypes"] = batch_size
+    if getattr(defaults, "num_prototypes", 0) > batch_size:
+        settings["num_prototypes"] = batch_size
         reasons["method.num_prototypes"] = "at most the batch size"
-    if usual.bn == "shuffle":
-        known["bn_group"] = _largest_divisor(batch_size, 32)
+    if defaults.bn == "shuffle":
+        settings["bn_group"] = _largest_divisor(batch_size, 32)
         reasons["method.bn_group"] = "shuffled batch norm in groups, as on several GPUs"
-    return kind(**known), reasons
+    return config_class(**settings), reasons
 
 
 def _optim(config: MethodConfig, epochs: int, gpu: bool) -> tuple[Optim, str]:
@@ -211,23 +217,10 @@ def _optim(config: MethodConfig, epochs: int, gpu: bool) -> tuple[Optim, str]:
     return optim, "AdamW trains fastest in short runs; cosine schedule with a short warm-up"
 
 
-def _precision(device: torch.device) -> tuple[Literal["bf16", "fp16", "float32"], str]:
-    if device.type != "cuda":
-        return "float32", "the CPU computes in float32"
-    if torch.cuda.is_bf16_supported(including_emulation=False):
-        return "bf16", "the GPU has bf16"
-    return "fp16", "this GPU has no bf16; fp16 with loss scaling"
-
-
-def _compile(
-    device: torch.device, steps: int, batch_size: int, size: int, backbone: str
-) -> tuple[bool, str]:
-    if device.type != "cuda":
-        return False, "nothing is compiled on the CPU"
-    if not rng.has_triton():
-        return False, "no C compiler was found, so nothing is compiled"
-    images_per_second = 15_000 * (32 / size) ** 1.3 / (2 if backbone == "resnet50" else 1)
-    minutes = steps * batch_size / images_per_second / 60
+def _compilation_pays_off(recipe: Recipe, steps: int) -> tuple[bool, str]:
+    images_per_second = 15_000 * (32 / recipe.views[0].size) ** 1.3
+    images_per_second /= 2 if recipe.backbone.name == "resnet50" else 1
+    minutes = steps * recipe.batch_size / images_per_second / 60
     if minutes < 10:
         return False, f"the run takes about {minutes:.0f} min, too short for compilation to pay off"
     return True, f"the run takes about {minutes:.0f} min, long enough for compilation to pay off"

@@ -110,13 +110,8 @@ def list_studies(word: str = "") -> list[Row]:
     return listed
 
 
-def is_study(name: str) -> bool:
-    """Whether a study has this name."""
-    return name in STUDIES
-
-
 def list_arms(name: str) -> list[Row]:
-    """List the arms of a study: what differs from the recipe, and the published number."""
+    """List the arms of a study: their changes to the recipe and published numbers."""
     return [
         {
             "name": f"{name}.{arm.name}",
@@ -147,7 +142,7 @@ def print_methods(rows: list[Row]) -> None:
 
 
 def print_recipes(rows: list[Row]) -> None:
-    """Print one line per recipe, under its method and beside its data set."""
+    """Print one line per recipe, grouped by method and data set."""
     print(f"{'data':11} {'recipe':38} epochs batch published")
     for method, group in groupby(rows, key=lambda row: row["method"]):
         print(_shorten(f"\n{method}: {_paper(method)}"))
@@ -156,7 +151,7 @@ def print_recipes(rows: list[Row]) -> None:
             data = row["data"] if row["data"] != previous else ""
             previous = row["data"]
             sizes = f"{row['epochs']:6} {row['batch_size']:5}"
-            print(f"{data:11} {row['name']:38} {sizes} {_number(row['reference'])}")
+            print(f"{data:11} {row['name']:38} {sizes} {_published_number(row['reference'])}")
     print("\n* at another length, batch size or loss: `selfsight recipes NAME` says which,")
     print("and lists every flag. `selfsight studies` lists the papers' tables.")
 
@@ -210,7 +205,7 @@ def print_study(name: str) -> None:
 
 
 def _changed_settings(arm: Arm) -> list[str]:
-    """The changed flags in short: `queue_size=16 optim.lr=0.8`."""
+    """Abbreviate the changed flags: `queue_size=16 optim.lr=0.8`."""
     return [
         flag.removeprefix("--").removeprefix("method.").replace("-", "_").replace(" ", "=", 1)
         if flag.startswith("--")
@@ -230,22 +225,22 @@ def _print_wrapped(start: str, words: list[str], *, indent: int) -> None:
     print(line)
 
 
-def _number(reference: str | None) -> str:
-    """The published number and its metric, with a star if it holds for another setting."""
+def _published_number(reference: str | None) -> str:
+    """Extract the published number and its metric, with a star if its setting differs."""
     pattern = r"([\d.]+) % (linear|kNN|top-1)(?: top-1)?(?: \(k = \d+\))?( \(|;|)"
     match = re.match(pattern, reference or "")
     return f"{match[1]} {match[2]}{'' if match[3] else '*'}" if match else "-"
 
 
 def _paper(method: str) -> str:
-    """The paper in the first line of a method file, up to its arXiv number."""
+    """Return the paper in the first line of a method file, up to its arXiv number."""
     module = inspect.getmodule(ALL_METHODS[method])
     title = ((module and module.__doc__) or "").strip().split("\n")[0]
     return title[: title.find(")") + 1] or title
 
 
 def _paragraph(text: str, title: str) -> str | None:
-    """The text after `title:` in a docstring, up to the next title or blank line."""
+    """Return the text after `title:` in a docstring, up to the next title or blank line."""
     match = re.search(rf"^{title}: (.*?)(?=\n\n|\n\w+: |\Z)", text, re.DOTALL | re.MULTILINE)
     return " ".join(match[1].split()).rstrip(".") if match else None
 
@@ -264,7 +259,7 @@ def _flags(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _changed_flags(arm: Arm) -> list[str]:
-    """The flags that turn the arm's recipe into the arm; views are only counted."""
+    """List the flags that turn the arm's recipe into the arm; views are only counted."""
     recipe, changed = RECIPES[arm.recipe](), arm.build()
     before = dict(_flags(recipe))
     flags = [
@@ -278,7 +273,7 @@ def _changed_flags(arm: Arm) -> list[str]:
 
 
 def _plain(value: Any) -> str:
-    """A value as it is typed: 65536 and 0.0001, never 6.554e+04."""
+    """Format a value as a user types it: 65536 and 0.0001, never 6.554e+04."""
     if isinstance(value, list | tuple):
         return " ".join(_plain(item) for item in value)
     if isinstance(value, float):

@@ -127,11 +127,9 @@ def report(run: RunFolder, /, *, json: bool = False) -> None:
         json: Print a summary of the page as JSON.
     """
     from selfsight import report as pages
-    from selfsight.run_folder import Run
+    from selfsight.run_folder import open_run
 
-    folder = Run(run)
-    if not folder.recipe_path.exists():
-        raise UserError(f"{run} is not a run folder: it has no recipe.json.{_suggest_run(run)}")
+    folder = open_run(run)
     page = pages.write(folder)
     _print_json(pages.summary(folder)) if json else print(f"Wrote {page}")
 
@@ -216,8 +214,9 @@ def studies(
         json: Print JSON instead of text.
     """
     from selfsight import catalog
+    from selfsight.studies import STUDIES
 
-    if catalog.is_study(name):
+    if name in STUDIES:
         _print_json(catalog.list_arms(name)) if json else catalog.print_study(name)
     else:
         rows = catalog.list_studies(name)
@@ -239,15 +238,15 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 def main(argv: list[str] | None = None) -> None:
     """Run a command; the exit status is 0 for success, 2 for a user error, 1 for a failure."""
-    words = sys.argv[1:] if argv is None else argv
-    if not words or words[0] in ("-h", "--help", "help"):
+    args = sys.argv[1:] if argv is None else argv
+    if not args or args[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return
-    if words[0] == "--version":
+    if args[0] == "--version":
         print(__version__)
         return
     try:
-        _run(words[0], words[1:])
+        _run(args[0], args[1:])
     except UserError as error:
         print(f"selfsight: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -262,46 +261,39 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit(130) from None
 
 
-def _run(name: str, words: list[str]) -> None:
+def _run(name: str, args: list[str]) -> None:
     if name not in COMMANDS:
         raise UserError(
             f'There is no command "{name}".{suggest(name, COMMANDS)} Known: {", ".join(COMMANDS)}.'
         )
     command = COMMANDS[name]
     if (options := inspect.signature(command).parameters.get("options")) is not None:
-        words, settings = split_settings(words, command)
+        args, settings = split_settings(args, command)
         command = functools.partial(command, options=replace(options.default, settings=settings))
-    tyro.cli(command, prog=f"selfsight {name}", args=words)
+    tyro.cli(command, prog=f"selfsight {name}", args=args)
 
 
 def split_settings(
-    words: list[str], command: Callable[..., None] = pretrain
+    args: list[str], command: Callable[..., None] = pretrain
 ) -> tuple[list[str], list[str]]:
-    """Split the words into those that the command parses and settings of the recipe or protocol."""
+    """Split arguments into those that the command parses and settings of a recipe or protocol."""
     parameters = inspect.signature(command).parameters
     names = [*parameters, *(field.name for field in fields(parameters["options"].default))]
     known_flags = {f"--{name.replace('_', '-')}" for name in names}
     parsed: list[str] = []
     settings: list[str] = []
     into = parsed
-    for word in words:
-        if word.startswith("--"):
-            flag = word.split("=")[0].replace("_", "-").replace("--no-", "--")
+    for arg in args:
+        if arg.startswith("--"):
+            flag = arg.split("=")[0].replace("_", "-").replace("--no-", "--")
             is_known = flag in known_flags or flag == "--help"
-            # Settings of protocols are nested, so any other flag without a dot is a typing error
+            # Settings of protocols are nested, so any other flag without a dot is a typo
             # that the command itself explains best.
             into = parsed if is_known or (command is evaluate and "." not in flag) else settings
-        elif word == "-h":
+        elif arg == "-h":
             into = parsed
-        into.append(word)
+        into.append(arg)
     return parsed, settings
-
-
-def _suggest_run(path: Path) -> str:
-    """Suggest a run folder with a similar name."""
-    parent = path.parent if path.parent.is_dir() else Path("runs")
-    runs = [p.parent.name for p in parent.glob("*/recipe.json")] if parent.is_dir() else []
-    return suggest(path.name, runs)
 
 
 def _print_json(value: Any) -> None:

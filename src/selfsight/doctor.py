@@ -23,7 +23,7 @@ from selfsight.data.decode import (
 from selfsight.data.storage import MAX_GPU_SHARE
 
 STORE_SIZE = 256  # short side in pixels for the estimates of speed and memory
-NOTHING = Header(0, 0, "")
+NO_HEADER = Header(0, 0, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,14 @@ class DataSummary:
     fits_on_device: bool | None  # None without a GPU
 
 
-def inspect_data(data: str | Path | Source, *, sample: int = 512, seed: int = 0) -> DataSummary:
+def inspect_data(data: str | Path | Source, *, sample: int = 512) -> DataSummary:
     """Read a random sample and summarize it."""
     source = data if isinstance(data, Source) else open_source(data)
-    chosen = _sample(source, sample, seed)
+    position = torch.arange(min(sample, len(source)))
+    index = rng.shuffled(rng.key(0, "doctor"), len(source), position).sort().values.tolist()
     started = time.perf_counter()
     with pillow_warnings_ignored(), ThreadPoolExecutor(available_cpus()) as pool:
-        images = list(pool.map(lambda i: _read_image(source, i), chosen))
+        images = list(pool.map(lambda i: _read_image(source, i), index))
     seconds = time.perf_counter() - started
     good = [image for image in images if image.reason is None]
     names: dict[str, str] = {}
@@ -71,7 +72,7 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512, seed: int = 0)
     return DataSummary(
         data=source.name,
         count=len(source),
-        sampled=len(chosen),
+        sampled=len(index),
         smallest=sizes[0] if sizes else (0, 0),
         median=sizes[len(sizes) // 2] if sizes else (0, 0),
         largest=sizes[-1] if sizes else (0, 0),
@@ -93,11 +94,14 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512, seed: int = 0)
 def describe(summary: DataSummary) -> str:
     """Describe a summary in sentences."""
     modes = ", ".join(f"{count} {mode}" for mode, count in summary.modes.items())
+    sizes = (summary.smallest, summary.largest, summary.median)
+    smallest, largest, middle = (f"{width}x{height}" for width, height in sizes)
+    unreadable = [f"{name} ({why})" for name, why in summary.unreadable]
     lines = [
         f"{summary.data}: {summary.count:,} images"
         + (f" of {summary.classes} classes" if summary.classes else ", no labels"),
-        f"Read {summary.sampled} of them: {_by(summary.smallest)} to {_by(summary.largest)} "
-        f"pixels, median {_by(summary.median)}; {modes}.",
+        f"Read {summary.sampled} of them: {smallest} to {largest} pixels, "
+        f"median {middle}; {modes}.",
         f"Decoding {summary.decoded_per_second:,.0f} images/s; all of them take "
         f"{summary.bytes_in_memory / 2**20:,.0f} MiB at {STORE_SIZE} px, which "
         f"{'fits' if summary.fits_in_memory else 'does not fit'} in memory"
@@ -106,8 +110,8 @@ def describe(summary: DataSummary) -> str:
             if summary.fits_on_device is None
             else f" and {'fits' if summary.fits_on_device else 'does not fit'} on the GPU."
         ),
-        _listed("unreadable images", [f"{name} ({why})" for name, why in summary.unreadable]),
-        _listed("exact duplicates", [f"{a} = {b}" for a, b in summary.duplicates]),
+        _describe_list("unreadable images", unreadable),
+        _describe_list("exact duplicates", [f"{a} = {b}" for a, b in summary.duplicates]),
     ]
     return "\n".join(lines)
 
@@ -116,7 +120,7 @@ def describe(summary: DataSummary) -> str:
 class _SampledImage:
     name: str
     digest: str = ""
-    header: Header = NOTHING
+    header: Header = NO_HEADER
     stored: int = 0
     reason: str | None = None
 
@@ -136,18 +140,8 @@ def _read_image(source: Source, i: int) -> _SampledImage:
     return _SampledImage(name=name, digest=digest, header=header, stored=int(stored))
 
 
-def _sample(source: Source, count: int, seed: int) -> list[int]:
-    position = torch.arange(min(count, len(source)))
-    chosen = rng.shuffled(rng.key(seed, "doctor"), len(source), position)
-    return sorted(chosen.tolist())  # Parquet is read in row order
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
-
-
-def _listed(what: str, items: list[str]) -> str:
+def _describe_list(title: str, items: list[str]) -> str:
     if not items:
-        return f"The sample has no {what}."
+        return f"The sample has no {title}."
     more = f" and {len(items) - 5} more" if len(items) > 5 else ""
-    return f"{len(items)} {what}: {', '.join(items[:5])}{more}."
+    return f"{len(items)} {title}: {', '.join(items[:5])}{more}."

@@ -14,9 +14,9 @@ class DivergedError(RuntimeError):
     """Training produced numbers that are not finite."""
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """Return ' Did you mean "x"?' for a near miss, else an empty string."""
-    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
     return f' Did you mean "{close[0]}"?' if close else ""
 
 

@@ -72,7 +72,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise UserError(f"epochs is {self.epochs}; a run needs 1 or more.")
-        self.optim.check(epochs=self.epochs)
+        self.optim.schedule.check(self.epochs)
         if min(self.log_every, self.save_every, self.measure_every) < 1:
             raise UserError("log_every, save_every and measure_every must be 1 or more.")
         sizes = tuple(view.size for view in self.views)

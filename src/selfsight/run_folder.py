@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selfsight.errors import UserError, suggest
+
 
 def write_json(path: Path, value: Any) -> None:
     """Write to a temporary file, then rename it, so that a kill never leaves half a file."""
@@ -95,6 +97,20 @@ class Run:
     def write_image_json(self, name: str, value: dict[str, Any]) -> None:
         """Write the layout of an image sheet."""
         write_json(self.images / f"{name}.json", value)
+
+
+def open_run(run: Run | str | Path) -> Run:
+    """Return the run of a folder; raise a UserError if the folder holds none."""
+    run = run if isinstance(run, Run) else Run(Path(run))
+    if not run.recipe_path.exists():
+        parent = run.path.parent if run.path.parent.is_dir() else Path("runs")
+        names = [file.parent.name for file in parent.glob("*/recipe.json")]
+        similar = suggest(run.path.name, names)
+        raise UserError(
+            f"{run.path} is not a run folder: it has no recipe.json.{similar} "
+            "Give the folder that `selfsight pretrain` wrote (its `--out`)."
+        )
+    return run
 
 
 def to_json(value: Any) -> Any:

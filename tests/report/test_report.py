@@ -192,7 +192,7 @@ def test_values_that_are_not_finite_become_gaps_and_are_counted(make_run):
 
 
 def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"holds no recipe\.json"):
+    with pytest.raises(UserError, match=r"has no recipe\.json"):
         report.write(Run(tmp_path))
     assert not list(tmp_path.iterdir())
 
@@ -210,7 +210,7 @@ def test_a_long_log_is_thinned_and_keeps_its_extremes():
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(4, 60))
 def test_thinning_keeps_order_ends_and_extremes(values, most):
     points = [(step, None, value) for step, value in enumerate(values)]
-    kept = figures.thin(points, most)
+    kept = figures.downsample(points, most)
     assert len(kept) <= most
     assert set(kept) <= set(points)
     assert kept == sorted(kept, key=lambda point: point[0])

@@ -68,7 +68,7 @@ class ClassifierSettings:
             check_number("head_lrs", lr, above=0)
         for optim in (self.head, self.backbone):
             if optim is not None:
-                optim.check(epochs=self.epochs)
+                optim.schedule.check(self.epochs)
 
     def with_epochs(self, epochs: int) -> "ClassifierSettings":
         """Return the settings for other epochs; warm-up and milestones scale with them."""

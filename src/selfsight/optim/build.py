@@ -80,9 +80,8 @@ def set_lr(
     steps_per_epoch: int,
     epochs: int | float,
     batch_size: int,
-) -> float:
-    """Set each group's learning rate for this step (from 0); return the network's, for the log."""
-    lrs = []
+) -> None:
+    """Set each group's learning rate for this step; steps count from 0."""
     for group in optimizer.param_groups:
         lr = scaled_lr(group["base_lr"], config.scale, batch_size)
         if group["schedule"] == "main":
@@ -91,14 +90,12 @@ def set_lr(
             group["lr"].fill_(lr)
         else:
             group["lr"] = lr
-        lrs.append(lr)
-    return lrs[0]
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Load a state that was saved on any device, with or without fused kernels.
 
-    This optimizer keeps its own kernels and the tensors that hold its learning rates.
+    The optimizer's choice of kernels and its learning-rate tensors stay, with the saved values.
     """
     current = [
         {name: group[name] for name in ("lr", "fused", "foreach", "capturable") if name in group}

@@ -51,10 +51,6 @@ class Optim:
                 "above 0, or leave nesterov out."
             )
 
-    def check(self, *, epochs: int | float) -> None:
-        """Raise a UserError if a run of this length cannot use these settings."""
-        self.schedule.check(epochs)
-
 
 OPTIMS: dict[OptimizerName, Optim] = {
     "sgd": Optim(),

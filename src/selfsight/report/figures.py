@@ -1,4 +1,4 @@
-"""Prepare the numbers of a run for drawing; the texts about them are in words.toml."""
+"""Prepare the numbers of a run for drawing; the texts about them are in texts.toml."""
 
 import math
 import tomllib
@@ -7,13 +7,13 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any
 
-Json = Any  # what json.loads gives
+Json = Any  # a value of json.loads
 Records = Sequence[Mapping[str, Json]]
 Number = int | float
 Point = tuple[Number, Number | None, Number]  # step, epoch, value
 
-WORDS: dict[str, list[dict[str, Json]]] = tomllib.loads(
-    resources.files("selfsight.report").joinpath("words.toml").read_text("utf-8")
+TEXTS: dict[str, list[dict[str, Json]]] = tomllib.loads(
+    resources.files("selfsight.report").joinpath("texts.toml").read_text("utf-8")
 )
 MAX_POINTS = 2000
 LAYERS = ("backbone", "projector")
@@ -43,13 +43,13 @@ def latest(records: Records, key: str) -> Number | None:
     return next((value for value in values if value is not None), None)
 
 
-def present(values: Mapping[str, Json]) -> dict[str, Number]:
-    """Select the finite numbers."""
-    return {key: found for key, value in values.items() if (found := number(value)) is not None}
+def finite_items(values: Mapping[str, Json]) -> dict[str, Number]:
+    """Select the items whose value is a finite number."""
+    return {key: n for key, value in values.items() if (n := number(value)) is not None}
 
 
-def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
-    """Thin points out: keep the first, the last, and the lowest and highest of each interval."""
+def downsample(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
+    """Keep the first and last point, and the lowest and highest of each interval."""
     if len(points) <= max_points:
         return list(points)
     intervals = max_points // 2 - 1
@@ -65,45 +65,47 @@ def _round(value: Number) -> Number:
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
-def curves(records: Records, found: Mapping[str, Number]) -> list[Json]:
+def curves(records: Records, scores: Mapping[str, Number]) -> list[Json]:
     """Prepare every curve: its points and dashed reference levels."""
     levels = {
         "loss": {"chance": latest(records, "chance_loss")},
         "online_knn": {
-            "untrained": found.get("online_knn_untrained_accuracy"),
-            "chance": found.get("chance"),
+            "untrained": scores.get("online_knn_untrained_accuracy"),
+            "chance": scores.get("chance"),
         },
     }
     steps, epochs = (finite(r.get(key) for r in records) for key in ("step", "epoch"))
     prepared = []
-    for curve in WORDS["curves"]:
+    for curve in TEXTS["curves"]:
         values = finite(r.get(curve["key"]) for r in records)
         rows = zip(steps, epochs, values, strict=True)
         known = [(s, e, v) for s, e, v in rows if s is not None and v is not None]
         if known or "absent" in curve:
-            points = [(s, None if e is None else _round(e), _round(v)) for s, e, v in thin(known)]
-            level = present(levels.get(curve["key"], {}))
+            points = [
+                (s, None if e is None else _round(e), _round(v)) for s, e, v in downsample(known)
+            ]
+            level = finite_items(levels.get(curve["key"], {}))
             missing = len(records) - len(known)
             prepared.append(curve | {"points": points, "levels": level, "missing": missing})
     return prepared
 
 
-def features(found: Json) -> list[Json]:
+def features(analysis: Json) -> list[Json]:
     """Prepare the charts of a feature analysis, each as series of points."""
-    rows = found.get("gradients") if isinstance(found, Mapping) else None
+    rows = analysis.get("gradients") if isinstance(analysis, Mapping) else None
     charts = []
-    for words in WORDS["features"]:
-        if words["key"] == "gradients":
+    for chart in TEXTS["features"]:
+        if chart["key"] == "gradients":
             series = _gradients([row for row in rows or [] if isinstance(row, Mapping)])
         else:
-            layers = ((layer, section(found, layer).get(words["key"])) for layer in LAYERS)
+            layers = ((layer, section(analysis, layer).get(chart["key"])) for layer in LAYERS)
             series = [
-                {"name": layer, "points": points, "steps": words["key"] != "eigenvalues"}
+                {"name": layer, "points": points, "steps": chart["key"] != "eigenvalues"}
                 for layer, values in layers
                 if (points := _spectrum(values) if isinstance(values, list) else _bins(values))
             ]
         if series:
-            charts.append(words | {"series": series})
+            charts.append(chart | {"series": series})
     return charts
 
 
@@ -127,7 +129,7 @@ def _bins(values: Json) -> list[list[Number]]:
 def _gradients(rows: Sequence[Mapping[str, Json]]) -> list[Json]:
     series = []
     for name, with_eqco in (("without EqCo", False), ("under EqCo's rule", True)):
-        selected = [present(row) for row in rows if (row.get("alpha") is None) != with_eqco]
+        selected = [finite_items(row) for row in rows if (row.get("alpha") is None) != with_eqco]
         selected = [row for row in selected if row.keys() >= GRADIENT_KEYS]
         if selected:
             at = [row["num_negatives"] for row in selected]
@@ -142,25 +144,25 @@ def _gradients(rows: Sequence[Mapping[str, Json]]) -> list[Json]:
 
 def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Number]:
     """Collect the finite accuracies by name, from the results or else from the log."""
-    found: dict[str, Json] = {"online_knn_accuracy": latest(records, "online_knn")}
-    for bar in WORDS["bars"]:
+    scores: dict[str, Json] = {"online_knn_accuracy": latest(records, "online_knn")}
+    for bar in TEXTS["bars"]:
         for file in (bar.get("fallback"), bar["file"]):
             if file and (value := number(section(results, file).get(bar["field"]))) is not None:
-                found[bar["key"]] = value
-    return present(found)
+                scores[bar["key"]] = value
+    return finite_items(scores)
 
 
-def bars(found: Mapping[str, Number]) -> list[Json]:
+def bars(scores: Mapping[str, Number]) -> list[Json]:
     """Prepare a bar for each accuracy, in reading order."""
-    return [b | {"value": found[b["key"]]} for b in WORDS["bars"] if b["key"] in found]
+    return [b | {"value": scores[b["key"]]} for b in TEXTS["bars"] if b["key"] in scores]
 
 
 def label_free(results: Mapping[str, Json]) -> list[Json]:
     """Prepare the measures that need no labels, trained and untrained."""
     rows = []
-    for words in WORDS["label_free"]:
-        pair = section(results, "label_free", words["key"])
+    for measure in TEXTS["label_free"]:
+        pair = section(results, "label_free", measure["key"])
         after, before = number(pair.get("trained")), number(pair.get("untrained"))
         if after is not None:
-            rows.append(words | {"trained": after, "untrained": before})
+            rows.append(measure | {"trained": after, "untrained": before})
     return rows

@@ -3,7 +3,6 @@
 import base64
 import html
 import json
-import math
 import os
 import re
 import shlex
@@ -12,10 +11,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from selfsight.errors import UserError
 from selfsight.report import figures
-from selfsight.report.figures import Json, Records, latest, present, section
-from selfsight.run_folder import Run, read_json
+from selfsight.report.figures import Json, Records, finite_items, latest, section
+from selfsight.run_folder import Run, open_run, read_json, to_json
 
 SCRIPTS = ("dom.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
 SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "image/jpeg"}
@@ -24,15 +22,15 @@ SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "i
 def write(run: Run) -> Path:
     """Write `report.html` in the run folder and return its path."""
     content = _content(run)
-    parts = {
+    texts = {
         "title": html.escape(content["title"]),
         "sentence": html.escape(content["verdict"]["sentence"]),
         "style": _file("style.css"),
         "data": _to_script_json(content),
         "script": "\n".join(_file(name) for name in SCRIPTS),
     }
-    # One pass, so that no placeholder inside a part is replaced.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _file("template.html"))
+    # One pass, so that no placeholder inside an inserted text is replaced.
+    page = re.sub(r"\{\{(\w+)\}\}", lambda match: texts[match[1]], _file("template.html"))
     temporary = run.report.with_name("report.html.part")
     temporary.write_text(page, encoding="utf-8", errors="replace")  # names may hold lone surrogates
     os.replace(temporary, run.report)
@@ -42,7 +40,7 @@ def write(run: Run) -> Path:
 def summary(run: Run) -> dict[str, Any]:
     """Summarize verdict, key figures and paths as one JSON value."""
     recipe, records, results = _read(run)
-    progress = present({key: latest(records, key) for key in ("step", "epoch", "loss")})
+    progress = finite_items({key: latest(records, key) for key in ("step", "epoch", "loss")})
     files = {"recipe": run.recipe_path, "log": run.log_path, "report": run.report}
     folders = {"checkpoints": run.checkpoints, "results": run.results, "images": run.images}
     values = {
@@ -52,16 +50,11 @@ def summary(run: Run) -> dict[str, Any]:
         "label_free": section(results, "label_free"),
         "paths": {name: str(path) for name, path in (files | folders).items() if path.exists()},
     }
-    return _finite(values)
+    return to_json(values)
 
 
 def _read(run: Run) -> tuple[dict[str, Json], Records, dict[str, Json]]:
-    recipe = read_json(run.recipe_path)
-    if not isinstance(recipe, dict):
-        raise UserError(
-            f"{run.path} is not a run folder: it holds no recipe.json. "
-            "Give the folder that `selfsight pretrain` wrote (its `--out`)."
-        )
+    recipe = section(read_json(open_run(run).recipe_path))
     return recipe, run.records(), run.all_results()
 
 
@@ -78,7 +71,7 @@ def _content(run: Run) -> dict[str, Any]:
         "results": {name: value for name, value in results.items() if name != "verdict"},
         "curves": figures.curves(records, accuracies),
         "features": figures.features(run.image_json("analysis")),
-        "sheets": {Path(f).stem: _sheet(run, f, kind) for f, kind in SHEETS.items()},
+        "sheets": {Path(f).stem: _sheet(run, f, mime_type) for f, mime_type in SHEETS.items()},
         "recipe": {k: v for k, v in recipe.items() if k not in ("reasons", "versions")},
         "reasons": section(recipe, "reasons"),
         "versions": section(recipe, "versions"),
@@ -100,36 +93,27 @@ def _verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
     return {"verdict": "running", "sentence": sentence, "evidence": []}
 
 
-def _sheet(run: Run, file: str, kind: str) -> dict[str, Any] | None:
+def _sheet(run: Run, file: str, mime_type: str) -> dict[str, Any] | None:
     """Read the layout of an image sheet, with the sheet itself as a data URL."""
     sheet = run.images / file
     layout = run.image_json(sheet.stem)
     if not isinstance(layout, dict) or not sheet.exists():
         return None
     code = base64.b64encode(sheet.read_bytes()).decode("ascii")
-    return layout | {"sheet": f"data:{kind};base64,{code}"}
+    return layout | {"sheet": f"data:{mime_type};base64,{code}"}
 
 
 def _commands(run: Run) -> list[dict[str, str]]:
     names = {"SHELL": shlex.quote(str(run.path)), "PYTHON": repr(str(run.path))}
     return [
-        words | {"code": re.sub("SHELL|PYTHON", lambda match: names[match[0]], words["code"])}
-        for words in figures.WORDS["commands"]
+        command | {"code": re.sub("SHELL|PYTHON", lambda match: names[match[0]], command["code"])}
+        for command in figures.TEXTS["commands"]
     ]
 
 
-def _finite(value: Json) -> Json:
-    """Replace NaN and infinity, which JSON does not have, by null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
 def _to_script_json(value: Json) -> str:
-    """Encode as JSON without characters of HTML markup; json itself escapes all but ASCII."""
-    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    """Encode as ASCII JSON, with the characters of HTML markup escaped."""
+    text = json.dumps(to_json(value), allow_nan=False, separators=(",", ":"))
     return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 

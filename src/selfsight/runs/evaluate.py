@@ -365,7 +365,7 @@ def _load_labeled(
 
 
 def load_detection_split(path: str, splits: Sequence[str]) -> DetectionDataset:
-    """Load the first of these splits that exists; of a VOCdevkit, from every year that has it."""
+    """Load the first of these splits that exists; from every year of a VOCdevkit that has it."""
     for split in splits:
         years = sorted(Path(path).glob(f"VOC*/ImageSets/Main/{split}.txt"))
         try:

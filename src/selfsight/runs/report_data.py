@@ -31,7 +31,8 @@ def write_views(
     run: Run, images: ImageStore, views: Sequence[View], seed: int, rows: int = 8
 ) -> None:
     """Write some images, each with its views of the first epoch."""
-    index = sample_few(images, rows, seed)
+    position = torch.arange(min(rows, len(images)))
+    index = rng.shuffled(rng.key(seed, "pictures"), len(images), position)
     raw = next(read_batches(images, [(0, index)], images.device))
     applied = apply_views(views, raw.images, raw.index, seed=seed, epoch=raw.epoch)
     columns = [load_uncropped(images, index)]
@@ -52,12 +53,10 @@ def write_views(
     )
 
 
-def write_map(
-    run: Run, images: ImageStore, features: Features, limit: int = 1500, seed: int = 0
-) -> None:
+def write_map(run: Run, images: ImageStore, features: Features, limit: int = 1500) -> None:
     """Write the features of some images in two dimensions, each with a thumbnail."""
     count = min(limit, len(features.h))
-    row = rng.shuffled(rng.key(seed, "map"), len(features.h), torch.arange(count))
+    row = rng.shuffled(rng.key(0, "map"), len(features.h), torch.arange(count))
     row = row.sort().values.to(features.h.device)
     method, points = reduce_to_plane(features.h[row])
     index = features.index[row].cpu()
@@ -79,13 +78,12 @@ def write_map(
 
 
 def write_neighbors(
-    run: Run, images: ImageStore, features: Features, rows: int = 12, k: int = 7, seed: int = 0
+    run: Run, images: ImageStore, features: Features, rows: int = 12, k: int = 7
 ) -> None:
     """Write some images, each with the k others whose features are most similar."""
     h = unit(features.h).nan_to_num(0.0, 0.0, 0.0)
     count, k = min(rows, len(h)), min(k, len(h) - 1)
-    query = rng.shuffled(rng.key(seed, "neighbours"), len(h), torch.arange(count))
-    query = query.to(h.device)
+    query = rng.shuffled(rng.key(0, "neighbours"), len(h), torch.arange(count)).to(h.device)
     similarity, nearest = nearest_neighbors(h, h[query], k=k, exclude=query)
     index = features.index[torch.cat([query[:, None], nearest], dim=1)].cpu()  # [rows, k + 1]
     uncropped = load_uncropped(images, index.flatten())
@@ -133,12 +131,6 @@ def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 
         return "t-SNE", tsne.fit_transform(x)
 
 
-def sample_few(images: ImageStore, count: int, seed: int) -> Int64[Tensor, " n"]:
-    """Sample a few images, the same for the same seed."""
-    position = torch.arange(min(count, len(images)))
-    return rng.shuffled(rng.key(seed, "pictures"), len(images), position)
-
-
 def names_and_labels(
     images: ImageStore, index: Int64[Tensor, " n"]
 ) -> list[tuple[str, str | None]]:
@@ -168,7 +160,7 @@ def denormalize(x: Float[Tensor, "c h w"], view: View) -> Image.Image:
 
 
 def to_image(x: UInt8[Tensor, "c h w"]) -> Image.Image:
-    """Convert to RGB from the first three channels, or gray from the first if there are fewer."""
+    """Convert the first three channels to RGB, or the first to gray if there are fewer."""
     x = x[:3] if len(x) >= 3 else x[:1].expand(3, -1, -1)
     return Image.fromarray(x.permute(1, 2, 0).contiguous().numpy())
 

@@ -47,7 +47,7 @@ def score_labeled(
     options = replace(options, split_folder=options.split_folder or run.path / "splits")
     split = None
     if test is None:
-        split = _first_process_first(
+        split = _main_process_first(
             partial(load_or_create_split, run.path / "splits", train, seed=options.seed)
         )
     data = {
@@ -67,7 +67,7 @@ def score_labeled(
         file = name if source == "backbone" else f"{name}.{source}"
 
         def build(encoder: EncoderUnderTest, name: str = name) -> Evaluator:
-            return _first_process_first(partial(build_evaluator, name, data[encoder.name], options))
+            return _main_process_first(partial(build_evaluator, name, data[encoder.name], options))
 
         results[file] = score_protocol(run, file, encoders, build, about=about, cache=cache)
     if "knn" in names and len(encoders) > 1 and encoders[1].name == UNTRAINED:
@@ -91,7 +91,7 @@ def score_protocol(
 ) -> dict[str, Any]:
     """Score one protocol for the first encoder and for those to compare it with.
 
-    The file is written after each encoder, so that a stop loses no finished number.
+    The file is written after each encoder, so that finished numbers survive an interruption.
     """
     result: dict[str, Any] = {}
     for encoder in encoders:
@@ -126,7 +126,7 @@ def write_result(run: Run, name: str, result: dict[str, Any]) -> None:
         run.write_result(name, to_json(result))
 
 
-def _first_process_first(build: Callable[[], Built]) -> Built:
+def _main_process_first(build: Callable[[], Built]) -> Built:
     """Call `build` in the first process, which may write files, and then in the others."""
     built = build() if dist.rank() == 0 else None
     dist.barrier()
@@ -136,7 +136,7 @@ def _first_process_first(build: Callable[[], Built]) -> Built:
 def _score(
     evaluator: Evaluator, encoder: EncoderUnderTest, cache: FeatureCache
 ) -> dict[str, float]:
-    """Run an evaluator; those of the same images share their features."""
+    """Run an evaluator; evaluators on the same images share their features."""
     if isinstance(evaluator, KNN | LinearProbe | LinearSGDProbe) and evaluator.data.subset is None:
         if encoder.name not in cache:
             cache[encoder.name] = evaluator.data.features(encoder.network)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfsight import dist, report
-from selfsight.console import format_value
+from selfsight.console import build_table
 from selfsight.data import (
     ImageStore,
     Source,
@@ -154,9 +154,6 @@ def _print_skipped(images: ImageStore, console: Console) -> None:
 
 def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
     """Build a table of the main settings, each with its reason."""
-    table = Table(title="recipe", title_justify="left", header_style="bold")
-    for name in ("setting", "value", "why"):
-        table.add_column(name)
     view = recipe.views[0]
     values = {
         "method": method_name(recipe.method),
@@ -175,9 +172,11 @@ def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
     for name in reasons:
         if name.startswith("method."):
             values[name] = getattr(recipe.method, name.removeprefix("method."))
-    for name, value in values.items():
-        table.add_row(name, format_value(value), reasons.get(name, ""))
-    return table
+    records = [
+        {"setting": name, "value": value, "why": reasons.get(name, "")}
+        for name, value in values.items()
+    ]
+    return build_table(records, title="recipe")
 
 
 def write_verdict(run: Run, recipe: Recipe) -> Verdict:

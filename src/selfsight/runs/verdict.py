@@ -80,44 +80,44 @@ def judge(records: Sequence[Json], results: Json, recipe: Json) -> Verdict:
 def judge_evidence(evidence: RunEvidence) -> Verdict:
     """Judge a run by its numbers."""
     state, sentence = _decide(evidence)
-    return Verdict(verdict=state, sentence=sentence, evidence=tuple(_rows(evidence)))
+    return Verdict(verdict=state, sentence=sentence, evidence=tuple(_build_rows(evidence)))
 
 
-def _decide(f: RunEvidence) -> tuple[State, str]:
-    if f.diverged:
+def _decide(e: RunEvidence) -> tuple[State, str]:
+    if e.diverged:
         return "unclear", (
             "Unclear: the loss is no longer finite, so the run has diverged; lower the learning "
             "rate or lengthen the warm-up."
         )
-    if f.skipped_steps > MAX_SKIPPED * f.steps:
+    if e.skipped_steps > MAX_SKIPPED * e.steps:
         return "unclear", (
-            f"Unclear: {f.skipped_steps} of {f.steps} steps were skipped because their gradient "
+            f"Unclear: {e.skipped_steps} of {e.steps} steps were skipped because their gradient "
             "was not finite; lower the learning rate or lengthen the warm-up."
         )
-    if symptom := _collapse(f):
-        return "collapsed", f"Collapsed: {symptom}; {_cause(f)}."
-    gain = _gain(f)
-    if gain is None and f.records < MIN_RECORDS:
+    if symptom := _collapse(e):
+        return "collapsed", f"Collapsed: {symptom}; {_cause(e)}."
+    gain = _gain(e)
+    if gain is None and e.records < MIN_RECORDS:
         return "unclear", (
-            f"Unclear: {f.records} log records are too few to judge; train for longer."
+            f"Unclear: {e.records} log records are too few to judge; train for longer."
         )
-    stale = f", although {_describe_stale(f)}" if _is_stale(f) else ""
+    stale = f", although {_describe_stale(e)}" if _is_stale(e) else ""
     if gain is not None and gain > 0:
-        return "learning", f"Learning: {_describe_gain(f)}{_directions(f)}{stale}."
+        return "learning", f"Learning: {_describe_gain(e)}{_directions(e)}{stale}."
     if gain is not None:
-        why = _describe_stale(f) if _is_stale(f) else "train for longer, or look at the curves"
-        guess = f", and the loss {f.loss:.2f} is that of guessing" if _at_chance(f) else ""
+        why = _describe_stale(e) if _is_stale(e) else "train for longer, or look at the curves"
+        guess = f", and the loss {e.loss:.2f} is that of guessing" if _at_chance(e) else ""
         worse = "that is worse" if gain < 0 else "that is no clear gain"
-        return "unclear", f"Unclear: {_describe_gain(f)}; {worse}{guess}; {why}."
-    if _at_chance(f):
-        why = _describe_stale(f) if _is_stale(f) else "train for longer or raise the learning rate"
+        return "unclear", f"Unclear: {_describe_gain(e)}; {worse}{guess}; {why}."
+    if _at_chance(e):
+        why = _describe_stale(e) if _is_stale(e) else "train for longer or raise the learning rate"
         return "unclear", (
-            f"Unclear: the loss is {f.loss:.2f}, and guessing gives {f.chance_loss:.2f}; {why}."
+            f"Unclear: the loss is {e.loss:.2f}, and guessing gives {e.chance_loss:.2f}; {why}."
         )
-    if f.loss is not None and f.chance_loss is not None and f.loss < BELOW_CHANCE * f.chance_loss:
+    if e.loss is not None and e.chance_loss is not None and e.loss < BELOW_CHANCE * e.chance_loss:
         return "learning", (
-            f"Learning, by the loss alone: it is {f.loss:.2f}, well below the {f.chance_loss:.2f} "
-            f"of guessing{_directions(f)}{stale}."
+            f"Learning, by the loss alone: it is {e.loss:.2f}, well below the {e.chance_loss:.2f} "
+            f"of guessing{_directions(e)}{stale}."
         )
     return "unclear", (
         "Unclear: nothing has collapsed, but nothing shows a gain over the untrained network "
@@ -125,116 +125,116 @@ def _decide(f: RunEvidence) -> tuple[State, str]:
     )
 
 
-def _collapse(f: RunEvidence) -> str | None:
+def _collapse(e: RunEvidence) -> str | None:
     """Describe what has collapsed; None if nothing has."""
-    if f.feature_std is not None and f.feature_std < ONE_POINT_FEATURES:
+    if e.feature_std is not None and e.feature_std < ONE_POINT_FEATURES:
         return (
-            f"the features of all images are nearly one point (spread {f.feature_std:.3f}, where "
+            f"the features of all images are nearly one point (spread {e.feature_std:.3f}, where "
             "1 is even)"
         )
-    if _embeddings_are_one_point(f):
+    if _embeddings_are_one_point(e):
         return (
-            f"the embeddings of all images are nearly one point (spread {f.embedding_std:.2f}, "
+            f"the embeddings of all images are nearly one point (spread {e.embedding_std:.2f}, "
             "where 1 is even)"
         )
-    if _few(f.effective_rank, f):
+    if _is_low_rank(e.effective_rank, e):
         return (
-            f"the features are spread over only about {f.effective_rank:.1f} directions "
+            f"the features are spread over only about {e.effective_rank:.1f} directions "
             "(dimensional collapse)"
         )
-    if _few(f.embedding_rank, f):
-        of = f" of {f.embedding_dim}" if f.embedding_dim else ""
+    if _is_low_rank(e.embedding_rank, e):
+        of = f" of {e.embedding_dim}" if e.embedding_dim else ""
         return (
-            f"the embeddings are spread over only about {f.embedding_rank:.1f}{of} directions "
+            f"the embeddings are spread over only about {e.embedding_rank:.1f}{of} directions "
             "(dimensional collapse)"
         )
-    if _rank_lost(f) and (_gain(f) or 0) <= 0:
+    if _has_lost_rank(e) and (_gain(e) or 0) <= 0:
         return (
-            f"the features use {f.trained_rank:.1f} directions, where those of the untrained "
-            f"network used {f.untrained_rank:.1f} (dimensional collapse)"
+            f"the features use {e.trained_rank:.1f} directions, where those of the untrained "
+            f"network used {e.untrained_rank:.1f} (dimensional collapse)"
         )
-    if f.predictor is False and f.embedding_std is None and (_gain(f) or 0) <= 0:
+    if e.predictor is False and e.embedding_std is None and (_gain(e) or 0) <= 0:
         # Without logged embeddings this collapse cannot be measured, but it is what happens.
         return "the embeddings were not logged, but nothing prevents their collapse"
     return None
 
 
-def _cause(f: RunEvidence) -> str:
+def _cause(e: RunEvidence) -> str:
     """Name the likely cause and the remedy."""
-    if f.predictor is False:
+    if e.predictor is False:
         return (
             "the method has no negatives, and the predictor that prevents this is switched off: "
             "switch it on"
         )
-    if _is_stale(f):
-        return _describe_stale(f)
-    if f.chance_loss is None:
+    if _is_stale(e):
+        return _describe_stale(e)
+    if e.chance_loss is None:
         return "lower the learning rate, or train the predictor faster than the rest"
     return "lower the learning rate, or make the views differ more"
 
 
-def _embeddings_are_one_point(f: RunEvidence) -> bool:
-    if f.embedding_std is None:
+def _embeddings_are_one_point(e: RunEvidence) -> bool:
+    if e.embedding_std is None:
         return False
-    fell = f.embedding_std < FALLEN * (f.highest_embedding_std or 0)
-    return f.embedding_std < (NARROW_EMBEDDINGS if fell else ONE_POINT_EMBEDDINGS)
+    fell = e.embedding_std < FALLEN * (e.highest_embedding_std or 0)
+    return e.embedding_std < (NARROW_EMBEDDINGS if fell else ONE_POINT_EMBEDDINGS)
 
 
-def _few(rank: float | None, f: RunEvidence) -> bool:
-    most = f.batch_size or math.inf  # a small batch cannot have a high rank
+def _is_low_rank(rank: float | None, e: RunEvidence) -> bool:
+    most = e.batch_size or math.inf  # a small batch cannot have a high rank
     return rank is not None and rank < min(FEW_DIRECTIONS, most / 3)
 
 
-def _rank_lost(f: RunEvidence) -> bool:
-    if f.trained_rank is None or f.untrained_rank is None:
+def _has_lost_rank(e: RunEvidence) -> bool:
+    if e.trained_rank is None or e.untrained_rank is None:
         return False
-    return f.trained_rank < min(RANK_LOST * f.untrained_rank, ENOUGH_RANK)
+    return e.trained_rank < min(RANK_LOST * e.untrained_rank, ENOUGH_RANK)
 
 
-def _at_chance(f: RunEvidence) -> bool:
-    if f.loss is None or f.chance_loss is None:
+def _at_chance(e: RunEvidence) -> bool:
+    if e.loss is None or e.chance_loss is None:
         return False
-    return f.loss > AT_CHANCE * f.chance_loss
+    return e.loss > AT_CHANCE * e.chance_loss
 
 
-def _queue_age(f: RunEvidence) -> float | None:
+def _queue_age(e: RunEvidence) -> float | None:
     """Age of the oldest key, in time constants of the teacher."""
-    if f.queue_steps is None or f.teacher_steps is None:
+    if e.queue_steps is None or e.teacher_steps is None:
         return None
-    return f.queue_steps / f.teacher_steps
+    return e.queue_steps / e.teacher_steps
 
 
-def _is_stale(f: RunEvidence) -> bool:
-    if (_queue_age(f) or 0) > STALE_TIME_CONSTANTS:
+def _is_stale(e: RunEvidence) -> bool:
+    if (_queue_age(e) or 0) > STALE_TIME_CONSTANTS:
         return True
-    return f.queue_epochs is not None and f.queue_epochs > STALE_EPOCHS
+    return e.queue_epochs is not None and e.queue_epochs > STALE_EPOCHS
 
 
-def _describe_stale(f: RunEvidence) -> str:
-    if (_queue_age(f) or 0) > STALE_TIME_CONSTANTS:
+def _describe_stale(e: RunEvidence) -> str:
+    if (_queue_age(e) or 0) > STALE_TIME_CONSTANTS:
         return (
             "the queue is stale (its oldest keys were encoded "
-            f"{f.queue_steps:.0f} steps ago, and the teacher averages over about "
-            f"{f.teacher_steps:.0f}): shorten the queue or raise the momentum"
+            f"{e.queue_steps:.0f} steps ago, and the teacher averages over about "
+            f"{e.teacher_steps:.0f}): shorten the queue or raise the momentum"
         )
     return (
-        f"the queue holds the keys of {f.queue_epochs:.1f} epochs, so that images are pushed away "
+        f"the queue holds the keys of {e.queue_epochs:.1f} epochs, so that images are pushed away "
         "from their own old keys: shorten the queue"
     )
 
 
-def _gain(f: RunEvidence) -> int | None:
+def _gain(e: RunEvidence) -> int | None:
     """Compare with the untrained network: 1 better, -1 worse, 0 similar, None if not measured."""
-    signs = [sign for *_, sign in _measures(f)]
+    signs = [sign for *_, sign in _measures(e)]
     return signs[0] if signs else None
 
 
-def _measures(f: RunEvidence) -> list[tuple[str, float, float, int]]:
+def _measures(e: RunEvidence) -> list[tuple[str, float, float, int]]:
     """Name, value, untrained value and sign of each measure; measures with labels come first."""
     pairs = (
-        (f.knn_name, f.knn, f.untrained_knn, GAIN_POINTS),
+        (e.knn_name, e.knn, e.untrained_knn, GAIN_POINTS),
         # How high retrieval is depends on how much the views differ, so only the odds ratio counts.
-        ("same-image retrieval", f.retrieval, f.untrained_retrieval, math.inf),
+        ("same-image retrieval", e.retrieval, e.untrained_retrieval, math.inf),
     )
     return [
         (name, now, before, _better(now, before, points) - _better(before, now, points))
@@ -244,36 +244,37 @@ def _measures(f: RunEvidence) -> list[tuple[str, float, float, int]]:
 
 
 def _better(now: float, before: float, points: float) -> bool:
+    """Return whether a share rose by this many points or by the odds ratio of a clear gain."""
     odds = now * (1 - before) >= GAIN_ODDS * before * (1 - now)
     return now - before >= points or (odds and now - before >= MIN_GAIN)
 
 
-def _describe_gain(f: RunEvidence) -> str:
-    if f.knn is not None and f.untrained_knn is not None:
-        guess = "" if f.chance is None else f" and {f.chance:.1%} by guessing"
+def _describe_gain(e: RunEvidence) -> str:
+    if e.knn is not None and e.untrained_knn is not None:
+        guess = "" if e.chance is None else f" and {e.chance:.1%} by guessing"
         return (
-            f"{f.knn_name} is {f.knn:.1%}, against {f.untrained_knn:.1%} for the untrained "
+            f"{e.knn_name} is {e.knn:.1%}, against {e.untrained_knn:.1%} for the untrained "
             f"network{guess}"
         )
     return (
-        f"a second view of an image retrieves the first in {f.retrieval:.1%} of cases, against "
-        f"{f.untrained_retrieval:.1%} for the untrained network"
+        f"a second view of an image retrieves the first in {e.retrieval:.1%} of cases, against "
+        f"{e.untrained_retrieval:.1%} for the untrained network"
     )
 
 
-def _directions(f: RunEvidence) -> str:
+def _directions(e: RunEvidence) -> str:
     """Number of directions that the features use, as the end of a sentence."""
-    if f.trained_rank is not None and f.untrained_rank is not None:
+    if e.trained_rank is not None and e.untrained_rank is not None:
         return (
-            f", and the features use about {f.trained_rank:.0f} directions (untrained "
-            f"{f.untrained_rank:.0f})"
+            f", and the features use about {e.trained_rank:.0f} directions (untrained "
+            f"{e.untrained_rank:.0f})"
         )
-    if f.effective_rank is not None:
-        return f", and the features use about {f.effective_rank:.0f} directions"
+    if e.effective_rank is not None:
+        return f", and the features use about {e.effective_rank:.0f} directions"
     return ""
 
 
-def _rows(f: RunEvidence) -> list[EvidenceRow]:
+def _build_rows(e: RunEvidence) -> list[EvidenceRow]:
     """Build a row for every known number."""
     rows: list[EvidenceRow] = []
 
@@ -281,42 +282,42 @@ def _rows(f: RunEvidence) -> list[EvidenceRow]:
         meaning = if_bad if bad else if_good
         rows.append(EvidenceRow(name=name, value=value, expected=expected, meaning=meaning))
 
-    if f.loss is not None and f.chance_loss is not None:
-        expected = f"below {BELOW_CHANCE * f.chance_loss:.2f} (guessing gives {f.chance_loss:.2f})"
-        degree = "better" if f.loss < BELOW_CHANCE * f.chance_loss else "hardly better"
-        meaning = f"{'no better' if _at_chance(f) else degree} than guessing"
-        add("loss", f"{f.loss:.3f}", expected, False, "", meaning)
-    if f.skipped_steps:
-        value = f"{f.skipped_steps} of {f.steps}"
+    if e.loss is not None and e.chance_loss is not None:
+        expected = f"below {BELOW_CHANCE * e.chance_loss:.2f} (guessing gives {e.chance_loss:.2f})"
+        degree = "better" if e.loss < BELOW_CHANCE * e.chance_loss else "hardly better"
+        meaning = f"{'no better' if _at_chance(e) else degree} than guessing"
+        add("loss", f"{e.loss:.3f}", expected, False, "", meaning)
+    if e.skipped_steps:
+        value = f"{e.skipped_steps} of {e.steps}"
         add("skipped steps", value, "none, or a few", True, "their gradients were not finite", "")
-    if f.feature_std is not None:
-        bad = f.feature_std < ONE_POINT_FEATURES
+    if e.feature_std is not None:
+        bad = e.feature_std < ONE_POINT_FEATURES
         expected = f"above {ONE_POINT_FEATURES}; 1 is even"
-        add("feature spread", f"{f.feature_std:.3f}", expected, bad, ALIKE, DISTINCT)
-    if f.effective_rank is not None:
-        bad, expected = _few(f.effective_rank, f), f"above {FEW_DIRECTIONS:g}"
-        add("effective rank", f"{f.effective_rank:.1f}", expected, bad, FEW, MANY)
-    if f.embedding_std is not None:
-        bad, expected = _embeddings_are_one_point(f), f"above {NARROW_EMBEDDINGS}; 1 is even"
-        add("embedding spread", f"{f.embedding_std:.3f}", expected, bad, ALIKE, DISTINCT)
-    if f.embedding_rank is not None:
-        bad, expected = _few(f.embedding_rank, f), f"above {FEW_DIRECTIONS:g}"
-        add("embedding rank", f"{f.embedding_rank:.1f}", expected, bad, FEW, MANY)
-    if f.trained_rank is not None and f.untrained_rank is not None:
-        least = min(RANK_LOST * f.untrained_rank, ENOUGH_RANK)
-        expected = f"above {least:.1f} (untrained {f.untrained_rank:.1f})"
-        bad, value = _rank_lost(f), f"{f.trained_rank:.1f}"
+        add("feature spread", f"{e.feature_std:.3f}", expected, bad, ALIKE, DISTINCT)
+    if e.effective_rank is not None:
+        bad, expected = _is_low_rank(e.effective_rank, e), f"above {FEW_DIRECTIONS:g}"
+        add("effective rank", f"{e.effective_rank:.1f}", expected, bad, FEW, MANY)
+    if e.embedding_std is not None:
+        bad, expected = _embeddings_are_one_point(e), f"above {NARROW_EMBEDDINGS}; 1 is even"
+        add("embedding spread", f"{e.embedding_std:.3f}", expected, bad, ALIKE, DISTINCT)
+    if e.embedding_rank is not None:
+        bad, expected = _is_low_rank(e.embedding_rank, e), f"above {FEW_DIRECTIONS:g}"
+        add("embedding rank", f"{e.embedding_rank:.1f}", expected, bad, FEW, MANY)
+    if e.trained_rank is not None and e.untrained_rank is not None:
+        least = min(RANK_LOST * e.untrained_rank, ENOUGH_RANK)
+        expected = f"above {least:.1f} (untrained {e.untrained_rank:.1f})"
+        bad, value = _has_lost_rank(e), f"{e.trained_rank:.1f}"
         add("rank against untrained", value, expected, bad, "directions lost", "no directions lost")
     meanings = {1: "better than untrained", 0: "no clear gain", -1: "worse than untrained"}
-    for name, now, before, sign in _measures(f):
+    for name, now, before, sign in _measures(e):
         expected = f"above {before:.1%} (untrained)"
         add(name, f"{now:.1%}", expected, False, "", meanings[sign])
-    if f.queue_steps is not None:
-        age = "" if f.queue_epochs is None else f" ({f.queue_epochs:.2f} epochs)"
-        most = None if f.teacher_steps is None else STALE_TIME_CONSTANTS * f.teacher_steps
+    if e.queue_steps is not None:
+        age = "" if e.queue_epochs is None else f" ({e.queue_epochs:.2f} epochs)"
+        most = None if e.teacher_steps is None else STALE_TIME_CONSTANTS * e.teacher_steps
         limit = "" if most is None else f"{most:.0f} steps and "
-        value, expected = f"{f.queue_steps:.0f} steps{age}", f"below {limit}{STALE_EPOCHS:g} epoch"
-        add("age of the queue", value, expected, _is_stale(f), "stale", "fresh")
-    if f.predictor is False:
+        value, expected = f"{e.queue_steps:.0f} steps{age}", f"below {limit}{STALE_EPOCHS:g} epoch"
+        add("age of the queue", value, expected, _is_stale(e), "stale", "fresh")
+    if e.predictor is False:
         add("predictor", "none", "one", True, "nothing prevents collapse", "")
     return rows

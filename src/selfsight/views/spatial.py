@@ -25,7 +25,7 @@ def crop(
     interpolation: Interpolation = "bilinear",
     flip: Bool[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n c {size} {size}"]:
-    """Resize each image's box (top, left, height, width) to a square, flipped where asked."""
+    """Resize each image's box (top, left, height, width) to a square; flip where `flip` is true."""
     top, left, height, width = box.double().unbind(1)
     zero = torch.zeros_like(top)
     rows = resize_weights(top, height, height / size, zero, size, x.shape[2], interpolation)

@@ -3,12 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, check_choice, check_number, suggest
 
 Interpolation = Literal["bilinear", "bicubic"]
-INTERPOLATIONS = ("bilinear", "bicubic")
 
 # ImageNet statistics, as in all published code cited here.
 MEAN = (0.485, 0.456, 0.406)
@@ -61,16 +60,18 @@ class View:
     std: tuple[float, ...] = STD
 
     def __post_init__(self) -> None:
-        check_size("size", self.size)
+        check_number("size", self.size, at_least=1)
         for name in OPERATIONS:
-            _check_fraction("jitter_p" if name == "jitter" else name, self.probability(name))
-        for name in ("solarize_threshold", "cutout_side"):
-            _check_fraction(name, getattr(self, name))
+            setting = "jitter_p" if name == "jitter" else name
+            check_number(setting, self.probability(name), at_least=0, at_most=1)
+        for setting in ("solarize_threshold", "cutout_side"):
+            check_number(setting, getattr(self, setting), at_least=0, at_most=1)
+        check_number("noise_sigma", self.noise_sigma, at_least=0)
         _check_range("scale", self.scale, highest=1.0)
         _check_range("ratio", self.ratio)
         _check_range("blur_sigma", self.blur_sigma)
-        check_interpolation(self.interpolation)
-        check_statistics(self.mean, self.std)
+        check_choice("interpolation", self.interpolation, get_args(Interpolation))
+        _check_statistics(self.mean, self.std)
         if len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5:
             raise UserError(
                 f"jitter is {self.jitter}, but it holds brightness, contrast, saturation and hue, "
@@ -81,8 +82,6 @@ class View:
                 f"blur_kernel is {self.blur_kernel}, but it is a fraction of the view's side. "
                 "Give a number above 0 and up to 1, or None for three sigma on each side."
             )
-        if not self.noise_sigma >= 0:
-            raise UserError(f"noise_sigma is {self.noise_sigma}. Give a number of 0 or more.")
         self._check_order()
 
     def probability(self, operation: str) -> float:
@@ -124,9 +123,9 @@ class EvalView:
     std: tuple[float, ...] = STD
 
     def __post_init__(self) -> None:
-        check_size("size", self.size)
-        check_interpolation(self.interpolation)
-        check_statistics(self.mean, self.std)
+        check_number("size", self.size, at_least=1)
+        check_choice("interpolation", self.interpolation, get_args(Interpolation))
+        _check_statistics(self.mean, self.std)
         if self.resize < self.size:
             raise UserError(
                 f"resize is {self.resize}, but the crop of {self.size} pixels must fit in it. "
@@ -175,33 +174,13 @@ def check_channels(view: View | EvalView, channels: int) -> None:
         )
 
 
-def check_size(name: str, value: int) -> None:
-    """Raise a UserError unless there is at least one pixel."""
-    if value < 1:
-        raise UserError(f"{name} is {value}. Give a number of pixels of 1 or more.")
-
-
-def check_interpolation(value: str) -> None:
-    """Raise a UserError for an unknown interpolation."""
-    if value not in INTERPOLATIONS:
-        raise UserError(
-            f'interpolation is "{value}", but bilinear or bicubic is expected.'
-            f"{suggest(value, INTERPOLATIONS)}"
-        )
-
-
-def check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
+def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
     """Raise a UserError unless mean and std can normalize."""
     if len(mean) != len(std) or not mean or not min(std) > 0:
         raise UserError(
             f"mean is {tuple(mean)} and std is {tuple(std)}, but one number per channel (or one "
             "for all) is expected in each, with std above 0. Give as many of each."
         )
-
-
-def _check_fraction(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise UserError(f"{name} is {value}, but it is a fraction. Give a number from 0 to 1.")
 
 
 def _check_range(name: str, value: Sequence[float], highest: float = math.inf) -> None:
