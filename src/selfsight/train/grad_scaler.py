@@ -9,6 +9,8 @@ from torch import Tensor
 
 INITIAL_SCALE = 2.0**16  # of the loss in fp16; halved after an overflow
 GROWTH_INTERVAL = 2000  # finite steps after which the scale doubles
+MAX_SKIPPED = 10  # steps in a row without a finite gradient before the run is stopped
+FP16_FACTOR = 3  # times as many in fp16, which skips a step whenever its scale is too large
 
 
 class GradScaler:
@@ -19,6 +21,7 @@ class GradScaler:
 
     def __init__(self, device: torch.device, *, enabled: bool) -> None:
         self.enabled = enabled
+        self.max_skipped = MAX_SKIPPED * (FP16_FACTOR if enabled else 1)
         self.scale = torch.tensor(INITIAL_SCALE if enabled else 1.0, device=device)
         self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
         self.found_inf = torch.zeros((), device=device)  # 1: the last gradient was not finite

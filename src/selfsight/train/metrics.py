@@ -16,9 +16,6 @@ from selfsight.recipe import Recipe
 from selfsight.train.state import State
 from selfsight.train.step import Batch
 
-MAX_SKIPPED = 10  # steps in a row without a finite gradient before the run is stopped
-FP16_FACTOR = 3  # times as many in fp16, which skips a step whenever its scale is too large
-
 
 @torch.no_grad()
 def embed(method: Method, h: Tensor) -> Tensor:
@@ -91,7 +88,7 @@ class Metrics:
         record |= {name: float(dist.mean(value)) for name, value in step.logs.items()}
         not_finite = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
         longest, finished = state.scaler.read_longest_run(), record["epoch"] == self.recipe.epochs
-        max_skipped = MAX_SKIPPED * (FP16_FACTOR if state.scaler.enabled else 1)
+        max_skipped = state.scaler.max_skipped
         if longest < max_skipped and not not_finite:
             return record
         if int(state.scaler.skipped_in_a_row) > 0 and longest < max_skipped and not finished:
