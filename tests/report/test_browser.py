@@ -13,7 +13,7 @@ from selfsight.run_folder import Run
 from tests.report.folders import HOSTILE, RECIPE, analyze, records, tile_color
 
 pytestmark = pytest.mark.browser
-EDGE = 26  # as in map.js
+MARGIN = 26  # as in map.js
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,8 @@ def bring(tab: Tab, element: Locator) -> dict[str, float]:
 def place(tab: Tab, index: int, count: int = 6) -> tuple[float, float]:
     """Where a point of the map lies in the window, from the fit the page promises."""
     box = bring(tab, tab.locator("canvas.map"))
-    scale = (box["width"] - 2 * EDGE) / (10 * (count - 1))
-    x = box["x"] + EDGE + 10 * index * scale
+    scale = (box["width"] - 2 * MARGIN) / (10 * (count - 1))
+    x = box["x"] + MARGIN + 10 * index * scale
     y = box["y"] + box["height"] / 2 - (index % 2 - 0.5) * scale
     return x, y
 

@@ -4,15 +4,15 @@ function ticks(low, high, count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
-  return found.map((value) => Number(value.toPrecision(12)));
+  const values = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) values.push(i * step);
+  return values.map((value) => Number(value.toPrecision(12)));
 }
 
 function tickText(value, unit) {
   if (unit === "percent") return `${Number((100 * value).toPrecision(6))} %`;
   if (Math.abs(value) >= 10000) return value.toLocaleString("en", { notation: "compact" });
-  return number(value);
+  return formatNumber(value);
 }
 
 function nearest(points, step) {
@@ -51,26 +51,26 @@ function axisRange(curve, points, zoomed) {
 /** One curve: its figure, and functions that redraw it and move its cursor. */
 function plot(curve, shared) {
   const { points, unit } = curve;
-  const readout = make("output", {});
-  const area = make("div", { class: "plot", role: "slider", tabindex: "0", "aria-label": curve.title });
+  const readout = html("output", {});
+  const area = html("div", { class: "plot", role: "slider", tabindex: "0", "aria-label": curve.title });
   const missingCount = curve.every_record && curve.missing;
-  const figure = make(
+  const figure = html(
     "figure",
     { class: "curve" },
-    make("figcaption", {}, make("h3", {}, curve.title), readout),
-    make("p", {}, curve.meaning),
+    html("figcaption", {}, html("h3", {}, curve.title), readout),
+    html("p", {}, curve.meaning),
     area,
-    missingCount ? make("p", { class: "warn" }, `${number(missingCount)} of the records have no finite value.`) : null,
+    missingCount ? html("p", { class: "warn" }, `${formatNumber(missingCount)} of the records have no finite value.`) : null,
   );
   const smooth = curve.noisy && points.length > 120 ? movingAverage(points) : null;
-  const rule = draw("line", { class: "rule" });
-  const dot = draw("circle", { class: "dot", r: 4 });
-  const band = draw("rect", { class: "band", y: 0 });
+  const rule = svg("line", { class: "rule" });
+  const dot = svg("circle", { class: "dot", r: 4 });
+  const band = svg("rect", { class: "band", y: 0 });
   let width = 0;
   let x, y;
 
   const describe = ([step, epoch, value]) =>
-    `step ${number(step)}${epoch === null ? "" : ` · epoch ${number(epoch)}`} · ${show(value, unit)}`;
+    `step ${formatNumber(step)}${epoch === null ? "" : ` · epoch ${formatNumber(epoch)}`} · ${formatValue(value, unit)}`;
 
   function redraw() {
     if (!width) return;
@@ -85,59 +85,59 @@ function plot(curve, shared) {
     y = (value) => inner.h - ((value - low) / (high - low)) * inner.h;
     const path = (list) =>
       list.map((p, i) => `${i ? "L" : "M"}${x(p[0]).toFixed(1)} ${y(p[2]).toFixed(1)}`).join("");
-    const axes = draw("g", { transform: `translate(${FRAME.left} ${FRAME.top})` });
+    const axes = svg("g", { transform: `translate(${FRAME.left} ${FRAME.top})` });
     for (const value of ticks(low, high, 5)) {
       axes.append(
-        draw("line", { class: "grid", x1: 0, x2: inner.w, y1: y(value), y2: y(value) }),
-        draw("text", { class: "tick", x: -8, y: y(value) + 4, "text-anchor": "end" }, tickText(value, unit)),
+        svg("line", { class: "grid", x1: 0, x2: inner.w, y1: y(value), y2: y(value) }),
+        svg("text", { class: "tick", x: -8, y: y(value) + 4, "text-anchor": "end" }, tickText(value, unit)),
       );
     }
     for (const step of ticks(from, to, clamp(Math.floor(inner.w / 80), 2, 8)).filter(Number.isInteger)) {
       const at = { class: "tick", x: x(step), y: inner.h + 17, "text-anchor": "middle" };
-      axes.append(draw("text", at, tickText(step)));
+      axes.append(svg("text", at, tickText(step)));
     }
     // a nested svg clips what lies outside the zoomed range
-    const view = draw("svg", { x: 0, y: 0, width: inner.w, height: inner.h, class: "inside" });
+    const view = svg("svg", { x: 0, y: 0, width: inner.w, height: inner.h, class: "inside" });
     for (const [name, value] of Object.entries(curve.levels)) {
       const above = y(value) > 16;
       view.append(
-        draw("line", { class: "level", x1: 0, x2: inner.w, y1: y(value), y2: y(value) }),
-        draw("text", { class: "level-name", x: inner.w - 4, y: y(value) + (above ? -5 : 14), "text-anchor": "end" },
-          `${name} ${show(value, unit)}`),
+        svg("line", { class: "level", x1: 0, x2: inner.w, y1: y(value), y2: y(value) }),
+        svg("text", { class: "level-name", x: inner.w - 4, y: y(value) + (above ? -5 : 14), "text-anchor": "end" },
+          `${name} ${formatValue(value, unit)}`),
       );
     }
-    if (shown.length > 1) view.append(draw("path", { class: smooth ? "line pale" : "line", d: path(shown) }));
-    if (smooth) view.append(draw("path", { class: "line", d: path(smooth.slice(first, last)) }));
+    if (shown.length > 1) view.append(svg("path", { class: smooth ? "line pale" : "line", d: path(shown) }));
+    if (smooth) view.append(svg("path", { class: "line", d: path(smooth.slice(first, last)) }));
     if (shown.length <= 40) {
-      view.append(...shown.map((p) => draw("circle", { class: "record", r: 2.5, cx: x(p[0]), cy: y(p[2]) })));
+      view.append(...shown.map((p) => svg("circle", { class: "record", r: 2.5, cx: x(p[0]), cy: y(p[2]) })));
     }
     band.setAttribute("height", inner.h);
     rule.setAttribute("y2", inner.h);
     view.append(band, rule);
     axes.append(view, dot);
     const size = { viewBox: `0 0 ${width} ${FRAME.height}`, "aria-hidden": "true" };
-    area.replaceChildren(draw("svg", size, axes));
+    area.replaceChildren(svg("svg", size, axes));
     point(shared.at);
   }
 
   /** Move the cursor to the record nearest to a step; null removes it. */
   function point(step) {
-    let found = points[step === null ? points.length - 1 : nearest(points, step)];
-    const inside = step !== null && x && found[0] >= shared.range[0] && found[0] <= shared.range[1];
-    if (!inside) found = points[points.length - 1];
-    readout.textContent = inside ? describe(found) : `last: ${show(found[2], unit)}`;
+    let record = points[step === null ? points.length - 1 : nearest(points, step)];
+    const inside = step !== null && x && record[0] >= shared.range[0] && record[0] <= shared.range[1];
+    if (!inside) record = points[points.length - 1];
+    readout.textContent = inside ? describe(record) : `last: ${formatValue(record[2], unit)}`;
     for (const mark of [rule, dot]) mark.style.display = inside ? "" : "none";
     area.setAttribute("aria-valuemin", points[0][0]);
     area.setAttribute("aria-valuemax", points[points.length - 1][0]);
-    area.setAttribute("aria-valuenow", found[0]);
-    area.setAttribute("aria-valuetext", describe(found));
+    area.setAttribute("aria-valuenow", record[0]);
+    area.setAttribute("aria-valuetext", describe(record));
     if (!inside) return null;
-    rule.setAttribute("x1", x(found[0]));
-    rule.setAttribute("x2", x(found[0]));
-    dot.setAttribute("cx", x(found[0]));
-    dot.setAttribute("cy", y(found[2]));
+    rule.setAttribute("x1", x(record[0]));
+    rule.setAttribute("x2", x(record[0]));
+    dot.setAttribute("cx", x(record[0]));
+    dot.setAttribute("cy", y(record[2]));
     const box = area.getBoundingClientRect();
-    return { x: box.left + FRAME.left + x(found[0]), y: box.top + FRAME.top + y(found[2]), found };
+    return { x: box.left + FRAME.left + x(record[0]), y: box.top + FRAME.top + y(record[2]), record };
   }
 
   const stepAt = (event) => {
@@ -148,7 +148,7 @@ function plot(curve, shared) {
   function select(step) {
     shared.move(step);
     const place = point(step);
-    if (place) showTip(place.x, place.y, [curve.title, ...describe(place.found).split(" · ")]);
+    if (place) showTip(place.x, place.y, [curve.title, ...describe(place.record).split(" · ")]);
   }
   let start = null;
   area.addEventListener("pointerdown", (event) => {
@@ -226,15 +226,15 @@ function showCurves(host, list) {
     ? "The horizontal axis is the training step. Drag across a curve to zoom into all of them, double-click to zoom out; "
       + "on the keyboard, arrows move the cursor and + − zoom. A strong line over a pale one is the moving average."
     : "Nothing has been logged yet. The curves appear here once the run has written its first record.";
-  host.append(logged.length ? make("div", { class: "hint" }, make("p", {}, hint), reset) : missing(hint));
-  const grid = make("div", { class: "grid" });
+  host.append(logged.length ? html("div", { class: "hint" }, html("p", {}, hint), reset) : missing(hint));
+  const grid = html("div", { class: "grid" });
   for (const curve of logged.length ? list : []) {
     if (curve.points.length) {
       plots.push(plot(curve, shared));
       grid.append(plots[plots.length - 1].figure);
     } else {
-      const caption = make("figcaption", {}, make("h3", {}, curve.title));
-      grid.append(make("figure", { class: "curve" }, caption, make("p", {}, curve.meaning), missing(curve.absent)));
+      const caption = html("figcaption", {}, html("h3", {}, curve.title));
+      grid.append(html("figure", { class: "curve" }, caption, html("p", {}, curve.meaning), missing(curve.absent)));
     }
   }
   host.append(grid);

@@ -1,45 +1,45 @@
 "use strict";
 
 const report = JSON.parse(document.getElementById("data").textContent);
-const svgSpace = document.getElementById("mark").namespaceURI;
+const SVG_NAMESPACE = document.getElementById("mark").namespaceURI;
 const tip = document.getElementById("tip");
 
 // Strings become text nodes, never markup: names and labels come from unknown files.
-function fill(element, attributes, children) {
+function populate(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children.filter((child) => child !== null && child !== undefined));
   return element;
 }
 
-function make(tag, attributes = {}, ...children) {
-  return fill(document.createElement(tag), attributes, children);
+function html(tag, attributes = {}, ...children) {
+  return populate(document.createElement(tag), attributes, children);
 }
 
-function draw(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(svgSpace, tag), attributes, children);
+function svg(tag, attributes = {}, ...children) {
+  return populate(document.createElementNS(SVG_NAMESPACE, tag), attributes, children);
 }
 
 function missing(sentence) {
-  return make("p", { class: "missing" }, sentence);
+  return html("p", { class: "missing" }, sentence);
 }
 
 /** Show one section; an error in one must not hide the others. */
-function guard(host, act) {
+function showSection(host, callback) {
   try {
-    act();
+    callback();
   } catch (error) {
     console.error(error);
     host.append(missing("This section could not be shown: the run folder has unexpected content."));
   }
 }
 
-function button(text, act) {
-  const element = make("button", { type: "button" }, text);
-  element.addEventListener("click", act);
+function button(text, callback) {
+  const element = html("button", { type: "button" }, text);
+  element.addEventListener("click", callback);
   return element;
 }
 
-function number(value) {
+function formatNumber(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return typeof value === "string" ? value : JSON.stringify(value);
   const size = Math.abs(value);
@@ -49,12 +49,12 @@ function number(value) {
   return value.toLocaleString("en", digits);
 }
 
-function percent(value, digits = 1) {
+function formatPercent(value, digits = 1) {
   return value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)} %`;
 }
 
-function show(value, unit) {
-  return unit === "percent" ? percent(value) : number(value);
+function formatValue(value, unit) {
+  return unit === "percent" ? formatPercent(value) : formatNumber(value);
 }
 
 function clamp(value, low, high) {
@@ -66,7 +66,7 @@ function showTip(x, y, lines, image = null) {
   const [first, ...rest] = lines.filter((line) => line !== null && line !== undefined);
   tip.replaceChildren();
   if (image) tip.append(image);
-  tip.append(make("strong", {}, first), ...rest.map((line) => make("span", {}, line)));
+  tip.append(html("strong", {}, first), ...rest.map((line) => html("span", {}, line)));
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
   const right = x + 18 + width < innerWidth ? x + 18 : x - 18 - width;
@@ -82,10 +82,10 @@ addEventListener("scroll", hideTip, { passive: true });
 addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
 
 /** Call back with the width of an element, now and whenever it changes. */
-function onWidth(element, act) {
+function onWidth(element, callback) {
   let last = 0;
   new ResizeObserver(() => {
     const width = Math.floor(element.clientWidth);
-    if (width > 120 && width !== last) act((last = width)); // too narrow to draw: being laid out
+    if (width > 120 && width !== last) callback((last = width)); // too narrow to draw: being laid out
   }).observe(element);
 }

@@ -1,4 +1,4 @@
-const INKS = ["first", "second"];
+const SERIES_CLASSES = ["first", "second"];
 
 /** Scale of an axis in pixels, and its ticks; with `zero`, the axis includes 0. */
 function axis(values, length, { log = false, zero = false }) {
@@ -16,9 +16,9 @@ function axis(values, length, { log = false, zero = false }) {
 
 /** One chart: lines, histograms, or points with their standard deviation and bound. */
 function chart({ title, meaning, log = "", series }) {
-  const names = series.map(({ name }, i) => make("span", { class: INKS[i] }, name));
-  const area = make("div", { class: "plot still", role: "img", "aria-label": `${title}: ${meaning}` });
-  const key = make("div", { class: "key" }, ...names);
+  const names = series.map(({ name }, i) => html("span", { class: SERIES_CLASSES[i] }, name));
+  const area = html("div", { class: "plot still", role: "img", "aria-label": `${title}: ${meaning}` });
+  const key = html("div", { class: "key" }, ...names);
   const all = series.flatMap(({ points, bound = [] }) => [...points, ...bound]);
   const tops = all.map(([, value, spread = 0]) => value + spread);
   onWidth(area, (width) => {
@@ -26,40 +26,40 @@ function chart({ title, meaning, log = "", series }) {
     const across = [...new Set(all.map(([place]) => place))];
     const x = axis(across, inner.w, { log: log.includes("x") });
     const y = axis(tops, inner.h, { log: log.includes("y"), zero: !log.includes("y") });
-    const axes = draw("g", { transform: `translate(${FRAME.left} ${FRAME.top})` });
+    const axes = svg("g", { transform: `translate(${FRAME.left} ${FRAME.top})` });
     const up = (value) => inner.h - y.at(value);
     for (const value of y.marks) {
       axes.append(
-        draw("line", { class: "grid", x1: 0, x2: inner.w, y1: up(value), y2: up(value) }),
-        draw("text", { class: "tick", x: -8, y: up(value) + 4, "text-anchor": "end" }, tickText(value)),
+        svg("line", { class: "grid", x1: 0, x2: inner.w, y1: up(value), y2: up(value) }),
+        svg("text", { class: "tick", x: -8, y: up(value) + 4, "text-anchor": "end" }, tickText(value)),
       );
     }
     for (const value of x.marks) {
       const place = { class: "tick", x: x.at(value), y: inner.h + 17, "text-anchor": "middle" };
-      axes.append(draw("text", place, tickText(value)));
+      axes.append(svg("text", place, tickText(value)));
     }
-    series.forEach((one, i) => axes.append(drawn(one, INKS[i], x.at, up, inner.h)));
+    series.forEach((one, i) => axes.append(drawSeries(one, SERIES_CLASSES[i], x.at, up, inner.h)));
     const size = { viewBox: `0 0 ${width} ${FRAME.height}`, "aria-hidden": "true" };
-    area.replaceChildren(draw("svg", size, axes));
+    area.replaceChildren(svg("svg", size, axes));
   });
-  return make("figure", { class: "curve" }, make("figcaption", {}, make("h3", {}, title), key), make("p", {}, meaning), area);
+  return html("figure", { class: "curve" }, html("figcaption", {}, html("h3", {}, title), key), html("p", {}, meaning), area);
 }
 
-function drawn({ points, bound = [], steps = false }, ink, x, y, floor) {
-  const group = draw("g", { class: ink });
+function drawSeries({ points, bound = [], steps = false }, ink, x, y, floor) {
+  const group = svg("g", { class: ink });
   const path = (list) => list.map(([a, b], i) => `${i ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
   if (steps) {
     const stairs = points.map(([a, b]) => `H${x(a).toFixed(1)}V${y(b).toFixed(1)}`).join("");
     const outline = `M${x(points[0][0]).toFixed(1)} ${floor}${stairs}V${floor}Z`;
-    group.append(draw("path", { class: "line filled", d: outline }));
+    group.append(svg("path", { class: "line filled", d: outline }));
     return group;
   }
-  group.append(draw("path", { class: "line", d: path(points) }));
-  if (bound.length) group.append(draw("path", { class: "bound", d: path(bound) }));
+  group.append(svg("path", { class: "line", d: path(points) }));
+  if (bound.length) group.append(svg("path", { class: "bound", d: path(bound) }));
   for (const [a, b, spread] of points.filter((point) => point.length > 2)) {
     group.append(
-      draw("line", { class: "spread", x1: x(a), x2: x(a), y1: y(b - spread), y2: y(b + spread) }),
-      draw("circle", { class: "record", r: 3, cx: x(a), cy: y(b) }),
+      svg("line", { class: "spread", x1: x(a), x2: x(a), y1: y(b - spread), y2: y(b + spread) }),
+      svg("circle", { class: "record", r: 3, cx: x(a), cy: y(b) }),
     );
   }
   return group;
@@ -70,5 +70,5 @@ function showFeatures(host, charts) {
     return host.append(missing("Not analyzed yet: `selfsight evaluate RUN --protocol analysis` draws the spectrum "
       + "of the features, the similarity of an image's views, and the gradient norm."));
   }
-  host.append(make("div", { class: "grid" }, ...charts.map(chart)));
+  host.append(html("div", { class: "grid" }, ...charts.map(chart)));
 }

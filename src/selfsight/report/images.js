@@ -1,30 +1,30 @@
-/** Cut one tile out of a sheet, at its own resolution; CSS sets its size. */
-function cut(sheet, layout, index, name) {
+/** Crop one tile from a sheet, at its original resolution; CSS sets its size. */
+function cropTile(sheet, layout, index, name) {
   const { tile, columns } = layout;
-  const canvas = make("canvas", { width: tile, height: tile, role: "img", "aria-label": name });
+  const canvas = html("canvas", { width: tile, height: tile, role: "img", "aria-label": name });
   const from = [(index % columns) * tile, Math.floor(index / columns) * tile];
   canvas.getContext("2d").drawImage(sheet, ...from, tile, tile, 0, 0, tile, tile);
   return canvas;
 }
 
 /** Decode a sheet, then show it; a missing or broken one is replaced by a sentence. */
-function withSheet(host, layout, absent, act) {
+function withSheet(host, layout, absent, callback) {
   const list = layout && (layout.points || layout.rows);
   if (!list || !list.length) return host.append(missing(absent));
   const sheet = new Image();
-  sheet.onload = () => guard(host, () => act(sheet));
+  sheet.onload = () => showSection(host, () => callback(sheet));
   sheet.onerror = () => host.append(missing("The sheet of images in the run folder could not be read."));
   sheet.src = layout.sheet;
 }
 
 /** A tile that is shown enlarged, with lines of text, when pointed at or focused. */
 function tileFigure(sheet, layout, index, lines, ...captions) {
-  const image = cut(sheet, layout, index, lines.filter(Boolean).join(", "));
-  const figure = make("figure", { class: "tile", tabindex: "-1" }, image);
-  for (const caption of captions) figure.append(make("figcaption", {}, caption));
+  const image = cropTile(sheet, layout, index, lines.filter(Boolean).join(", "));
+  const figure = html("figure", { class: "tile", tabindex: "-1" }, image);
+  for (const caption of captions) figure.append(html("figcaption", {}, caption));
   const enlarge = () => {
     const box = image.getBoundingClientRect();
-    showTip(box.right, box.top + box.height / 2, lines, cut(sheet, layout, index, ""));
+    showTip(box.right, box.top + box.height / 2, lines, cropTile(sheet, layout, index, ""));
   };
   figure.addEventListener("pointerenter", enlarge);
   figure.addEventListener("focus", enlarge);
@@ -34,7 +34,7 @@ function tileFigure(sheet, layout, index, lines, ...captions) {
 }
 
 /** Tab moves from row to row, arrows from tile to tile. */
-function walkable(row) {
+function addArrowKeys(row) {
   const tiles = [...row.querySelectorAll(".tile")];
   tiles[0].tabIndex = 0;
   row.addEventListener("keydown", (event) => {
@@ -49,14 +49,14 @@ function walkable(row) {
 
 function showViews(host, layout) {
   withSheet(host, layout, "No views were saved for this run. They are written when training starts.", (sheet) => {
-    const grid = make("div", { class: "sets" });
+    const grid = html("div", { class: "sets" });
     layout.rows.forEach((row, r) => {
-      const tiles = make("div", { class: "tiles" });
+      const tiles = html("div", { class: "tiles" });
       for (let c = 0; c < layout.columns; c++) {
         const title = String(layout.titles?.[c] ?? (c ? `view ${c}` : "image"));
         tiles.append(tileFigure(sheet, layout, r * layout.columns + c, [title, row.name], title));
       }
-      grid.append(walkable(make("div", { class: "set" }, tiles, make("p", { class: "name" }, row.name))));
+      grid.append(addArrowKeys(html("div", { class: "set" }, tiles, html("p", { class: "name" }, row.name))));
     });
     host.append(grid);
   });
@@ -71,11 +71,11 @@ function showNeighbors(host, layout) {
       const known = row.label !== null && row.label !== undefined;
       const query = tileFigure(sheet, layout, r * layout.columns, [row.name, row.label], row.label ?? "image");
       query.classList.add("query");
-      const tiles = make("div", { class: "tiles" });
+      const tiles = html("div", { class: "tiles" });
       row.neighbors.forEach((other, n) => {
         const alike = known && other.label === row.label;
         const relation = !known ? null : alike ? "same label" : "another label";
-        const lines = [other.name, other.label, relation, `similarity ${number(other.similarity)}`];
+        const lines = [other.name, other.label, relation, `similarity ${formatNumber(other.similarity)}`];
         const near = typeof other.similarity === "number" ? other.similarity.toFixed(2) : "–";
         const at = r * layout.columns + n + 1;
         const tile = tileFigure(sheet, layout, at, lines, `${alike ? "✓ " : ""}${near}`, ...(known ? [other.label ?? "–"] : []));
@@ -84,11 +84,11 @@ function showNeighbors(host, layout) {
         all += known;
         same += alike;
       });
-      return walkable(make("div", { class: "row" }, query, tiles));
+      return addArrowKeys(html("div", { class: "row" }, query, tiles));
     });
     const count = all
-      ? `${number(same)} of ${number(all)} neighbors (${percent(same / all, 0)}) have the label of their image: green frame and ✓. The others have a gray frame.`
-      : "Without labels, judge by eye: do the neighbors show the same kind of thing?";
-    host.append(make("p", { class: "count" }, count), ...rows);
+      ? `${formatNumber(same)} of ${formatNumber(all)} neighbors (${formatPercent(same / all, 0)}) have the label of their image: green frame and ✓. The others have a gray frame.`
+      : "Without labels, judge by eye: do the neighbors show similar things?";
+    host.append(html("p", { class: "count" }, count), ...rows);
   });
 }

@@ -14,22 +14,22 @@ function showHead() {
   const { recipe, seconds } = report;
   const data = recipe.data?.name ?? recipe.data?.source ?? recipe.data;
   const facts = [recipe.method?.name, recipe.backbone?.name, typeof data === "object" ? null : data];
-  if (recipe.epochs) facts.push(`${number(recipe.epochs)} epochs`);
-  if (recipe.batch_size) facts.push(`${number(recipe.batch_size)} images per step`);
+  if (recipe.epochs) facts.push(`${formatNumber(recipe.epochs)} epochs`);
+  if (recipe.batch_size) facts.push(`${formatNumber(recipe.batch_size)} images per step`);
   if (seconds !== null) {
     const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.round(seconds % 60)];
     facts.push(h ? `${h} h ${m} min` : m ? `${m} min ${s} s` : `${s} s`);
   }
   const known = facts.filter((fact) => fact !== null && fact !== undefined);
-  document.getElementById("facts").append(...known.map((fact) => make("span", {}, String(fact))));
+  document.getElementById("facts").append(...known.map((fact) => html("span", {}, String(fact))));
 }
 
 function showVerdict(host) {
   const { verdict, sentence, evidence } = report.verdict;
   const [sign, word] = STATES[verdict] ?? ["?", verdict];
-  const card = make("div", { class: `verdict ${STATES[verdict] ? verdict : "unclear"}` },
-    make("p", { class: "state" }, make("span", { "aria-hidden": "true" }, sign), word),
-    make("p", { class: "sentence" }, sentence));
+  const card = html("div", { class: `verdict ${STATES[verdict] ? verdict : "unclear"}` },
+    html("p", { class: "state" }, html("span", { "aria-hidden": "true" }, sign), word),
+    html("p", { class: "sentence" }, sentence));
   host.append(card);
   if (!evidence.length) {
     const later = verdict === "running" ? "The evidence is judged when the run ends; until then, look at the curves."
@@ -37,11 +37,11 @@ function showVerdict(host) {
     return host.append(missing(later));
   }
   const heads = ["Evidence", "Value", "Expected", "Meaning"];
-  const rows = evidence.map((row) => make("tr", {}, make("th", { scope: "row" }, number(row.name)),
-    ...["value", "expected", "meaning"].map((key, i) => make("td", { "data-head": heads[i + 1] }, number(row[key])))));
-  host.append(make("table", { class: "evidence" },
-    make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
-    make("tbody", {}, ...rows)));
+  const rows = evidence.map((row) => html("tr", {}, html("th", { scope: "row" }, formatNumber(row.name)),
+    ...["value", "expected", "meaning"].map((key, i) => html("td", { "data-head": heads[i + 1] }, formatNumber(row[key])))));
+  host.append(html("table", { class: "evidence" },
+    html("thead", {}, html("tr", {}, ...heads.map((head) => html("th", { scope: "col" }, head)))),
+    html("tbody", {}, ...rows)));
 }
 
 /** The gain over the untrained network, in a sentence. */
@@ -51,7 +51,7 @@ function gain() {
     const [after, before] = [value(`${key}_accuracy`), value(`${key}_untrained_accuracy`)];
     if (after === undefined || before === undefined) continue;
     const [verb, more] = after >= before ? ["raised", "above"] : ["lowered", "below"];
-    return `Training ${verb} ${name} accuracy from ${percent(before)} to ${percent(after)}: `
+    return `Training ${verb} ${name} accuracy from ${formatPercent(before)} to ${formatPercent(after)}: `
       + `${(100 * Math.abs(after - before)).toFixed(1)} points ${more} the untrained network.`;
   }
   return null;
@@ -63,18 +63,18 @@ function showFigures(host) {
     host.append(missing("Nothing has been evaluated yet. With labeled images, run the `selfsight evaluate` "
       + "command at the end of this page; without labels it still compares with the untrained network."));
   }
-  if (gain()) host.append(make("p", { class: "gain" }, gain()));
+  if (gain()) host.append(html("p", { class: "gain" }, gain()));
   if (bars.length) {
-    const list = make("ul", { class: "bars", "aria-label": "Accuracies" });
+    const list = html("ul", { class: "bars", "aria-label": "Accuracies" });
     for (const bar of bars) {
-      const fillBar = make("i", {});
+      const fillBar = html("i", {});
       fillBar.style.width = `${clamp(100 * bar.value, 0, 100)}%`;
-      list.append(make("li", { class: bar.ours ? "ours" : "" },
-        make("span", { class: "what" }, bar.name, make("small", {}, bar.meaning)),
-        make("span", { class: "track", "aria-hidden": "true" }, fillBar),
-        make("b", {}, percent(bar.value))));
+      list.append(html("li", { class: bar.ours ? "ours" : "" },
+        html("span", { class: "what" }, bar.name, html("small", {}, bar.meaning)),
+        html("span", { class: "track", "aria-hidden": "true" }, fillBar),
+        html("b", {}, formatPercent(bar.value))));
     }
-    host.append(make("p", { class: "small" }, "Share of test images with the right label; longer is better. "
+    host.append(html("p", { class: "small" }, "Share of test images with the right label; longer is better. "
       + "Labels are used only for evaluation, never in training."), list);
   }
   if (free.length) {
@@ -82,18 +82,18 @@ function showFigures(host) {
       const better = row.untrained === null || row.compare ? null
         : row.better === "higher" ? row.trained > row.untrained : row.trained < row.untrained;
       const mark = row.compare ?? (better === null ? "" : better ? "✓ better" : "✕ not better");
-      return make("tr", {}, make("th", { scope: "row" }, row.name, make("small", {}, `${row.meaning}; ${row.better} is better`)),
-        make("td", { "data-head": "After training" }, show(row.trained, row.unit)),
-        make("td", { "data-head": "Untrained network" }, show(row.untrained, row.unit)),
-        make("td", { "data-head": "Compared", class: better === null ? "" : better ? "good" : "poor" }, mark));
+      return html("tr", {}, html("th", { scope: "row" }, row.name, html("small", {}, `${row.meaning}; ${row.better} is better`)),
+        html("td", { "data-head": "After training" }, formatValue(row.trained, row.unit)),
+        html("td", { "data-head": "Untrained network" }, formatValue(row.untrained, row.unit)),
+        html("td", { "data-head": "Compared", class: better === null ? "" : better ? "good" : "poor" }, mark));
     });
     const heads = ["Measure without labels", "After training", "Untrained network", "Compared"];
-    host.append(make("table", { class: "evidence free" },
-      make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
-      make("tbody", {}, ...rows)));
+    host.append(html("table", { class: "evidence free" },
+      html("thead", {}, html("tr", {}, ...heads.map((head) => html("th", { scope: "col" }, head)))),
+      html("tbody", {}, ...rows)));
   }
   if (Object.keys(report.results).length) {
-    host.append(make("details", {}, make("summary", {}, "Every result and its settings"), nested(report.results, {})));
+    host.append(html("details", {}, html("summary", {}, "Every result and its settings"), nested(report.results, {})));
   }
 }
 
@@ -104,8 +104,8 @@ function nested(value, reasons) {
   const plain = (inner) => inner === null || typeof inner !== "object" || !Object.keys(inner).length
     || (Array.isArray(inner) && inner.every((one) => one === null || typeof one !== "object"));
   const line = (key, depth, text, reason) => {
-    const row = make("tr", { class: text === null ? "branch" : "" }, make("th", { scope: "row" }, key),
-      make("td", { class: "value" }, text ?? ""), make("td", { class: "reason" }, reason ?? ""));
+    const row = html("tr", { class: text === null ? "branch" : "" }, html("th", { scope: "row" }, key),
+      html("td", { class: "value" }, text ?? ""), html("td", { class: "reason" }, reason ?? ""));
     row.style.setProperty("--depth", depth);
     rows.push(row);
   };
@@ -128,9 +128,9 @@ function nested(value, reasons) {
   for (const key of Object.keys(reasons)) if (!used.has(key)) line(key, 0, "", String(reasons[key]));
   const why = Object.keys(reasons).length > 0;
   const heads = why ? ["Setting", "Value", "Why"] : ["Name", "Value"];
-  return make("table", { class: why ? "nested" : "nested plain" },
-    make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
-    make("tbody", {}, ...rows));
+  return html("table", { class: why ? "nested" : "nested plain" },
+    html("thead", {}, html("tr", {}, ...heads.map((head) => html("th", { scope: "col" }, head)))),
+    html("tbody", {}, ...rows));
 }
 
 async function copy(text, code) {
@@ -146,16 +146,17 @@ async function copy(text, code) {
 function showRecipe(host) {
   const { recipe, reasons, versions, commands } = report;
   host.append(Object.keys(recipe).length ? nested(recipe, reasons) : missing("recipe.json is empty."));
-  if (Object.keys(versions).length) host.append(make("h3", {}, "Versions"), nested(versions, {}));
-  host.append(make("h3", {}, "Next steps"));
+  if (Object.keys(versions).length) host.append(html("h3", {}, "Versions"), nested(versions, {}));
+  host.append(html("h3", {}, "Next steps"));
   for (const { title, code } of commands) {
-    const block = make("code", {}, code);
-    const act = button("Copy", async () => {
-      act.textContent = (await copy(code, block)) ? "Copied" : "Press Ctrl+C";
-      setTimeout(() => (act.textContent = "Copy"), 1500);
+    const block = html("code", {}, code);
+    const copyButton = button("Copy", async () => {
+      copyButton.textContent = (await copy(code, block)) ? "Copied" : "Press Ctrl+C";
+      setTimeout(() => (copyButton.textContent = "Copy"), 1500);
     });
-    act.setAttribute("aria-label", `Copy: ${title}`);
-    host.append(make("p", { class: "says" }, title), make("div", { class: "command" }, make("pre", { tabindex: "0" }, block), act));
+    copyButton.setAttribute("aria-label", `Copy: ${title}`);
+    const command = html("div", { class: "command" }, html("pre", { tabindex: "0" }, block), copyButton);
+    host.append(html("p", { class: "says" }, title), command);
   }
 }
 
@@ -170,5 +171,5 @@ for (const [id, part] of [
   ["neighbors", (host) => showNeighbors(host, report.sheets.neighbors)],
   ["recipe", showRecipe],
 ]) {
-  guard(body(id), () => part(body(id)));
+  showSection(body(id), () => part(body(id)));
 }
