@@ -82,14 +82,20 @@ def test_a_listed_file_that_is_missing_is_skipped(tmp_path):
     assert images.skipped == [("b.png", "there is no such file")]
 
 
-def test_pixels_beyond_the_budget_are_mapped_and_loaded_again(ragged, tmp_path_factory):
+@pytest.fixture
+def cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder / "selfsight"
+
+
+def test_pixels_beyond_the_budget_are_mapped_and_loaded_again(ragged, cache):
     (ragged / "b/0.png").write_bytes(b"")
-    settings = dict(store_size=10, cache_dir=folder)
+    settings = dict(store_size=10)
     small = load_images(open_source(ragged, labels=True), **settings)
-    assert not list(folder.iterdir())
+    assert not cache.exists()
     mapped = load_images(open_source(ragged, labels=True), budget_bytes=700, **settings)
-    assert sorted(p.suffix for p in folder.iterdir()) == [".npz", ".pixels"]
+    assert sorted(p.suffix for p in cache.iterdir()) == [".npz", ".pixels"]
     source = open_source(ragged, labels=True)
     again = load_images(source.__class__(**{**vars(source), "read": lambda i: 1 / 0}), **settings)
     for other in (mapped, again):
@@ -101,9 +107,9 @@ def test_pixels_beyond_the_budget_are_mapped_and_loaded_again(ragged, tmp_path_f
             assert torch.equal(a, b)
 
 
-def test_changed_files_are_decoded_anew(ragged, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cache")
-    settings = dict(store_size=64, cache_dir=folder, budget_bytes=0)
+@pytest.mark.usefixtures("cache")
+def test_changed_files_are_decoded_anew(ragged):
+    settings = dict(store_size=64, budget_bytes=0)
     load_images(open_source(ragged), **settings)
     write(ragged / "a/0.png", pixels(7, 7))
     assert load_images(open_source(ragged), **settings).heights[0] == 7

@@ -58,13 +58,12 @@ def own_cache(tmp_path_factory, monkeypatch):
     return folder / "selfsight"
 
 
-def test_a_full_disk_raises_and_leaves_no_files(tmp_path):
+def test_a_full_disk_raises_and_leaves_no_files(tmp_path, own_cache):
     for i in range(40):
         write(tmp_path / f"set/{i}.png", pixels(30, 30, seed=i))
-    folder = tmp_path / "cache"
     with full(70_000), pytest.raises(UserError, match=r"failed after .* File too large"):
-        load_images(open_source(tmp_path / "set"), store_size=30, cache_dir=folder, budget_bytes=0)
-    assert not list(folder.iterdir())
+        load_images(open_source(tmp_path / "set"), store_size=30, budget_bytes=0)
+    assert not list(own_cache.iterdir())
 
 
 def test_an_index_of_pixels_that_does_not_fit_raises_and_leaves_no_files(tmp_path):

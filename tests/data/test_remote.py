@@ -105,15 +105,16 @@ def test_reading_continues_where_it_failed(there, monkeypatch):
 
 
 @pytest.mark.parametrize("word", ["memory://photos", "memory://photos/*.png"])
-def test_changed_remote_images_are_decoded_anew(there, word, tmp_path):
-    settings = {"store_size": 64, "cache_dir": tmp_path, "budget_bytes": 0}
+def test_changed_remote_images_are_decoded_anew(there, word, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    settings = {"store_size": 64, "budget_bytes": 0}
     for seed in (1, 2):
         there.pipe("/photos/0.png", png(pixels(seed=seed)))
         found = read_padded(load_images(open_source(word), **settings), torch.tensor([0]))[0]
         assert (found[0].permute(1, 2, 0).numpy() == pixels(seed=seed)).all()
-    assert len(list(tmp_path.glob("*.pixels"))) == 2
+    assert len(list(tmp_path.glob("selfsight/*.pixels"))) == 2
     load_images(open_source(word), **settings)
-    assert len(list(tmp_path.glob("*.pixels"))) == 2
+    assert len(list(tmp_path.glob("selfsight/*.pixels"))) == 2
 
 
 def test_file_information_is_requested_concurrently(there, monkeypatch):

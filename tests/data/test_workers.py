@@ -122,9 +122,9 @@ def test_processes_and_threads_give_the_same_cache_and_stream(requests_to_proces
     (tmp_path / "set" / "05.jpg").write_bytes(encoded_half())
     source = open_source(tmp_path / "set")
     settings = {"store_size": 8, "channels": 3}
-    kept = load_images(source, cache_dir=tmp_path / "a", **settings)
+    kept = load_images(source, **settings)
     assert len(requests_to_processes) == 13
-    other = load_images(source, cache_dir=tmp_path / "b", workers=1, **settings)
+    other = load_images(source, workers=1, **settings)
     assert (
         len(requests_to_processes) == 13
         and kept.flat.equal(other.flat)

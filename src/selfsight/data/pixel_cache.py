@@ -36,7 +36,6 @@ def load_images(
     device: torch.device | str = "cpu",
     workers: int | None = None,
     budget_bytes: int | None = None,
-    cache_dir: str | Path | None = None,
     progress: bool = True,
 ) -> CachedImages:
     """Decode every image once; unreadable ones are left out and listed in `skipped`.
@@ -46,7 +45,7 @@ def load_images(
     runs load again. Of several processes on a machine one decodes, and all map its file.
     """
     channels = resolve_channels(source, channels)
-    folder = Path(cache_dir) if cache_dir else cache_folder()
+    folder = cache_folder()
     key = cache_key(source, store_size=store_size, channels=channels, decoder=decoder)
     entry = load_entry(folder, key) if key else None
     shared = key is not None and processes_per_machine() > 1

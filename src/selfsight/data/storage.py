@@ -1,6 +1,5 @@
 """Choose between cache and stream and between decoders; open the images accordingly."""
 
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -49,7 +48,6 @@ def plan_storage(
     store_size: int,
     channels: int | None = None,
     device: torch.device | str = "cpu",
-    cache_dir: str | Path | None = None,
 ) -> StoragePlan:
     """Replace "auto" by what suits these images and this machine; all processes agree."""
     _check_choice("storage", storage, STORAGES)
@@ -65,8 +63,7 @@ def plan_storage(
     plan = StoragePlan("cache", "cpu", {})
     if dist.rank() == 0:
         channels = resolve_channels(source, channels)
-        folder = Path(cache_dir) if cache_dir else cache_folder()
-        plan = _choose(source, storage, decoder, store_size, channels, device, folder)
+        plan = _choose(source, storage, decoder, store_size, channels, device)
     choice = torch.tensor(
         [STORAGES.index(plan.storage), DECODERS.index(plan.decoder)], device=device
     )
@@ -108,8 +105,8 @@ def _choose(
     store_size: int,
     channels: int,
     device: torch.device,
-    folder: Path,
 ) -> StoragePlan:
+    folder = cache_folder()
     if source.fingerprint is None:  # generated images
         return StoragePlan("cache" if storage == "auto" else storage, "cpu", {})
     for candidate in DECODERS[1:]:

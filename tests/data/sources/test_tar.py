@@ -9,8 +9,6 @@ import torch
 
 from selfsight.data import list_splits, load_images, open_source
 from selfsight.data.remote import expand_braces
-from selfsight.data.sources.source import Source
-from selfsight.data.sources.tar import open_tar
 from selfsight.errors import UserError
 from tests.data.image_files import parquet, pixels, png, read_padded
 
@@ -272,11 +270,3 @@ def test_a_remote_folder_without_images_raises(there):
     there.pipe("/b/x.csv", b"1")
     with pytest.raises(UserError, match="holds 1 files, none of them"):
         open_source("memory://b")
-
-
-def test_open_tar_takes_a_cache_folder(tmp_path):
-    from selfsight.data.remote import File
-
-    three(tmp_path)
-    source = open_tar([File(str(tmp_path / "shard-000.tar"))], "x", cache_dir=tmp_path / "index")
-    assert isinstance(source, Source) and list((tmp_path / "index").glob("*.index"))

@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,9 +53,7 @@ class _Footer(NamedTuple):
     row_groups: tuple[int, ...]  # number of rows of each
 
 
-def open_parquet(
-    files: Sequence[File], name: str, *, cache_dir: str | Path | None = None
-) -> Source:
+def open_parquet(files: Sequence[File], name: str) -> Source:
     """Open the images of one or more files, one after the other."""
     equal: dict[Columns, Columns] = {}  # one copy of class names that thousands of files repeat
     with ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="open") as pool:
@@ -79,8 +76,7 @@ def open_parquet(
         )
     fingerprint = fingerprint_files(files)
     if count > MAX_ROWS_IN_MEMORY:
-        folder = Path(cache_dir) if cache_dir else cache_folder()
-        labels, class_names = _map_labels(files, columns, name, folder, fingerprint)
+        labels, class_names = _map_labels(files, columns, name, fingerprint)
         names: Sequence[str] = LazyNames(count, reader.name)
     else:
         names, labels, class_names = _read_labels(files, columns, count)
@@ -272,26 +268,24 @@ def _read_labels(
 
 
 def _map_labels(
-    files: Sequence[File], columns: Columns, name: str, folder: Path, fingerprint: str
+    files: Sequence[File], columns: Columns, name: str, fingerprint: str
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """Labels of all rows from a memory-mapped file that is written once."""
     if columns.label is None:
         return None, ()
     key = digest([f"rows {VERSION} {columns.label}", fingerprint])
-    index = load_index(folder, key)
+    index = load_index(cache_folder(), key)
     if index is None:
-        _write_labels(files, columns, name, folder, key)
-        index = load_index(folder, key)
+        _write_labels(files, columns, name, key)
+        index = load_index(cache_folder(), key)
         assert index is not None
     return index.columns["label"], tuple(index.metadata["class_names"])
 
 
-def _write_labels(
-    files: Sequence[File], columns: Columns, name: str, folder: Path, key: str
-) -> None:
+def _write_labels(files: Sequence[File], columns: Columns, name: str, key: str) -> None:
     numbers: dict[str, int] = {}  # by class, in the order of appearance
     highest = UNLABELED
-    with IndexWriter(folder, key) as index:
+    with IndexWriter(cache_folder(), key) as index:
         for file in track(files, f"reading the labels of {name}"):
             for values in _iterate_labels(file, str(columns.label)):
                 if any(isinstance(value, str) for value in values):

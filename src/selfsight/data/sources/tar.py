@@ -5,7 +5,6 @@ import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,12 +43,13 @@ class _Member(NamedTuple):
     class_name: str | None
 
 
-def open_tar(files: Sequence[File], name: str, *, cache_dir: str | Path | None = None) -> Source:
+def open_tar(files: Sequence[File], name: str) -> Source:
     """Open the images of one or more shards; an index of their offsets is built once and cached."""
-    folder = Path(cache_dir) if cache_dir else cache_folder()
     fingerprint = fingerprint_files(files)
     key = digest([f"tar {VERSION}", fingerprint])
-    index = load_or_write_index(folder, key, lambda writer: _write_index(files, name, writer))
+    index = load_or_write_index(
+        cache_folder(), key, lambda writer: _write_index(files, name, writer)
+    )
     return _build_source(files, name, index, fingerprint)
 
 
