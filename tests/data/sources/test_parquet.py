@@ -173,3 +173,12 @@ def test_files_are_opened_several_at_once_and_share_their_class_names(tmp_path, 
     monkeypatch.setattr(parquets, "_read_footer", together)
     assert open_source(tmp_path).labels.tolist() == [0, 1, 2, 3]
     assert len({id(one.columns.class_names) for one in made}) == 1
+
+
+def test_labels_of_many_rows_are_read_without_a_writable_cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquets, "MAX_ROWS_IN_MEMORY", 2)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/x")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    source = open_source(parquet(tmp_path / "x.parquet", MANY[:3], ["b", "a", "b"]))
+    assert (source.class_names, source.labels.tolist()) == (("a", "b"), [1, 0, 1])
+    assert "XDG_CACHE_HOME" in source.notes[0]

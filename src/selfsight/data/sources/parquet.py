@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfsight.data.dataset_index import IndexWriter, load_index
+from selfsight.data.dataset_index import IndexWriter, load_or_write_index
 from selfsight.data.decode import UnreadableError
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.data.remote import File, fingerprint_files
@@ -76,10 +76,11 @@ def open_parquet(files: Sequence[File], name: str) -> Source:
         )
     fingerprint = fingerprint_files(files)
     if count > MAX_ROWS_IN_MEMORY:
-        labels, class_names = _map_labels(files, columns, name, fingerprint)
+        labels, class_names, notes = _map_labels(files, columns, name, fingerprint)
         names: Sequence[str] = LazyNames(count, reader.name)
     else:
         names, labels, class_names = _read_labels(files, columns, count)
+        notes = ()
     return Source(
         name=name,
         names=names,
@@ -87,6 +88,7 @@ def open_parquet(files: Sequence[File], name: str) -> Source:
         class_names=class_names,
         read=reader.read,
         fingerprint=lambda: fingerprint,
+        notes=notes,
         shard_starts=np.cumsum([0, *(n for footer in footers for n in footer.row_groups)]),
         chunk_size=reader.largest_row_group,
         read_range=reader.read_range,
@@ -269,40 +271,37 @@ def _read_labels(
 
 def _map_labels(
     files: Sequence[File], columns: Columns, name: str, fingerprint: str
-) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """Labels of all rows from a memory-mapped file that is written once."""
+) -> tuple[np.ndarray | None, tuple[str, ...], tuple[str, ...]]:
+    """Labels of all rows from a memory-mapped file that is written once; class names; notes."""
     if columns.label is None:
-        return None, ()
+        return None, (), ()
     key = digest([f"rows {VERSION} {columns.label}", fingerprint])
-    index = load_index(cache_folder(), key)
-    if index is None:
-        _write_labels(files, columns, name, key)
-        index = load_index(cache_folder(), key)
-        assert index is not None
-    return index.columns["label"], tuple(index.metadata["class_names"])
+    index = load_or_write_index(
+        cache_folder(), key, lambda writer: _write_labels(files, columns, name, writer)
+    )
+    return index.columns["label"], tuple(index.metadata["class_names"]), index.notes
 
 
-def _write_labels(files: Sequence[File], columns: Columns, name: str, key: str) -> None:
+def _write_labels(files: Sequence[File], columns: Columns, name: str, index: IndexWriter) -> None:
     numbers: dict[str, int] = {}  # by class, in the order of appearance
     highest = UNLABELED
-    with IndexWriter(cache_folder(), key) as index:
-        for file in track(files, f"reading the labels of {name}"):
-            for values in _iterate_labels(file, str(columns.label)):
-                if any(isinstance(value, str) for value in values):
-                    for value in values:
-                        if value is not None:
-                            numbers.setdefault(str(value), len(numbers))
-                    labels = [UNLABELED if v is None else numbers[str(v)] for v in values]
-                else:
-                    labels = [UNLABELED if value is None else int(value) for value in values]
-                    highest = max(highest, *labels)
-                index.add({"label": labels})
-        class_names = _class_names(columns, highest)
-        if numbers:
-            class_names = tuple(sort_class_names(numbers))
-            sorted_number = {name: i for i, name in enumerate(class_names)}
-            index.translate("label", np.array([sorted_number[name] for name in numbers]))
-        index.finish({"class_names": class_names})
+    for file in track(files, f"reading the labels of {name}"):
+        for values in _iterate_labels(file, str(columns.label)):
+            if any(isinstance(value, str) for value in values):
+                for value in values:
+                    if value is not None:
+                        numbers.setdefault(str(value), len(numbers))
+                labels = [UNLABELED if v is None else numbers[str(v)] for v in values]
+            else:
+                labels = [UNLABELED if value is None else int(value) for value in values]
+                highest = max(highest, *labels)
+            index.add({"label": labels})
+    class_names = _class_names(columns, highest)
+    if numbers:
+        class_names = tuple(sort_class_names(numbers))
+        sorted_number = {name: i for i, name in enumerate(class_names)}
+        index.translate("label", np.array([sorted_number[name] for name in numbers]))
+    index.finish({"class_names": class_names})
 
 
 def _iterate_labels(file: File, label: str) -> Iterator[list[Any]]:
