@@ -135,7 +135,7 @@ def _view_size(data: DataProfile, gpu: bool) -> tuple[int, str]:
 
 def _store_size(data: DataProfile, size: int) -> tuple[int, str]:
     if data.short_side <= size:
-        return size, "images are stored at their own size"
+        return size, "images are stored at their original size"
     store = min(data.short_side, size * 3 // 2)
     return (
         store,

@@ -81,19 +81,19 @@ def local_rows(rows: Shaped[Tensor, "g *rest"]) -> Shaped[Tensor, "n *rest"]:
 
 
 def shard(index: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
-    """This process's contiguous part; the last element is repeated so that all parts are equal."""
+    """Return this process's contiguous part, padded with the last element to equal length."""
     each = -(-len(index) // world_size())
     row = torch.arange(each) + rank() * each
     return index[row.clamp(max=len(index) - 1)]
 
 
 def gather_shards(rows: Shaped[Tensor, "m *rest"], count: int) -> Shaped[Tensor, "n *rest"]:
-    """The rows that processes computed for their `shard`, in the original order."""
+    """Concatenate the rows that each process computed for its `shard`, without the padding."""
     return gather(rows)[:count]
 
 
 def shard_slice(count: int, unit: int = 1) -> slice:
-    """This process's rows of a batch, as even as units of this size allow."""
+    """Return this process's rows of a batch, split as evenly as units of this size allow."""
     units, world = -(-count // unit), world_size()
     first, last = (units * r // world * unit for r in (rank(), rank() + 1))
     return slice(first, min(last, count))

@@ -10,9 +10,9 @@ from torch import Tensor
 class Ragged(NamedTuple):
     """Images [C, H, W] at any position of one byte tensor: no copy, no padding, one device.
 
-    `flat` may hold a whole data set on the device: the batch is then only numbers. `largest` is an
-    upper bound of height and width as Python ints, so that memory can be allocated without waiting
-    for the device.
+    `flat` may hold an entire data set on the device; a batch is then only starts and sizes.
+    `largest` is an upper bound of height and width as Python ints, so that memory can be allocated
+    without waiting for the device.
     """
 
     flat: UInt8[Tensor, " bytes"]
@@ -27,7 +27,7 @@ class Ragged(NamedTuple):
         return self._replace(flat=flat, starts=starts, sizes=sizes)
 
     def padded(self) -> UInt8[Tensor, "n c h w"]:
-        """The images as one dense batch, with zeros to the right and below."""
+        """Return one dense batch, padded with zeros to the right and below."""
         return self._pad_by_copy() if self.flat.device.type == "cpu" else self._pad_by_gather()
 
     def _pad_by_copy(self) -> Tensor:

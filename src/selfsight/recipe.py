@@ -138,12 +138,12 @@ def method_config(name: str) -> type[MethodConfig]:
             f"Known: {', '.join(sorted(ALL_METHODS))}."
         )
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        config_class = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f'Cannot import the method "{name}": {error}.') from error
-    if not (isinstance(found, type) and issubclass(found, MethodConfig)):
+    if not (isinstance(config_class, type) and issubclass(config_class, MethodConfig)):
         raise UserError(f'"{name}" is not a subclass of selfsight.methods.MethodConfig.')
-    return found
+    return config_class
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from selfsight.bench import measure_scaling, process_scaling, run, scaling
+from selfsight.bench import process_scaling, run, scaling
+from selfsight.bench.scaling import measure_scaling
 from selfsight.bench.step_cost import StepCost, measure_step
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError

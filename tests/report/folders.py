@@ -17,7 +17,7 @@ HOSTILE = (
 RECIPE = {
     "method": {"name": "moco", "temperature": 0.2, "queue_size": 512},
     "backbone": {"name": "resnet18"},
-    "data": "shapes",
+    "data": {"path": "shapes"},
     "epochs": 4,
     "batch_size": 32,
     "seed": 0,

@@ -304,11 +304,11 @@ def test_settings_that_differ_between_runs_are_named(tmp_path):
 def test_the_table_has_the_analyzes_and_says_which_is_best_without_labels(tmp_path):
     for name, rank in (("a", 10.0), ("b", 20.0)):
         numbers = {"effective_rank": rank, "lidar": rank, "alpha": 1.0}
-        drawn = {"drawn": [{"size": rank}]}
-        Run(tmp_path / name).write_result("analysis", {**numbers, "settings": drawn})
+        settings = {"view_settings": [{"size": rank}]}
+        Run(tmp_path / name).write_result("analysis", {**numbers, "settings": settings})
     rows, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
     assert [row["analysis lidar"] for row in rows] == [10.0, 20.0]
-    assert notes[0] == "analysis: drawn differs between runs."
+    assert notes[0] == "analysis: view_settings differs between runs."
     assert notes[1].startswith(f"Best without labels: {tmp_path / 'b'} of 2")
 
 

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -218,10 +219,10 @@ def test_facts_are_gathered_from_the_run_folder():
     assert answer.verdict == "collapsed"
     assert "2.0 of 64 directions" in answer.sentence
     assert "25 steps ago, and the teacher averages over about 2" in answer.sentence
-    rows = {row["name"]: row for row in answer.to_dict()["evidence"]}
+    rows = {row["name"]: row for row in asdict(answer)["evidence"]}
     assert rows["age of the queue"]["value"] == "25 steps (1.00 epochs)"
     assert rows["rank against untrained"]["value"] == "12.0"
-    assert json.loads(json.dumps(answer.to_dict()))["sentence"] == answer.sentence
+    assert json.loads(json.dumps(asdict(answer)))["sentence"] == answer.sentence
 
 
 def test_an_evaluation_counts_more_than_online_knn():

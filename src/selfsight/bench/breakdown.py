@@ -6,7 +6,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,11 +69,7 @@ class Breakdown:
     memory: int | None  # peak bytes on the GPU
     storage: str  # cache or stream
     decoder: str
-    overhead: tuple[tuple[str, float], ...]  # ms of a step beyond the limit, by cause
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return values that JSON can hold."""
-        return asdict(self) | {"overhead": dict(self.overhead)}
+    overhead: dict[str, float]  # ms of a step beyond the limit, by cause
 
 
 def measure_breakdown(
@@ -140,13 +136,13 @@ def measure_breakdown(
         memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         storage=recipe.data.storage,
         decoder=recipe.data.decoder,
-        overhead=tuple(overhead.items()),
+        overhead=overhead,
     )
 
 
 def describe(result: Breakdown) -> str:
     """Summarize a breakdown in two sentences."""
-    overhead = ", ".join(f"{name} {ms:.2f} ms" for name, ms in result.overhead)
+    overhead = ", ".join(f"{name} {ms:.2f} ms" for name, ms in result.overhead.items())
     storage = "cached" if result.storage == "cache" else f"streamed, decoder {result.decoder}"
     step = 1000 * result.batch_size
     return (

@@ -59,7 +59,7 @@ def run(
         console.print(f"{name}, batch {chosen.batch_size}, {path}, {device}", highlight=False)
         result = measure_breakdown(name, chosen, device, seconds=seconds, console=console)
         console.print(describe(result), highlight=False)
-        measured = result.to_dict()
+        measured = asdict(result)
         if against:
             measured[against] = _compare(chosen, device, seconds, result.images_per_second, console)
     return measured

@@ -28,7 +28,7 @@ class Optim:
     lr_1d: float | None = None  # learning rate of biases and norms (Barlow Twins); None: lr
     trust_coefficient: float = 0.001  # lars
     variant: LARSVariant = "mocov3"  # lars
-    clip: float | None = None  # largest norm of all gradients together
+    clip: float | None = None  # largest joint norm of all gradients
     predictor_lr: PredictorLR = "same"  # "constant": the predictor stays at the peak
     schedule: Schedule = field(default_factory=lambda: Schedule(per_epoch=True))
 

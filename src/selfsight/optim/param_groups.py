@@ -31,7 +31,7 @@ def param_groups(
         exclude_1d: Give biases and norms a group with `weight_decay=0` and `adapt=False`.
         split_1d: Give biases and norms a group even if they are not excluded.
 
-    Parameters named "predictor." have groups of their own, so that their learning rate can be
+    Parameters named "predictor." have separate groups, so that their learning rate can be
     constant. Settings that a group does not state are those given to the optimizer.
     """
     named = module.named_parameters() if isinstance(module, nn.Module) else module

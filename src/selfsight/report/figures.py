@@ -53,15 +53,15 @@ def downsample(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Po
     if len(points) <= max_points:
         return list(points)
     intervals = max_points // 2 - 1
-    kept = {0, len(points) - 1}
+    indices = {0, len(points) - 1}
     for begin, end in pairwise(i * len(points) // intervals for i in range(intervals + 1)):
-        kept.add(min(range(begin, end), key=lambda i: points[i][2]))
-        kept.add(max(range(begin, end), key=lambda i: points[i][2]))
-    return [points[i] for i in sorted(kept)]
+        indices.add(min(range(begin, end), key=lambda i: points[i][2]))
+        indices.add(max(range(begin, end), key=lambda i: points[i][2]))
+    return [points[i] for i in sorted(indices)]
 
 
 def _round(value: Number) -> Number:
-    """Round to six digits: more cannot be seen, and would double the size of the page."""
+    """Round to six digits: more are not visible and would double the size of the page."""
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 

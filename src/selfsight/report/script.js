@@ -12,8 +12,7 @@ function body(id) {
 function showHead() {
   document.getElementById("title").textContent = report.title;
   const { recipe, seconds } = report;
-  const data = recipe.data?.name ?? recipe.data?.source ?? recipe.data;
-  const facts = [recipe.method?.name, recipe.backbone?.name, typeof data === "object" ? null : data];
+  const facts = [recipe.method?.name, recipe.backbone?.name, recipe.data?.path];
   if (recipe.epochs) facts.push(`${formatNumber(recipe.epochs)} epochs`);
   if (recipe.batch_size) facts.push(`${formatNumber(recipe.batch_size)} images per step`);
   if (seconds !== null) {

@@ -11,7 +11,7 @@ HEADLINES = ("accuracy", "map", "mAP", "box_AP", "AP")  # the first that a resul
 PERCENT = ("accuracy", "top5", "ap", "retrieval", "knn", "linear", "few_labels", "fine_tune")
 ANALYSIS_COLUMNS = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
 # Settings that must agree for numbers to be comparable.
-COMPARED_SETTINGS = ("data", "test_data", "train", "test", "features", "view", "drawn")
+COMPARED_SETTINGS = ("data", "test_data", "train", "test", "features", "view", "view_settings")
 
 
 def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -92,7 +92,7 @@ def _differences(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list
         for key in COMPARED_SETTINGS:
             values = list(dict.fromkeys(str(s[key]) for s in settings if key in s))
             if len(values) > 1:
-                listed = f" ({', '.join(values)})" if key != "drawn" else ""
+                listed = f" ({', '.join(values)})" if key != "view_settings" else ""
                 notes.append(f"{name}: {key} differs between runs{listed}.")
     return notes
 

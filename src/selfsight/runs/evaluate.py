@@ -135,7 +135,7 @@ def _group_by_data(protocols: Sequence[str], labeled: str | None) -> dict[str, l
 
 
 def _check_options(options: EvalOptions) -> None:
-    """Report options that do not fit together, before any weights are read."""
+    """Raise a UserError for options that contradict each other, before loading weights."""
     if options.test is not None and options.labeled is None:
         raise UserError("--test needs --labeled: the labeled images to train on.")
     protocols = {name: get_protocol(name) for name in options.protocols or DEFAULT_PROTOCOLS}

@@ -1,7 +1,7 @@
 """Start, resume and finish a run: open images, train, evaluate, write verdict and report."""
 
 import platform
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -182,7 +182,7 @@ def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
 def write_verdict(run: Run, recipe: Recipe) -> Verdict:
     """Judge the run from its folder; write the verdict and the report."""
     verdict = judge(run.records(), run.all_results(), to_dict(recipe))
-    run.write_result("verdict", verdict.to_dict())
+    run.write_result("verdict", asdict(verdict))
     report.write(run)
     return verdict
 

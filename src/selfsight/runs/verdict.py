@@ -9,8 +9,8 @@ with a stale queue had rank 2. So the projector's output is checked too.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from selfsight.runs.verdict_evidence import Json, RunEvidence, gather_evidence
 
@@ -66,10 +66,6 @@ class Verdict:
     verdict: State
     sentence: str
     evidence: tuple[EvidenceRow, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON."""
-        return asdict(self) | {"evidence": [asdict(row) for row in self.evidence]}
 
 
 def judge(records: Sequence[Json], results: Json, recipe: Json) -> Verdict:

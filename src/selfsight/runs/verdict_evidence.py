@@ -51,7 +51,7 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
     if queue_steps is not None and step is not None:
         queue_steps = min(queue_steps, step)  # no key is older than the run
     per_epoch = step / epoch if step and epoch else None
-    # An evaluation on labeled images counts more than what training measured on its own images.
+    # An evaluation on labeled images counts more than one on training images.
     prefix = "" if results.get("knn") else "online_"
     knn = results.get(f"{prefix}knn") or {}
     baselines = results.get("baselines") or results.get("online_baselines") or {}

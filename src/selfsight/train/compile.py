@@ -1,7 +1,7 @@
 """Compile encoders and heads, each once, for any number of views that a step encodes.
 
-The whole step as one graph would hold the backbone once for each view and once more for the
-teacher, and take minutes to compile. Losses compile themselves on CUDA (`losses/dtype.py`).
+A step compiled as one graph would contain the backbone once for each view and once more for the
+teacher, and would take minutes to compile. Losses compile themselves on CUDA (`losses/dtype.py`).
 """
 
 import contextlib

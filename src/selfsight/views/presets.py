@@ -9,7 +9,7 @@ keeps torchvision's default, bicubic where it says so (SimCLR, BYOL, Barlow Twin
 from collections.abc import Callable
 from dataclasses import replace
 
-from selfsight.errors import UserError
+from selfsight.errors import UserError, check_number
 from selfsight.views.spec import Interpolation, View
 
 FLIP_FIRST = ("flip", "jitter", "gray", "blur", "solarize")
@@ -30,7 +30,7 @@ def moco_v2(
     size: int = 224, *, interpolation: Interpolation = "bilinear", num_views: int = 2
 ) -> tuple[View, ...]:
     """MoCo v2 and SimSiam; JCL with more views; Fast-MoCo with bicubic."""
-    _check_count("num_views", num_views)
+    check_number("num_views", num_views, at_least=1)
     return (View(size=size, interpolation=interpolation, order=FLIP_LAST),) * num_views
 
 
@@ -68,29 +68,26 @@ def byol(size: int = 224, *, min_scale: float = 0.08) -> tuple[View, ...]:
 
 def moco_v3(size: int = 224, *, min_scale: float = 0.2) -> tuple[View, ...]:
     """BYOL's views in MoCo v3: flip last; min_scale 0.2 for ResNet, 0.08 for ViT."""
-    first, second = (
+    return tuple(
         replace(v, interpolation="bilinear", blur_kernel=None, order=FLIP_LAST)
         for v in byol(size, min_scale=min_scale)
     )
-    return (first, second)
 
 
 def barlow_twins(size: int = 224) -> tuple[View, ...]:
     """BYOL's views in Barlow Twins and VICReg: with PIL's wide blur."""
-    first, second = (replace(v, blur_kernel=None) for v in byol(size))
-    return (first, second)
+    return tuple(replace(v, blur_kernel=None) for v in byol(size))
 
 
 def msbreg(size: int = 224, *, num_views: int = 2) -> tuple[View, ...]:
     """MSBReg: every view always blurred and sometimes solarized."""
-    _check_count("num_views", num_views)
+    check_number("num_views", num_views, at_least=1)
     return (replace(barlow_twins(size)[0], solarize=0.2, interpolation="bilinear"),) * num_views
 
 
 def simo(size: int = 224) -> tuple[View, ...]:
     """SiMo: MoCo v2's settings, with blur before gray."""
-    first, second = (replace(v, order=BLUR_BEFORE_GRAY) for v in moco_v2(size))
-    return (first, second)
+    return tuple(replace(v, order=BLUR_BEFORE_GRAY) for v in moco_v2(size))
 
 
 def swav(
@@ -107,7 +104,7 @@ def swav(
     large = replace(simclr(size)[0], scale=scales[0], interpolation="bilinear", blur_kernel=None)
     small = replace(large, size=small_size or max(1, size * 3 // 7), scale=scales[1])
     for count in counts:
-        _check_count("counts", count)
+        check_number("counts", count, at_least=1)
     return (large,) * counts[0] + (small,) * counts[1]
 
 
@@ -127,8 +124,3 @@ PRESETS: dict[str, Callable[..., tuple[View, ...]]] = {
     "simo": simo,
     "swav": swav,
 }
-
-
-def _check_count(name: str, count: int) -> None:
-    if count < 1:
-        raise UserError(f"{name} is {count}. Use at least 1 view.")

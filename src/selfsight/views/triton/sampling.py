@@ -140,7 +140,7 @@ def sample_params_kernel(
 @triton.jit
 @no_type_check
 def _seed(key_words, view: tl.constexpr):
-    # Undo the marking that keeps Triton from specializing on the words (see `_sample_params`).
+    # Undo the encoding that prevents Triton from specializing on the words (`_sample_params`).
     low = (key_words[2 * view] >> 1) & 0xFFFFFFFF
     high = (key_words[2 * view + 1] >> 1) & 0xFFFFFFFF
     return low | (high << 32)
