@@ -108,6 +108,14 @@ def test_every_command_and_flag_that_a_page_shows_exists(capsys):
         assert not unknown, f"selfsight {command}: {unknown}"
 
 
+def test_every_name_on_the_architecture_page_is_in_the_source():
+    source = "".join(path.read_text() for path in (ROOT / "src/selfsight").rglob("*.py"))
+    page = (ROOT / "docs/architecture.md").read_text()
+    names = set(re.findall(r"`([a-zA-Z_]+)(?:\([\w, ]*\))?`", page)) - {"sightline"}
+    assert len(names) > 20
+    assert {name for name in names if not re.search(rf"\b{name}\b", source)} == set()
+
+
 def test_the_architecture_page_shows_the_import_layers():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = contracts["contracts"][0]["layers"]
