@@ -7,8 +7,10 @@ import subprocess
 import pytest
 import torch
 
+from tests import type_checks
 from tests.dist.processes import Processes
 
+type_checks.install()
 torch.set_num_threads(1)  # tests are small; two threads would mostly wait for each other
 
 

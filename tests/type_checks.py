@@ -1,0 +1,63 @@
+"""Check types and shapes of arguments and results of selfsight's functions while tests run.
+
+jaxtyping's own hook binds the signature of every function at every call, also of those without
+arrays, and checks the arguments twice. That took a third of the time of the tests. Here beartype
+checks each call once, within a scope of shapes only where an annotation has a shape.
+"""
+
+import functools
+import inspect
+import typing
+from dataclasses import is_dataclass
+
+import jaxtyping
+from beartype import beartype
+from jaxtyping import AbstractArray, config, install_import_hook, jaxtyped
+
+
+def install() -> None:
+    """Check all modules of selfsight that are imported from now on."""
+    jaxtyping.jaxtyped = _check
+    install_import_hook("selfsight", "beartype.beartype")
+
+
+def _check(*, typechecker):
+    def decorate(target):
+        if isinstance(target, type):
+            if is_dataclass(target) and "__init__" in vars(target):
+                target.__init__ = decorate(target.__init__)
+            return target
+        if not inspect.isfunction(target) or inspect.isgeneratorfunction(target):
+            return jaxtyped(target, typechecker=typechecker)
+        hints = target.__annotations__.values()
+        arrays = [array for hint in hints for array in _arrays_in(hint)]
+        # jaxtyping resolves names of classes before tests replace them, and shapes by arguments
+        if any(isinstance(h, str) for h in hints) or any("{" in a.dim_str for a in arrays):
+            return jaxtyped(target, typechecker=typechecker)
+        return _check_once(target, has_shapes=bool(arrays))
+
+    return decorate
+
+
+def _check_once(function, *, has_shapes):
+    checked = beartype(function)
+    if checked is function:  # without annotations
+        return function
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        if not has_shapes:
+            return checked(*args, **kwargs)
+        with jaxtyped("context"):
+            return checked(*args, **kwargs)
+
+    return call
+
+
+def _arrays_in(hint):
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        yield hint
+    for inner in typing.get_args(hint):
+        yield from _arrays_in(inner)
