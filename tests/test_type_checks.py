@@ -16,8 +16,8 @@ def test_a_dimension_of_two_arguments_must_agree():
 
 
 def test_a_shape_that_depends_on_an_argument_is_checked():
+    box = torch.tensor([[0, 0, 2, 2]] * 3)
     with pytest.raises(TypeCheckError, match="flip"):
-        box = torch.tensor([[0, 0, 2, 2]] * 3)
         crop(torch.rand(3, 1, 4, 4), box, 2, flip=torch.ones(2, dtype=torch.bool))
 
 

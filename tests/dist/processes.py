@@ -13,7 +13,9 @@ class Processes:
     """`group(function, *args)` calls function(*args) on every rank; a list of results by rank."""
 
     def __init__(self, world_size: int) -> None:
-        context = mp.get_context("spawn")
+        # A server imports torch and selfsight once; the processes are forked from it.
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(["tests.dist.preload"])
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]

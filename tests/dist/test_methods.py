@@ -21,8 +21,9 @@ def trained(name, settings):
         step = method(views(method, s, dtype=torch.float64), moment(s))
         loss = step.loss
         loss.backward()
-        for p in parameters:
-            p.grad = dist.mean(p.grad)
+        mean = dist.mean(torch.cat([p.grad.flatten() for p in parameters]))
+        for p, grad in zip(parameters, mean.split([p.numel() for p in parameters]), strict=True):
+            p.grad = grad.view_as(p)
         losses.append(dist.mean(loss.detach()))
         gradients.append([p.grad.clone() for p in parameters])
         optimizer.step()
