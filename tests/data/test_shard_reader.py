@@ -106,7 +106,7 @@ def test_a_small_data_set_is_read_once_in_many_epochs():
 @pytest.mark.parametrize("chunk", [40, 60])
 def test_row_groups_of_any_size_are_read_once_an_epoch(monkeypatch, chunk):
     monkeypatch.setattr(stream, "MAX_SPARE_BYTES", 0)
-    rows = np.random.default_rng(chunk).integers(chunk // 2, chunk + 1, 1000)
+    rows = np.random.default_rng(chunk).integers(chunk // 2, chunk + 1, 500)
     starts = np.concatenate([[0], rows.cumsum()])
     counted = CountedSource(int(starts[-1]), chunk, starts)
     lanes = {order.lanes for order, _ in an_epoch(counted, 500)}

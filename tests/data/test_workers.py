@@ -31,23 +31,19 @@ def two():
 
 
 @pytest.fixture
-def requests_to_processes(monkeypatch):
+def requests_to_processes(monkeypatch, two):
     """Use processes on few cores and for few images too; list what they are asked to decode."""
     monkeypatch.setattr(workers, "MIN_IMAGES", 1)
     monkeypatch.setattr(workers, "MIN_CORES", 1)
-    requests, decode_in_processes = [], DecodeProcesses.decode
+    requests, decode_in_processes = [], two.decode
 
-    def start(cores):
-        processes = DecodeProcesses(2)
-        assert processes.wait()
-        return processes
-
-    def record(self, some, **settings):
+    def record(some, **settings):
         requests.extend(some)
-        return decode_in_processes(self, some, **settings)
+        return decode_in_processes(some, **settings)
 
-    monkeypatch.setattr(workers, "DecodeProcesses", start)
-    monkeypatch.setattr(DecodeProcesses, "decode", record)
+    monkeypatch.setattr(workers, "DecodeProcesses", lambda cores: two)
+    monkeypatch.setattr(two, "decode", record)
+    monkeypatch.setattr(two, "close", lambda: None)  # other tests use them too
     return requests
 
 
@@ -83,7 +79,9 @@ def test_more_results_than_slots_can_be_held(two):
         two.idle.put(worker)
 
 
-def test_results_larger_than_the_shared_memory_are_returned_too(monkeypatch):
+def test_a_process_returns_more_than_the_shared_memory_and_when_it_dies_threads_replace_it(
+    monkeypatch,
+):
     monkeypatch.setattr(workers, "SHARED_BYTES", 8 * 4096)
     made = DecodeProcesses(1)
     assert made.wait()
@@ -91,12 +89,6 @@ def test_results_larger_than_the_shared_memory_are_returned_too(monkeypatch):
     for ours, file in zip(made.decode(files, store_size=30, channels=3), files, strict=True):
         expected = decode(file, store_size=30)
         np.testing.assert_array_equal(ours.transpose(1, 2, 0), expected)
-    made.close()
-
-
-def test_a_process_that_dies_is_replaced_by_threads():
-    made = DecodeProcesses(1)
-    assert made.wait()
     pid = made.parent.pid
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
