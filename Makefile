@@ -25,7 +25,7 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow and not learning and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not learning and not gpu"
 
 check: install
 	$(BIN)/python -m pytest -m "slow and not gpu"

@@ -18,7 +18,11 @@ def pytest_addoption(parser):
     parser.addoption("--gpu-json", help="write the outcome of the GPU tests here, with the commit")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
+    for item in items:  # what tests share, a worker of xdist sets up once: a module, or the group
+        shared = "two_processes" if "two_processes" in item.fixturenames else item.path.name
+        item.add_marker(pytest.mark.xdist_group(shared))
     if not torch.cuda.is_available():
         reason = "needs a CUDA device; `make gpu` runs these on a machine that has one"
         for item in items:
@@ -46,6 +50,12 @@ def pytest_terminal_summary(terminalreporter, config):
     }
     with open(path, "w") as file:
         json.dump(outcome, file, indent=2)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    """Give every test the same random numbers, whichever tests ran before it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
