@@ -27,7 +27,7 @@ def test_every_arm_starts_from_a_recipe():
 
 def test_an_arm_without_a_published_number_says_why():
     for name, arm in ARMS.items():
-        reasons = ("drawn", "none", "about", "a curve", "2.1 points")
+        reasons = ("plotted", "none", "about", "a curve", "2.1 points")
         assert (arm.published is None) == arm.source.startswith(reasons), name
         assert arm.published is None or 0 < arm.published < 100, name
 
@@ -78,8 +78,3 @@ def test_settings_change_at_every_depth_at_once():
 def test_an_unknown_setting_is_answered_with_the_nearest():
     with pytest.raises(UserError, match='Did you mean "queue_size"'):
         change_settings(RECIPES["moco.imagenet_v2_200ep"](), {"method.queue_sizes": 3})
-
-
-def test_arms_of_one_scale_are_listed_alone():
-    arms = STUDIES["eqco_negatives"].at_scale("imagenette")
-    assert [arm.name for arm in arms] == ["imagenette_k4096", "imagenette_eqco_k16"]

@@ -20,7 +20,7 @@ from selfsight.data.pixel_cache import (
 from selfsight.data.resize import stored_size
 from selfsight.data.sources.source import Source
 from selfsight.data.stream import StreamedImages
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, check_choice
 
 Storage = Literal["auto", "cache", "stream"]
 Decoder = Literal["auto", "cpu", "nvjpeg"]
@@ -50,8 +50,8 @@ def plan_storage(
     device: torch.device | str = "cpu",
 ) -> StoragePlan:
     """Replace "auto" by what suits these images and this machine; all processes agree."""
-    _check_choice("storage", storage, STORAGES)
-    _check_choice("decoder", decoder, DECODERS)
+    check_choice("data.storage", storage, STORAGES)
+    check_choice("data.decoder", decoder, DECODERS)
     device = torch.device(device)
     if decoder == "nvjpeg" and device.type != "cuda":
         raise UserError(
@@ -176,10 +176,3 @@ def _mean_stored_bytes(files: list[Encoded], store_size: int, channels: int) -> 
         width, height = stored_size((header.width, header.height), store_size)
         sizes.append(channels * width * height)
     return int(np.mean(sizes)) if sizes else channels * store_size**2
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UserError(
-            f'data.{name} is "{value}".{suggest(value, choices)} It is one of {", ".join(choices)}.'
-        )

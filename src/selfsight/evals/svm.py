@@ -32,10 +32,9 @@ COSTS = (0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0)
 
 
 class ClassFit(NamedTuple):
-    """One class: the cost selected by cross-validation, its precision there, and test scores."""
+    """One class: its test scores, with the cost that cross-validation selected."""
 
-    cost: float
-    fold_precision: float
+    fold_precision: float  # in cross-validation
     scores: Float[np.ndarray, " m"]
     converged: bool  # before max_steps
 
@@ -185,7 +184,7 @@ class SVM:
         svm = self._build_svm(self.costs[best]).fit(x, present)
         scores = svm.decision_function(test_x)
         converged = int(np.max(svm.n_iter_)) < self.max_steps
-        return ClassFit(self.costs[best], means[best], scores, converged)
+        return ClassFit(means[best], scores, converged)
 
     def _build_svm(self, cost: float) -> Any:
         from sklearn.svm import LinearSVC

@@ -7,6 +7,7 @@ Pure functions of embeddings. JCL: Cai et al. 2020 (arXiv:2009.14776), figure 3.
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -76,10 +77,7 @@ def information_bound(loss: float, *, num_negatives: int, alpha: float | None = 
 def histogram(
     values: Float[Tensor, " n"], *, low: float, high: float, bins: int = 50
 ) -> dict[str, Any]:
-    """Counts in bins of equal width, for JSON; the first and last bin include what is outside."""
+    """Counts in bins of equal width, for JSON; values outside count in the first or last bin."""
     values = values.detach().double().clamp(low, high)
-    width = (high - low) / bins or 1.0
-    bin_ = ((values - low) / width).long().clamp(max=bins - 1)
-    counts = torch.bincount(bin_, minlength=bins)
-    edges = [low + i * width for i in range(bins + 1)]
-    return {"edges": edges, "counts": counts.tolist(), "mean": values.mean().item()}
+    counts, edges = np.histogram(values.cpu().numpy(), bins, (low, high))
+    return {"edges": edges.tolist(), "counts": counts.tolist(), "mean": values.mean().item()}

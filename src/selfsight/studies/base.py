@@ -56,10 +56,6 @@ class Study:
     """The comparison that decides whether the claim holds."""
     arms: tuple[Arm, ...]
 
-    def at_scale(self, scale: Scale) -> tuple[Arm, ...]:
-        """List the arms of one data set."""
-        return tuple(arm for arm in self.arms if arm.scale == scale)
-
 
 def change_settings(config: Any, settings: Mapping[str, Any]) -> Any:
     """Copy a frozen dataclass with new values at dotted paths, all replaced at once."""

@@ -3,9 +3,9 @@
 from selfsight.evals.detection.annotations import DetectionDataset, concatenate, subset
 from selfsight.evals.detection.coco_ap import average_precision
 from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings, with_iterations
+from selfsight.evals.detection.evaluator import DetectionEvaluator, compare
 from selfsight.evals.detection.load_annotations import load_detection_dataset
 from selfsight.evals.detection.to_detectron2 import to_detectron2
-from selfsight.evals.detection.train_and_score import DetectionEvaluator, compare
 
 __all__ = [
     "PUBLISHED",
