@@ -22,7 +22,7 @@ from selfsight.run_folder import Run, open_run
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import start_resume
-from selfsight.runs.encoders import load_backbone, load_recipe
+from selfsight.runs.encoders import load_recipe, load_student
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
 
@@ -115,7 +115,8 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
 def load(run: Run | str | Path, *, device: str = "cpu") -> Backbone:
     """Load the backbone of a run, in evaluation mode: it maps normalized images to features."""
     run = open_run(run)
-    return load_backbone(run, load_recipe(run), auto_recipe.resolve_device(device)).eval()
+    student = load_student(run, load_recipe(run), auto_recipe.resolve_device(device))
+    return student.backbone.eval()
 
 
 def doctor(

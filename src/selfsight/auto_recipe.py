@@ -199,7 +199,7 @@ def _method(
         settings["num_prototypes"] = batch_size
         reasons["method.num_prototypes"] = "at most the batch size"
     if defaults.bn == "shuffle":
-        settings["bn_group"] = _largest_divisor(batch_size, 32)
+        settings["bn_group"] = max(d for d in range(1, 33) if batch_size % d == 0)
         reasons["method.bn_group"] = "shuffled batch norm in groups, as on several GPUs"
     return config_class(**settings), reasons
 
@@ -224,7 +224,3 @@ def _compilation_pays_off(recipe: Recipe, steps: int) -> tuple[bool, str]:
     if minutes < 10:
         return False, f"the run takes about {minutes:.0f} min, too short for compilation to pay off"
     return True, f"the run takes about {minutes:.0f} min, long enough for compilation to pay off"
-
-
-def _largest_divisor(number: int, most: int) -> int:
-    return max(d for d in range(1, min(number, most) + 1) if number % d == 0)

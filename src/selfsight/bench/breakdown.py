@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -115,11 +115,11 @@ def measure_breakdown(
     gc.collect()
     if device.type == "cuda":  # the components' memory is not that of training
         torch.cuda.reset_peak_memory_stats(device)
-    training = end_to_end(recipe, images, device, seconds)
-    add("end to end", training["ms"])
+    training = time_training(recipe, images, device, seconds)
+    add("end to end", training.ms)
     known = ("augment", "heads and loss", "optimizer and teacher")
-    overhead = {label: timings[label] for label in known} | {"waiting for data": training["waited"]}
-    overhead["batch norm, gaps and all else"] = training["ms"] - limit - sum(overhead.values())
+    overhead = {label: timings[label] for label in known} | {"waiting for data": training.wait_ms}
+    overhead["batch norm, gaps and all else"] = training.ms - limit - sum(overhead.values())
     return Breakdown(
         recipe=name,
         device=device_name(device),
@@ -127,12 +127,12 @@ def measure_breakdown(
         timings=tuple(
             Timing(name=k, ms=v, images_per_second=1000 * n / v) for k, v in timings.items()
         ),
-        images_per_second=1000 * n / training["ms"],
+        images_per_second=1000 * n / training.ms,
         limit=1000 * n / limit,
-        fraction_of_limit=limit / training["ms"],
-        data_wait=training["waited"] / training["ms"],
-        first_step=training["first"],
-        step_mode=training["step_mode"],
+        fraction_of_limit=limit / training.ms,
+        data_wait=training.wait_ms / training.ms,
+        first_step=training.first_step,
+        step_mode=training.step_mode,
         memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         storage=recipe.data.storage,
         decoder=recipe.data.decoder,
@@ -273,9 +273,18 @@ def _decode_ms(source: Source, recipe: Recipe) -> float:
     return 1000 * seconds * recipe.batch_size / count
 
 
-def end_to_end(
+class TrainingSpeed(NamedTuple):
+    """Speed of the training loop."""
+
+    ms: float  # per step
+    wait_ms: float  # per step, for data
+    first_step: float  # seconds
+    step_mode: str  # "plain" or "graph"
+
+
+def time_training(
     recipe: Recipe, images: ImageStore, device: torch.device, seconds: float
-) -> dict[str, Any]:
+) -> TrainingSpeed:
     """Time real batches in the training loop, once it has chosen plain steps or a CUDA graph."""
     recipe = replace(recipe, epochs=10**6)
     method = build_method(recipe, device, DataInfo(len(images), len(images.class_names)))
@@ -301,14 +310,14 @@ def end_to_end(
     synchronize(device)
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
-    waited = 1000 * (loader.wait_seconds - waited) / count
-    return {"ms": ms, "waited": waited, "first": first, "step_mode": run_step.mode}
+    wait_ms = 1000 * (loader.wait_seconds - waited) / count
+    return TrainingSpeed(ms, wait_ms, first, run_step.mode)
 
 
 def _time_is_up(count: int, spent: float, seconds: float, device: torch.device) -> bool:
     """Return whether time is up; all processes must agree, or one would wait for the others."""
     if dist.world_size() > 1:
-        if count & (count - 1):  # the exchange stalls a GPU: do it only after 4, 8, 16, ... steps
+        if count & (count - 1):  # compare only after 4, 8, 16, ... steps, since it stalls a GPU
             return False
         spent = dist.mean(torch.tensor(spent, device=device)).item()
     return spent >= seconds

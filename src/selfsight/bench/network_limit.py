@@ -2,7 +2,6 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -11,12 +10,13 @@ from torch import Tensor, nn
 from selfsight.bench.timer import median_ms
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.methods import Method
+from selfsight.nn import encoders
 from selfsight.recipe import Recipe
 from selfsight.train.step import DTYPES, autocast
 
 
 class BackbonePass(NamedTuple):
-    """A pass of a step through its backbone."""
+    """Shape of a forward pass through the backbone, and whether a backward pass follows."""
 
     batch_size: int
     image_size: int
@@ -31,11 +31,9 @@ def count_passes(method: Method, views: list[Tensor], at: Any) -> Counter[Backbo
         x = inputs[0]
         counts[BackbonePass(len(x), x.shape[-1], torch.is_grad_enabled())] += 1
 
-    first = [
-        next(m for m in net.modules() if isinstance(m, nn.Conv2d)) for net in _backbones(method)
-    ]
     with contextlib.ExitStack() as stack:
-        for conv in first:
+        for encoder in encoders(method):
+            conv = next(m for m in encoder.backbone.modules() if isinstance(m, nn.Conv2d))
             stack.callback(conv.register_forward_pre_hook(record).remove)
         method(views, at)
     return counts
@@ -74,10 +72,3 @@ def _pass_function(
             h.float().square().mean().backward()
 
     return run_pass
-
-
-def _backbones(method: Method) -> Iterator[nn.Module]:
-    yield method.student.backbone
-    teacher = getattr(method, "teacher", None)
-    if teacher is not None:
-        yield teacher.net.backbone

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from selfsight.bench.breakdown import end_to_end
+from selfsight.bench.breakdown import time_training
 from selfsight.data import CachedImages
 from selfsight.recipe import Recipe
 
@@ -25,7 +25,7 @@ def measure_step(
     """Measure the steps of a recipe on this many random images."""
     images = _random_images(num_images, recipe.data.channels).to(device)
     _reset_peak_memory(device)
-    ms = end_to_end(recipe, images, device, seconds)["ms"]
+    ms = time_training(recipe, images, device, seconds).ms
     return StepCost(ms, torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,8 +11,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.errors import UserError, suggest
-from selfsight.nn import Backbone, Encoder
+from selfsight.errors import UserError, check_choice
+from selfsight.nn import Encoder
 from selfsight.nn.teacher import reinitialized
 from selfsight.recipe import Recipe, eval_view, from_dict, resize_for
 from selfsight.run_folder import Run, read_json
@@ -22,7 +22,6 @@ from selfsight.views import EvalView
 
 IMAGE_SIZE = 224  # of encoders that do not state their image size
 UNTRAINED = "untrained"
-FeatureSource = Literal["backbone", "projector"]
 
 
 class EncoderUnderTest(NamedTuple):
@@ -66,11 +65,6 @@ def load_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
     return student
 
 
-def load_backbone(run: Run, recipe: Recipe, device: torch.device) -> Backbone:
-    """Load the student's backbone of the last checkpoint."""
-    return load_student(run, recipe, device).backbone
-
-
 def load_encoder(
     name: str,
     device: torch.device,
@@ -81,11 +75,7 @@ def load_encoder(
     part: str | None = None,
 ) -> EncoderUnderTest:
     """Load the encoder of a run folder, of a library or of a file, with its input transform."""
-    if source not in get_args(FeatureSource):
-        raise UserError(
-            f'features is "{source}"; give backbone or projector.'
-            f"{suggest(source, get_args(FeatureSource))}"
-        )
+    check_choice("features", source, ("backbone", "projector"))
     run = Run(Path(name))
     if run.recipe_path.exists():
         recipe = load_recipe(run)
