@@ -15,9 +15,10 @@ class DivergedError(RuntimeError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return ' Did you mean "x"?' for a near miss, else an empty string."""
-    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
-    return f' Did you mean "{close[0]}"?' if close else ""
+    """Return ' Did you mean "x"?' for a near miss, else an empty string; ignore case."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return f' Did you mean "{by_lower[close[0]]}"?' if close else ""
 
 
 def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfsight import dist
 from selfsight.data.cgroup_limits import free_memory, processes_per_machine
-from selfsight.data.dataset_index import create_part_file, list_abandoned, remove_abandoned
+from selfsight.data.dataset_index import POLL, create_part_file, list_abandoned, remove_abandoned
 from selfsight.data.decode import MODES, VERSION
 from selfsight.data.image_store import CachedImages
 from selfsight.data.sources.source import Source, digest, select_names, summarize
@@ -24,7 +24,6 @@ from selfsight.errors import UserError
 
 LIMIT_VARIABLE = "SELFSIGHT_CACHE_GIB"  # environment variable
 DEFAULT_LIMIT_GIB = 200.0  # of disk space for all cached pixels
-POLL = 0.2  # seconds between checks whether another process has finished
 
 
 def load_images(

@@ -138,16 +138,24 @@ def load_or_sample_few(
 
 
 def sgd_settings(
-    source: str, head: float, backbone: float | None, schedule: Schedule, **settings: Any
+    source: str,
+    head: float,
+    backbone: float | None,
+    schedule: Schedule,
+    *,
+    epochs: int,
+    batch_size: int = 256,
+    nesterov: bool = False,
+    head_lrs: tuple[float, ...] = (),
 ) -> ClassifierSettings:
     """SGD with one learning rate for the head and one for the backbone; None: frozen."""
-    names = ("nesterov", "weight_decay")
-    shared = {name: settings.pop(name) for name in names if name in settings}
     return ClassifierSettings(
         source=source,
-        head=sgd(head, schedule, **shared),
-        backbone=None if backbone is None else sgd(backbone, schedule, **shared),
-        **({"batch_size": 256} | settings),
+        epochs=epochs,
+        batch_size=batch_size,
+        head=sgd(head, schedule, nesterov=nesterov),
+        backbone=None if backbone is None else sgd(backbone, schedule, nesterov=nesterov),
+        head_lrs=head_lrs,
     )
 
 

@@ -37,7 +37,7 @@ class LabeledData:
     def __post_init__(self) -> None:
         for name, images in (("training", self.train), ("test", self.test)):
             if images is not None:
-                _check(name, images)
+                _check_labels(name, images)
         if self.test is not None:
             if self.split is not None:
                 raise UserError("Give test images or a split of the training images, not both.")
@@ -157,7 +157,7 @@ class LabeledData:
         return torch.tensor([known.index(name) for name in test.class_names])
 
 
-def _check(name: str, images: ImageStore) -> None:
+def _check_labels(name: str, images: ImageStore) -> None:
     if images.labels is None:
         raise UserError(
             f"The {name} images have no labels, which this evaluation needs. Put each "
@@ -166,15 +166,12 @@ def _check(name: str, images: ImageStore) -> None:
     if len(images) and int(images.labels.min()) < 0:
         raise UserError(
             f"Some {name} images have a label below 0, which often means that labels are "
-            "withheld. Take a split whose labels are public."
+            "withheld. Use a split whose labels are public."
         )
 
 
 def _list_classes(names: tuple[str, ...], which: list[int]) -> str:
     """Return '3 classes ("a", "b", ...) are' for these class numbers."""
     first = ", ".join(f'"{names[i]}"' for i in which[:5]) + (", ..." if len(which) > 5 else "")
-    return (
-        f"{len(which)} class ({first}) is"
-        if len(which) == 1
-        else (f"{len(which)} classes ({first}) are")
-    )
+    classes, are = ("class", "is") if len(which) == 1 else ("classes", "are")
+    return f"{len(which)} {classes} ({first}) {are}"

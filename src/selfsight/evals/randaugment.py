@@ -16,11 +16,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from selfsight import rng
+from selfsight.evals.classifier_settings import MAX_MAGNITUDE
 from selfsight.views.color import LUMA, constant
 
 NUM_OPERATIONS = 2
 PROBABILITY = 0.5
-MAX_MAGNITUDE = 10.0
 OPERATIONS = (
     "autocontrast",
     "equalize",

@@ -195,10 +195,9 @@ def _describe_data() -> str:
 def _describe_missing(spec: str, path: Path) -> str:
     parent = path.parent
     siblings = [p.name for p in parent.iterdir()] if parent.is_dir() else []
-    by_lower = {name.lower(): name for name in siblings}
-    hint = suggest(path.name, [*by_lower, *BUILT_IN])
-    for lower, name in by_lower.items():
-        hint = hint.replace(f'"{lower}"', f'"{parent / name if parent != Path() else name}"')
+    hint = suggest(path.name, [*siblings, *BUILT_IN])
+    for name in siblings:
+        hint = hint.replace(f'"{name}"', f'"{parent / name}"')
     return f'There is no file or folder "{spec}".{hint} {_describe_data()}'
 
 

@@ -59,11 +59,7 @@ def _constructor_arguments(name: str, root: Path) -> dict[str, Any]:
 
     known = [n for n in datasets.__all__ if inspect.isclass(getattr(datasets, n))]
     if name not in known:
-        by_lower = {n.lower(): n for n in known}
-        hint = suggest(name, by_lower)
-        for lower, proper in by_lower.items():
-            hint = hint.replace(f'"{lower}"', f'"{proper}"')
-        raise UserError(f'torchvision has no data set "{name}".{hint}')
+        raise UserError(f'torchvision has no data set "{name}".{suggest(name, known)}')
     parameters = inspect.signature(getattr(datasets, name)).parameters
     values = {"root": str(root), "train": True, "split": "train"}
     return {key: value for key, value in values.items() if key in parameters}
