@@ -92,7 +92,7 @@ def test_every_part_is_filled(make_run, open_page):
     assert "selfsight resume" in text(tab, "#recipe")
 
 
-def test_an_analysis_is_drawn_and_its_absence_told(make_run, open_page):
+def test_the_page_draws_an_analysis_or_says_that_there_is_none(make_run, open_page):
     run = make_run()
     tab = open_page(run)
     assert "--protocol analysis" in text(tab, "#features")
@@ -228,7 +228,7 @@ def test_text_can_be_read_in_light_and_in_dark(make_run, open_page, scheme):
     assert dark is (scheme == "dark")
 
 
-def test_a_run_that_has_only_begun_is_told_in_sentences(tmp_path, open_page):
+def test_the_page_of_a_run_without_records_says_what_is_missing(tmp_path, open_page):
     run = Run(tmp_path)
     run.recipe_path.write_text("{}")
     tab = open_page(run)
@@ -249,7 +249,7 @@ def test_a_single_record_and_no_labels_still_make_a_page(make_run, open_page):
     assert text(tab, "#tip strong") == "photos/4.jpg"
 
 
-def test_a_sheet_that_cannot_be_read_is_told(make_run, open_page):
+def test_the_page_says_that_a_sheet_cannot_be_read(make_run, open_page):
     run = make_run()
     (run.images / "map.jpg").write_bytes(b"not an image")
     tab = open_page(run)

@@ -267,5 +267,5 @@ def test_what_was_analyzed_becomes_charts(make_run):
         {"projector": {"eigenvalues": [None, -1.0, "a"]}},
     ],
 )
-def test_an_analysis_that_holds_something_else_is_left_out(found):
+def test_an_analysis_of_unexpected_content_is_left_out(found):
     assert figures.features(found) == []

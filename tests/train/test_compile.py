@@ -60,7 +60,7 @@ def test_chunks_and_heads_are_compiled_where_backbones_encode_in_chunks(called):
 
 
 @pytest.mark.parametrize("chunk", [None, 64])
-def test_compiled_code_is_kept_where_it_is_found_again(chunk, monkeypatch, tmp_path):
+def test_compiled_code_is_cached_on_disk_for_later_processes(chunk, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # and back to what it was, afterward
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compile_module, "is_compiled", lambda *_: True)

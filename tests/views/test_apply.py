@@ -163,7 +163,7 @@ def test_flipping_early_equals_flipping_in_its_place():
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4])
-def test_other_numbers_of_channels_work_once_the_view_is_made_for_them(channels):
+def test_for_channels_adapts_a_view_to_any_number_of_channels(channels):
     pixels, sizes, index = batch(channels=channels)
     views = tuple(for_channels(v, channels) for v in (EVERYTHING, *moco_v2(16)))
     made = apply_views_reference(views, pixels, sizes, index, seed=0, epoch=0)

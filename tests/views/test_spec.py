@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused with a sentence."""
+"""Invalid settings of a view raise an error that says what to do."""
 
 import json
 from dataclasses import asdict

@@ -1,6 +1,7 @@
 """The resize and center crop of evaluation on a CUDA device, in one pass over the bytes.
 
-`no_type_check` keeps the type checks of tests from wrapping what Triton reads as source.
+`no_type_check` keeps the type checker of the tests from wrapping functions whose source Triton
+reads.
 """
 
 from typing import no_type_check
@@ -15,6 +16,8 @@ from selfsight.ragged import Ragged
 from selfsight.triton_helpers.resample import resample
 from selfsight.views.spatial import center_crop_geometry
 from selfsight.views.spec import EvalView
+from selfsight.views.triton.color import clamp_to_unit
+from selfsight.views.triton.spatial import store_pixels
 
 BLOCK = 512  # pixels per program
 
@@ -89,15 +92,7 @@ def _center_crop(
     )
     gain = 1 / (255 * total)
     target = out + i.to(tl.int64) * (size * size * channels) + pixel * channels + group
-    tl.store(target, _unit(gain * red, cubic), mask=inside)
-    if planes == 3:
-        tl.store(target + 1, _unit(gain * green, cubic), mask=inside)
-        tl.store(target + 2, _unit(gain * blue, cubic), mask=inside)
-
-
-@triton.jit
-@no_type_check
-def _unit(x, cubic: tl.constexpr):
+    red, green, blue = gain * red, gain * green, gain * blue
     if cubic:  # only the cubic overshoots
-        x = tl.minimum(tl.maximum(x, 0.0), 1.0)
-    return x
+        red, green, blue = clamp_to_unit(red), clamp_to_unit(green), clamp_to_unit(blue)
+    store_pixels(target, red, green, blue, inside, planes)

@@ -95,7 +95,7 @@ def crop_kernel(
     level = tl.sum(tl.where(inside, level, 0.0), axis=0)
     tl.store(sums + (item * groups + group) * tiles + tile, level)
     target = state + item * (size * size * channels) + pixel * channels + group
-    _store_pixels(target, red, green, blue, inside, planes)
+    store_pixels(target, red, green, blue, inside, planes)
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -159,7 +159,7 @@ def color_kernel(
     if radius > 0:
         sigma = tl.load(p + SIGMA).to(tl.float32)
         if sigma > 0:
-            _store_pixels(pixels + at, red, green, blue, inside, planes)
+            store_pixels(pixels + at, red, green, blue, inside, planes)
             tl.debug_barrier()  # threads read below what other threads of this program wrote above
             blurred = rows_blurred + item * (size * size * channels)
             _blur_rows(
@@ -179,12 +179,12 @@ def color_kernel(
             red, green, blue = _solarize_and_normalize(
                 red, green, blue, p, group, channels, planes, threshold, gains, shifts
             )
-            _store_pixels(target + at, red, green, blue, inside, planes)
+            store_pixels(target + at, red, green, blue, inside, planes)
     else:
         red, green, blue = _solarize_and_normalize(
             red, green, blue, p, group, channels, planes, threshold, gains, shifts
         )
-        _store_pixels(target + at, red, green, blue, inside, planes)
+        store_pixels(target + at, red, green, blue, inside, planes)
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -271,7 +271,8 @@ def _gaussian_weight(t, sigma):
 
 @triton.jit
 @no_type_check
-def _store_pixels(target, red, green, blue, inside, planes: tl.constexpr):
+def store_pixels(target, red, green, blue, inside, planes: tl.constexpr):
+    """Store the three colors of pixels in channels_last, or one other channel."""
     tl.store(target, red, mask=inside)
     if planes == 3:
         tl.store(target + 1, green, mask=inside)
