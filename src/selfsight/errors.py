@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -19,6 +19,12 @@ def suggest(name: str, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f' Did you mean "{by_lower[close[0]]}"?' if close else ""
+
+
+def list_first(items: Sequence[str], limit: int = 6, separator: str = ", ") -> str:
+    """Return the first few items, and how many more there are."""
+    more = f" and {len(items) - limit} more" if len(items) > limit else ""
+    return separator.join(items[:limit]) + more
 
 
 def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:

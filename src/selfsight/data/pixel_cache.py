@@ -18,9 +18,9 @@ from selfsight.data.cgroup_limits import free_memory, processes_per_machine
 from selfsight.data.dataset_index import POLL, create_part_file, list_abandoned, remove_abandoned
 from selfsight.data.decode import MODES, VERSION
 from selfsight.data.image_store import CachedImages
-from selfsight.data.sources.source import Source, digest, select_names, summarize
+from selfsight.data.sources.source import Source, digest, select_names
 from selfsight.data.workers import decode_images
-from selfsight.errors import UserError
+from selfsight.errors import UserError, list_first
 
 LIMIT_VARIABLE = "SELFSIGHT_CACHE_GIB"  # environment variable
 DEFAULT_LIMIT_GIB = 200.0  # of disk space for all cached pixels
@@ -316,7 +316,7 @@ def _check_any_readable(source: Source, skipped: list[tuple[str, str]]) -> None:
         raise UserError(f"{source.name} has no images.")
     if len(skipped) < len(source):
         return
-    reasons = summarize([f"{name} ({reason})" for name, reason in skipped], 3)
+    reasons = list_first([f"{name} ({reason})" for name, reason in skipped], 3)
     raise UserError(
         f"All {len(source)} images of {source.name} are unreadable: {reasons}. Are the files "
         "complete? Open one in an image viewer."

@@ -7,7 +7,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from selfsight.data import ImageStore
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, list_first, suggest
 from selfsight.evals.features import Features, features
 from selfsight.evals.splits import Split
 from selfsight.views import EvalView
@@ -171,7 +171,7 @@ def _check_labels(name: str, images: ImageStore) -> None:
 
 
 def _list_classes(names: tuple[str, ...], which: list[int]) -> str:
-    """Return '3 classes ("a", "b", ...) are' for these class numbers."""
-    first = ", ".join(f'"{names[i]}"' for i in which[:5]) + (", ..." if len(which) > 5 else "")
+    """Return '2 classes ("a", "b") are' for these class numbers."""
+    first = list_first([f'"{names[i]}"' for i in which])
     classes, are = ("class", "is") if len(which) == 1 else ("classes", "are")
     return f"{len(which)} {classes} ({first}) {are}"

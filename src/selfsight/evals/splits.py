@@ -11,7 +11,7 @@ from torch import Tensor
 
 from selfsight import rng
 from selfsight.data import ImageStore
-from selfsight.errors import UserError
+from selfsight.errors import UserError, list_first
 from selfsight.run_folder import read_json, write_json
 
 
@@ -89,8 +89,8 @@ def _notes(single: list[str]) -> tuple[str, ...]:
     """A sentence on the classes that could not be split, if there are any."""
     if not single:
         return ()
-    shown = ", ".join(f'"{name}"' for name in single[:5]) + (", ..." if len(single) > 5 else "")
+    first = list_first([f'"{name}"' for name in single])
     classes, have = ("class", "has") if len(single) == 1 else ("classes", "have")
     return (
-        f"{len(single)} {classes} ({shown}) {have} a single image, which is in the training set.",
+        f"{len(single)} {classes} ({first}) {have} a single image, which is in the training set.",
     )

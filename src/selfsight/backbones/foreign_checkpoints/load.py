@@ -18,7 +18,7 @@ from selfsight.backbones.foreign_checkpoints import names
 from selfsight.backbones.foreign_checkpoints.infer import find_computed_positions, infer_network
 from selfsight.backbones.foreign_checkpoints.names import BackboneLocation
 from selfsight.backbones.foreign_checkpoints.read import read_checkpoint, read_run_checkpoint
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, list_first, suggest
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert_batch_norm, replace_batch_norm
 from selfsight.run_folder import Run, read_json
@@ -354,9 +354,10 @@ def _build_network(name: str, image_size: int | None) -> Backbone:
 def _check_missing(spec: str, network: str, names: list[str]) -> None:
     if names:
         raise UserError(
-            f"{spec} lacks {len(names)} weights of {network}: {_list(names)}. They would keep "
-            "their random initialization, and the features would be useless. Give a complete file, "
-            f"or name the network that it was made for: NETWORK={spec.rpartition('=')[2]}"
+            f"{spec} lacks {len(names)} weights of {network}: {list_first(names, MAX_LISTED)}. "
+            "They would keep their random initialization, and the features would be useless. Give "
+            "a complete file, or name the network that it was made for: "
+            f"NETWORK={spec.rpartition('=')[2]}"
         )
 
 
@@ -369,7 +370,8 @@ def _check_shapes(spec: str, network: str, pairs: dict[str, tuple[Tensor, Tensor
     if wrong:
         file = spec.rpartition("=")[2]
         raise UserError(
-            f"{spec} looks like {network} but has weights of other shapes: {_list(wrong, '; ')}. "
+            f"{spec} looks like {network} but has weights of other shapes: "
+            f"{list_first(wrong, MAX_LISTED, '; ')}. "
             f"Name the network that it was made for: timm:NAME={file} or torchvision:NAME={file}"
         )
 
@@ -378,14 +380,10 @@ def _check_unknown(spec: str, network: str, names: list[str]) -> None:
     if names:
         raise UserError(
             f"{spec} has {len(names)} weights in its backbone that {network} does not have: "
-            f"{_list(names)}. Without them the features would differ from those that were "
-            f"trained. Name the network that it was made for: timm:NAME={spec.rpartition('=')[2]}"
+            f"{list_first(names, MAX_LISTED)}. Without them the features would differ from those "
+            "that were trained. Name the network that it was made for: "
+            f"timm:NAME={spec.rpartition('=')[2]}"
         )
-
-
-def _list(names: list[str], between: str = ", ") -> str:
-    more = f"{between}and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return between.join(names[:MAX_LISTED]) + more
 
 
 def _unknown(spec: str) -> str:

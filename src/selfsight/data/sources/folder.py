@@ -7,8 +7,8 @@ from pathlib import Path
 
 from selfsight.data.decode import HEIC_HINT, heic_readable
 from selfsight.data.remote import File, fingerprint_files
-from selfsight.data.sources.source import Source, digest, encode_labels, summarize
-from selfsight.errors import UserError
+from selfsight.data.sources.source import Source, digest, encode_labels
+from selfsight.errors import UserError, list_first
 
 HEIC_SUFFIXES = {".heic", ".heif", ".hif"}
 IMAGE_SUFFIXES = HEIC_SUFFIXES | {
@@ -113,7 +113,7 @@ def _describe(files: Sequence[str]) -> str:
     if not files:
         return "it is empty."
     suffixes = Counter(os.path.splitext(f)[1].lower() or "no suffix" for f in files)
-    common = summarize([suffix for suffix, _ in suffixes.most_common()])
+    common = list_first([suffix for suffix, _ in suffixes.most_common()])
     return f"{len(files)} files, none of them an image: {common}."
 
 

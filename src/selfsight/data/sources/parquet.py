@@ -23,9 +23,8 @@ from selfsight.data.sources.source import (
     digest,
     encode_labels,
     sort_class_names,
-    summarize,
 )
-from selfsight.errors import UserError
+from selfsight.errors import UserError, list_first
 from selfsight.progress import track
 
 IMAGE_COLUMNS = ("image", "img", "picture")
@@ -201,7 +200,7 @@ def _find_columns(file: File, schema: pa.Schema) -> Columns:
     image = next((name for name in candidates if _holds_images(schema, name)), None)
     if image is None:
         raise UserError(
-            f"{file.path} has no image column; its columns are {summarize(schema.names, 20)}. "
+            f"{file.path} has no image column; its columns are {list_first(schema.names, 20)}. "
             'Expected is a column "image" of encoded images: struct{bytes, path} or binary.'
         )
     column_type = schema.field(image).type

@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, list_first, suggest
 
 SPARSE = 4  # if fewer than one in so many images of a range are selected, read them one by one
 LABEL_CHUNK = 1 << 20  # labels checked at once
@@ -140,14 +140,14 @@ def select_classes(source: Source, file: Path) -> Source:
         first = f' Its first line is "{missing[0]}".' if missing else " It is empty."
         raise UserError(
             f"{file} lists no class of {source.name}.{first} The classes of {source.name} are "
-            f"{summarize(source.class_names)}.{suggest(missing[0] if missing else '', numbers)}"
+            f"{list_first(source.class_names)}.{suggest(missing[0] if missing else '', numbers)}"
         )
     order = sorted(selected)
     new_number = np.full(len(source.class_names), UNLABELED, np.int64)
     new_number[order] = np.arange(len(order))
     labels = np.where(source.labels >= 0, new_number[source.labels], UNLABELED)
     images = select_images(replace(source, labels=labels), np.flatnonzero(labels >= 0))
-    note = f"{len(missing)} classes of {file} were not found: {summarize(missing)}."
+    note = f"{len(missing)} classes of {file} were not found: {list_first(missing)}."
     return replace(
         images,
         class_names=tuple(source.class_names[i] for i in order),
@@ -178,12 +178,6 @@ def digest(lines: Iterable[str]) -> str:
     for line in lines:
         total.update(line.encode("utf-8", "surrogateescape") + b"\n")
     return total.hexdigest()
-
-
-def summarize(items: Sequence[str], limit: int = 6) -> str:
-    """The first few items, and how many more there are."""
-    more = f" and {len(items) - limit} more" if len(items) > limit else ""
-    return ", ".join(items[:limit]) + more
 
 
 def _numbers_by_synonym(class_names: tuple[str, ...]) -> dict[str, int]:
