@@ -74,9 +74,8 @@ def test_make_sets_up_an_empty_clone_first(tmp_path, target):
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copyfile(README.parent / name, tmp_path / name)
     assert f"make {target} " in README.read_text()
-    done = subprocess.run(
-        ["make", "--dry-run", target], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    command = ["make", "--dry-run", "--no-print-directory", target]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     commands = done.stdout.splitlines()
     assert "-m venv .venv" in commands[0]
     assert any("pip install" in c and "--editable" in c for c in commands[:3])
