@@ -11,12 +11,11 @@ from selfsight.nn import Encoder, mlp
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedConfig(MethodConfig):
-    """Expected values; the process of rank `failing_rank` raises an error."""
+    """Expected values."""
 
     processes: int = 2
     batch: int = 8  # of one process
     threads: int = 1
-    failing_rank: int | None = None
 
     def create(self, backbone, data):
         """The method around this backbone."""
@@ -39,7 +38,5 @@ class CheckedMethod(Method):
             raise RuntimeError(f"got {actual}")
         if len(dist.gather(at.index).unique()) != c.processes * c.batch:
             raise RuntimeError("an image is in the batch twice")
-        if dist.rank() == c.failing_rank:
-            raise RuntimeError("failing on request")
         h, z = self.student(views[0])
         return Step(loss=z.square().mean(), features=h)

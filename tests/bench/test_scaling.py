@@ -1,5 +1,7 @@
 """One setting is varied at a time, and the cost of real steps is reported."""
 
+import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -137,12 +139,12 @@ def test_processes_stop_where_the_recipe_rejects_their_batch(many_devices, capsy
     assert "queue_size is 512 but a batch brings 832 keys" in capsys.readouterr().out
 
 
-def checked(**settings):
+def checked():
     """The smallest network with a method that checks how it is run."""
     made = override(
         build_recipe("moco.cifar10_r18_200ep"), {}, ["--backbone.name", "resnet8_narrow"]
     )
-    return replace(made, method=CheckedConfig(**settings), batch_size=16)
+    return replace(made, method=CheckedConfig(), batch_size=16)
 
 
 @pytest.fixture
@@ -174,10 +176,29 @@ def test_two_processes_share_a_batch_and_measure_it(started, monkeypatch):
     assert [worker.returncode for worker in started] == [0, 0]
 
 
-def test_a_process_that_fails_is_quoted_and_the_others_are_killed(started):
-    made = checked(failing_rank=1)
+FAIL_OR_SLEEP = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit("RuntimeError: failing on request")
+time.sleep(60)
+"""
+
+
+def test_a_process_that_fails_is_quoted_and_the_others_are_killed(started, monkeypatch):
+    monkeypatch.setattr(process_scaling, "WORKER", FAIL_OR_SLEEP)
     with pytest.raises(
         UserError, match=r'Process 2 of 2 .* it printed "RuntimeError: failing on request"'
     ):
-        process_scaling.measure_processes(made, 64, CPU, processes=2, threads=1, seconds=0.1)
-    assert all(worker.returncode for worker in started)
+        process_scaling.measure_processes(checked(), 64, CPU, processes=2, threads=1, seconds=0.1)
+    assert [worker.returncode for worker in started] == [-9, 1]
+
+
+def test_a_worker_prints_its_error_and_exits_without_waiting_for_the_others(
+    tmp_path, monkeypatch, capsys
+):
+    exits = []
+    monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path)])
+    monkeypatch.setattr(os, "_exit", exits.append)
+    process_scaling.run_worker()  # there is no job to read
+    assert exits == [1]
+    assert capsys.readouterr().err.startswith("FileNotFoundError: ")

@@ -137,7 +137,7 @@ def test_processes_and_threads_give_the_same_cache_and_stream(requests_to_proces
 def test_few_cores_few_images_and_decoded_pixels_use_threads(monkeypatch, two, tmp_path):
     monkeypatch.setattr(workers, "DecodeProcesses", lambda cores: two)
     write(tmp_path / "set" / "a.png", pixels())
-    files, drawn = open_source(tmp_path / "set"), open_source("shapes")
+    files, drawn = open_source(tmp_path / "set"), open_source("digits")
     for source, count, cores, expected in (
         (files, 2048, 4, two),
         (files, 2047, 16, None),

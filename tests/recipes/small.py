@@ -53,7 +53,7 @@ def _shrink_to(recipe: Recipe, large: int) -> Recipe:
         kind = "tiny_vit_bn" if name.startswith("vit_bn_") else "tiny_vit"
         backbone = replace(backbone, name=f"{__name__}:{kind}", image_size=large)
     else:
-        backbone = replace(backbone, name="resnet10_narrow", stem="half", image_size=large)
+        backbone = replace(backbone, name="resnet8_narrow", stem="half", image_size=large)
     method = recipe.method
     limited = {f.name: getattr(method, f.name) for f in fields(method) if f.name in LIMITS}
     method = replace(method, **{k: v and min(v, LIMITS[k]) for k, v in limited.items()})

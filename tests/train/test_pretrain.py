@@ -1,8 +1,10 @@
 """The driver: a run that was stopped goes on to the same numbers, bit for bit."""
 
 import contextlib
+import functools
 import math
 import pickle
+import shutil
 
 import pytest
 import torch
@@ -51,6 +53,23 @@ def pretrain(photos, out, name, **more):
     )
 
 
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    """`finished(name)`: a finished run of a method, trained once; tests may only read it."""
+
+    @functools.cache
+    def train(name):
+        return pretrain(photos, tmp_path_factory.mktemp("finished") / name, name)
+
+    return train
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of a finished run that a test may damage."""
+    return Run(shutil.copytree(finished("simclr").path, tmp_path / "run"))
+
+
 def flag(name, value):
     name = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
@@ -88,9 +107,9 @@ def killed(after):
 
 
 @pytest.mark.parametrize(("name", "after"), [("moco", 7), ("byol", 1), ("simclr", 4)])
-def test_a_stopped_run_goes_on_to_the_same_bits(name, after, photos, tmp_path):
+def test_a_stopped_run_goes_on_to_the_same_bits(name, after, finished, photos, tmp_path):
     """Before the first checkpoint (step 1), right at it (4) and after it (7 of 12)."""
-    whole_run = pretrain(photos, tmp_path / "whole", name)
+    whole_run = finished(name)
     with killed(after):
         pretrain(photos, tmp_path / "cut", name)
     resumed = pretrain(photos, tmp_path / "cut", name, resume=True)
@@ -104,20 +123,18 @@ def test_a_stopped_run_goes_on_to_the_same_bits(name, after, photos, tmp_path):
     assert numbers(resumed) == numbers(whole_run)
 
 
-def test_a_broken_checkpoint_falls_back_to_the_one_before(photos, tmp_path):
-    run = pretrain(photos, tmp_path / "run", "simclr")
-    last = run.checkpoints / "last.pt"
+def test_a_broken_checkpoint_falls_back_to_the_one_before(copied):
+    last = copied.checkpoints / "last.pt"
     last.write_bytes(last.read_bytes()[:1000])
-    assert checkpoint.load(run)["step"] == 8
+    assert checkpoint.load(copied)["step"] == 8
 
 
-def test_a_checkpoint_that_would_run_code_is_not_loaded(photos, tmp_path):
-    run = pretrain(photos, tmp_path / "run", "simclr")
+def test_a_checkpoint_that_would_run_code_is_not_loaded(copied):
     for name in ("last.pt", "previous.pt"):
-        with (run.checkpoints / name).open("wb") as file:
+        with (copied.checkpoints / name).open("wb") as file:
             pickle.dump(print, file, protocol=2)
     with pytest.raises(ValueError, match="can be read"):
-        checkpoint.load(run)
+        checkpoint.load(copied)
 
 
 def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
@@ -223,12 +240,12 @@ def test_a_streak_that_ended_before_the_record_is_seen():
 
 
 @pytest.mark.parametrize("name", ["byol", "moco"])
-def test_the_shown_loss_is_that_of_the_first_weights(name, photos, tmp_path):
+def test_the_shown_loss_is_that_of_the_first_weights(name, finished):
     """The driver changes nothing before the first step: its first loss is a plain forward's."""
     from selfsight.train.loop import load_batches
     from selfsight.train.pretrain import build_method
 
-    run = pretrain(photos, tmp_path / "run", name)
+    run = finished(name)
     recipe = api.load_recipe(run)
     device = torch.device("cpu")
     found = start_resume.open_recipe_images(recipe, device)
@@ -244,8 +261,8 @@ def test_the_shown_loss_is_that_of_the_first_weights(name, photos, tmp_path):
     assert method(batch.views, at).loss.item() == run.records()[0]["loss"]
 
 
-def test_load_gives_the_backbone_with_the_trained_weights(photos, tmp_path):
-    run = pretrain(photos, tmp_path / "run", "simclr")
+def test_load_gives_the_backbone_with_the_trained_weights(finished):
+    run = finished("simclr")
     backbone = api.load(run)
     assert not backbone.training
     assert backbone(torch.randn(2, 3, 32, 32)).shape == (2, backbone.dim)
