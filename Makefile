@@ -1,7 +1,6 @@
 # Needs python3 (3.11 or newer), python3-venv, make and git.
 PYTHON ?= python3
 BIN := .venv/bin
-THREADS ?= 1
 
 .PHONY: install demo docs test check learn lint gpu clean
 
