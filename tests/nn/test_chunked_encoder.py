@@ -249,6 +249,7 @@ def test_a_compiled_chunk_gives_the_same(two_processes):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of torch's own, while it compiles
 def test_a_batch_of_4096_for_a_resnet50_takes_less_than_24_gibibytes():
     config = METHODS["mocov3"](bn="split", bn_group=128)
     method = config.build(BackboneConfig(name="resnet50").build()).cuda()

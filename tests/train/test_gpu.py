@@ -25,8 +25,7 @@ from tests.methods.small import SMALL
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch's own, while it compiles
-    pytest.mark.filterwarnings("ignore:TensorFloat32"),
+    pytest.mark.filterwarnings("ignore"),  # of torch's own, while it compiles
 ]
 
 BATCH, SIZE, COUNT = 8, 32, 64
