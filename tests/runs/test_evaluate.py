@@ -242,6 +242,14 @@ def test_a_file_with_code_in_it_needs_trust(weights, photos, tmp_path, capsys):
     assert evaluated(capsys, *words, "--trust")["knn"]["settings"]["k"] == [3]
 
 
+def test_a_checkpoint_that_diverged_is_refused_by_name(run, photos, capsys):
+    saved = torch.load(run.checkpoints / "last.pt", weights_only=True)
+    saved["method"]["student.backbone.layer1.0.conv1.weight"][0] = torch.nan
+    torch.save(saved, run.checkpoints / "last.pt")
+    said = fails(capsys, "evaluate", run.path, "--labeled", photos, *CPU)
+    assert "NaN or infinity in 1 weights: student.backbone.layer1.0.conv1.weight" in said
+
+
 def test_a_network_of_other_images_gets_a_sentence_from_training_too(run, tmp_path, capsys):
     gray = BackboneConfig(name="resnet10_narrow", stem="imagenet", in_channels=1).build()
     save_file(gray.state_dict(), tmp_path / "gray.safetensors")

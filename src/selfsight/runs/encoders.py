@@ -11,6 +11,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from selfsight import dist
+from selfsight.backbones.foreign_checkpoints.check import check_finite
 from selfsight.errors import UserError, check_choice
 from selfsight.nn import Encoder
 from selfsight.nn.teacher import reinitialized
@@ -61,6 +62,7 @@ def load_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
         )
     student, prefix = build_method(recipe, device).student, "student."
     weights = {k: v for k, v in saved["method"].items() if k.startswith(prefix)}
+    check_finite(str(run.path), weights)
     student.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()})
     return student
 

@@ -233,6 +233,19 @@ def test_counters_may_be_missing_and_nothing_else(tmp_path):
         load_backbone(str(tmp_path / "part.pth"))
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_weight_that_is_not_finite_is_refused_by_name(number, tmp_path):
+    broken = {k: v.clone() for k, v in bare(NET).items()}
+    broken["layer2.0.bn1.running_var"][3] = number
+    torch.save(under("module.encoder_q.", broken), tmp_path / "nan.pth")
+    message = r"in 1 weights: module.encoder_q.layer2.0.bn1.running_var \(1 of 128 numbers\)"
+    with pytest.raises(UserError, match=message):
+        load_backbone(str(tmp_path / "nan.pth"))
+    torch.save(bare(NET) | {"conv1.weight": NET.conv1.weight.double() * 1e300}, tmp_path / "d.pth")
+    with pytest.raises(UserError, match=r"conv1.weight \("):  # infinite as float32
+        load_backbone(str(tmp_path / "d.pth"))
+
+
 def test_a_file_that_lacks_a_whole_block_is_no_smaller_network(tmp_path):
     net = torchvision.models.resnet18(num_classes=3)
     part = {k: v for k, v in net.state_dict().items() if not k.startswith("layer3.1.")}

@@ -15,16 +15,21 @@ from torch import Tensor
 
 from selfsight.backbones import BACKBONES, BackboneConfig
 from selfsight.backbones.foreign_checkpoints import names
+from selfsight.backbones.foreign_checkpoints.check import (
+    MAX_LISTED,
+    check_finite,
+    check_missing,
+    check_shapes,
+    check_unknown,
+)
 from selfsight.backbones.foreign_checkpoints.infer import find_computed_positions, infer_network
 from selfsight.backbones.foreign_checkpoints.names import BackboneLocation
 from selfsight.backbones.foreign_checkpoints.read import read_checkpoint, read_run_checkpoint
-from selfsight.errors import UserError, list_first, suggest
+from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert_batch_norm, replace_batch_norm
 from selfsight.run_folder import Run, read_json
 from selfsight.views.spec import MEAN, STD
-
-MAX_LISTED = 8  # names in an error message; the report has all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +121,7 @@ def _from_timm(spec: str, image_size: int | None) -> tuple[Backbone, ImportRepor
     name = spec.removeprefix("timm:")
     backbone = TimmBackbone(name, image_size=image_size)
     backbone.load_published()
+    check_finite(spec, backbone.net.state_dict())
     report = ImportReport(
         spec=spec,
         network=name,
@@ -271,8 +277,8 @@ def _load_weights(
     )
     used |= {name: named[name] for name in computed}
     absent = [name for name in expected if name not in used]
-    _check_missing(spec, network, [n for n in absent if not n.endswith("num_batches_tracked")])
-    _check_shapes(
+    check_missing(spec, network, [n for n in absent if not n.endswith("num_batches_tracked")])
+    check_shapes(
         spec, network, {n: (expected[n], checkpoint[k]) for n, k in used.items() if n in expected}
     )
     used_names, others = set(used.values()), _other_encoders(checkpoint, location)
@@ -281,8 +287,11 @@ def _load_weights(
         for name, value in checkpoint.items()
         if name not in used_names
     }
-    _check_unknown(spec, network, [name for name, why in reasons.items() if not why])
+    check_unknown(spec, network, [name for name, why in reasons.items() if not why])
     weights = {name: checkpoint[file_name] for name, file_name in used.items() if name in expected}
+    check_finite(
+        spec, {used[name]: value.to(expected[name].dtype) for name, value in weights.items()}
+    )
     net.load_state_dict(weights, strict=False)
     report = ImportReport(
         spec=spec,
@@ -349,41 +358,6 @@ def _build_network(name: str, image_size: int | None) -> Backbone:
 
         return TimmBackbone(name.removeprefix("timm:"), image_size=image_size)
     return BackboneConfig(name=name, image_size=image_size or 224).build()
-
-
-def _check_missing(spec: str, network: str, names: list[str]) -> None:
-    if names:
-        raise UserError(
-            f"{spec} lacks {len(names)} weights of {network}: {list_first(names, MAX_LISTED)}. "
-            "They would keep their random initialization, and the features would be useless. Give "
-            "a complete file, or name the network that it was made for: "
-            f"NETWORK={spec.rpartition('=')[2]}"
-        )
-
-
-def _check_shapes(spec: str, network: str, pairs: dict[str, tuple[Tensor, Tensor]]) -> None:
-    wrong = [
-        f"{name} is {tuple(in_file.shape)} and should be {tuple(expected.shape)}"
-        for name, (expected, in_file) in pairs.items()
-        if expected.shape != in_file.shape
-    ]
-    if wrong:
-        file = spec.rpartition("=")[2]
-        raise UserError(
-            f"{spec} looks like {network} but has weights of other shapes: "
-            f"{list_first(wrong, MAX_LISTED, '; ')}. "
-            f"Name the network that it was made for: timm:NAME={file} or torchvision:NAME={file}"
-        )
-
-
-def _check_unknown(spec: str, network: str, names: list[str]) -> None:
-    if names:
-        raise UserError(
-            f"{spec} has {len(names)} weights in its backbone that {network} does not have: "
-            f"{list_first(names, MAX_LISTED)}. Without them the features would differ from those "
-            "that were trained. Name the network that it was made for: "
-            f"timm:NAME={spec.rpartition('=')[2]}"
-        )
 
 
 def _unknown(spec: str) -> str:
