@@ -92,6 +92,7 @@ def test_the_teacher_follows_the_weights_that_the_step_left_with_a_constant_mome
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        (dict(symmetric=True, queue_size=15), "queue_size is 15 but a batch brings 16 keys"),
         (dict(alpha=0.0), "method.alpha is 0.0; it must be above 0"),
         (dict(alpha=-3.0), "method.alpha is -3.0; it must be above 0"),
         (dict(queue_size=0), "method.queue_size is 0; it must be 1 or more"),

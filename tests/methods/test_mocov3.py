@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from selfsight.backbones import BackboneConfig
@@ -50,6 +51,30 @@ def test_a_vit_without_head_norm_has_no_batch_norm_at_all():
     assert alone.isfinite()
     h = method.student(x[0])[1]
     torch.testing.assert_close(method.student(x[0][:2])[1], h[:2])  # a batch changes nothing
+
+
+@pytest.mark.parametrize("step", [0, 49, 98])
+def test_equal_momentum_at_start_and_end_is_constant(step):
+    method = make("mocov3", momentum=0.9, momentum_end=0.9)
+    before = [p.clone() for p in method.teacher.net.parameters()]
+    for p in method.student.parameters():
+        p.data += 1.0
+    method.after_step(moment(step), method(views(method), moment(step)))
+    for new, old, student in zip(
+        method.teacher.net.parameters(), before, method.student.parameters(), strict=True
+    ):
+        torch.testing.assert_close(new, 0.9 * old + 0.1 * student)
+
+
+def test_without_a_predictor_the_embeddings_are_the_queries():
+    method = make("mocov3", predictor=False, temperature=0.5).double()
+    x = views(method, dtype=torch.float64)
+    q, k = ([F.normalize(net(v)[1], dim=1) for v in x] for net in (method.student, method.teacher))
+    own = torch.arange(len(x[0]))
+    directions = (q[0] @ k[1].T, q[1] @ k[0].T)
+    expected = sum(F.cross_entropy(logits / 0.5, own) for logits in directions)
+    torch.testing.assert_close(method(x, moment()).loss, 2 * 0.5 * expected)
+    assert not list(method.predictor.parameters())
 
 
 @pytest.mark.parametrize("name", ["vit_bn_s16", "vit_s16"])

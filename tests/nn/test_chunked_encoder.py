@@ -28,7 +28,7 @@ CASES = [(name, SPLIT) for name in NAMED] + [
     ("nnclr", SPLIT | {"patches": Patches(), "heads": "fast_moco"}),
     ("simo", {"bn": "shuffle", "bn_group": 2, "symmetric": True}),
     ("jcl", SPLIT),
-    ("moco", {"bn": "shuffle", "bn_group": 2}),
+    ("moco", {"bn": "shuffle", "bn_group": 2, "symmetric": True}),
 ]
 
 

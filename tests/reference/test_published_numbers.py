@@ -15,6 +15,9 @@ from selfsight.losses import (
     regression,
     vicreg,
 )
+from selfsight.methods.base import Moment
+from selfsight.methods.moco import MoCoConfig
+from selfsight.nn import Backbone
 from selfsight.optim import LARS, Optim, Schedule, build_optimizer, cosine, set_lr
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-12}
@@ -59,6 +62,55 @@ def test_moco(tag, dtype):
     (q,) = leaves(file, "q")
     loss = queue_info_nce(q, file["k"], file["queue"].T, temperature=t)
     check(loss, file[f"loss_T{tag}"], (q,), (file[f"grad_q_T{tag}"],))
+
+
+@pytest.mark.parametrize("t", [0.1, 0.2])
+def test_moco_v2plus_with_a_queue_for_each_direction(t):
+    file = numbers("moco_v2plus")
+    q1, q2 = leaves(file, "q1", "q2")
+    loss12 = queue_info_nce(q1, file["k2"], file["queue"][1].T, temperature=t)
+    loss21 = queue_info_nce(q2, file["k1"], file["queue"][0].T, temperature=t)
+    gradients = file[f"grad_q1_T{t}"], file[f"grad_q2_T{t}"]
+    # Their code normalizes before, so their gradient is not projected to the sphere.
+    radial = [
+        g - (g * q).sum(1, keepdim=True) * q for g, q in zip(gradients, (q1, q2), strict=True)
+    ]
+    check((loss12 + loss21) / 2, file[f"loss_T{t}"], (q1, q2), radial)
+
+
+class PartOfInput(Backbone):
+    """A backbone whose output is a part of the image, from a channel on."""
+
+    dim, start = 8, 0
+
+    def __init__(self):
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, x):
+        return x[:, self.start : self.start + self.dim, 0, 0]
+
+
+@pytest.mark.parametrize(("form", "factor"), [("asym", 1), ("sym", 2)])
+def test_moco_v2plus_is_half_the_sum_of_the_official_demo_and_pushes_the_same_keys(form, factor):
+    file = numbers("moco_v2plus")
+    config = MoCoConfig(symmetric=form == "sym", dim=8, queue_size=24, temperature=0.1, bn="sync")
+    method = config.build(PartOfInput())
+    method.student.projector = method.teacher.net.projector = torch.nn.Identity()
+    method.teacher.net.backbone.start = 8
+    method.queue.keys = file["demo_queue"].T.clone()
+    views = [torch.cat([file[f"demo_q{v}_raw"], file[f"demo_k{v}_raw"]], 1) for v in (1, 2)]
+    views = [view[:, :, None, None].requires_grad_() for view in views]
+    step = method(views, Moment())
+    queries = (1, 2) if form == "sym" else (1,)
+    gradients = torch.autograd.grad(factor * step.loss, views[: len(queries)])
+    torch.testing.assert_close(factor * step.loss, file[f"demo_loss_{form}_T0.1"], **TIGHT)
+    for v, gradient in zip(queries, gradients, strict=True):
+        theirs = file[f"demo_grad_q{v}_{form}_T0.1"]
+        torch.testing.assert_close(gradient[:, :8, 0, 0], theirs, **TIGHT)
+    method.after_step(Moment(), step)
+    torch.testing.assert_close(method.queue.keys.T, file[f"demo_queue_after_{form}"], **TIGHT)
+    assert method.queue.head == file[f"demo_ptr_after_{form}"]
 
 
 @pytest.mark.parametrize("t", [0.1, 0.5, 1.0])

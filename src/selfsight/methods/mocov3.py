@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import nn
+
 from selfsight.losses.contrastive import info_nce
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, Teacher, mlp
@@ -27,7 +29,9 @@ class MoCoV3Config(MethodConfig):
     head: Literal["resnet", "vit"] = "resnet"  # vit: a third layer, and a norm after the predictor
     head_norm: bool = True  # False: no batch norm in the heads; with a ViT there is then none
     temperature: float = 1.0
-    momentum: float = 0.99  # rises to 1 along a cosine
+    momentum: float = 0.99  # goes to momentum_end along a cosine
+    momentum_end: float = 1.0  # equal to momentum: constant
+    predictor: bool = True  # False: the embeddings are the queries
     copy_init: bool = True  # False: the teacher starts from other random weights
 
     def create(self, backbone: Backbone, data: DataInfo) -> "MoCoV3":
@@ -55,7 +59,8 @@ class MoCoV3(Method):
         widths = [backbone.dim, *[hidden] * (2 if vit else 1), dim]
         self.config = config
         self.student = Encoder(backbone, mlp(*widths, norm=norm, last_norm=last))
-        self.predictor = mlp(dim, hidden, dim, norm=norm, last_norm=last if vit else None)
+        predictor = mlp(dim, hidden, dim, norm=norm, last_norm=last if vit else None)
+        self.predictor = predictor if config.predictor else nn.Identity()
         self.teacher = Teacher(self.student, copy_weights=config.copy_init)
         if not config.copy_init:  # the reference moves the teacher before its first use
             self.teacher.follow(self.student, config.momentum)
@@ -75,5 +80,5 @@ class MoCoV3(Method):
 
     def after_step(self, at: Moment, step: Step) -> None:
         """Let the teacher follow the student."""
-        momentum = cosine(at.next_progress, self.config.momentum, 1.0)
+        momentum = cosine(at.next_progress, self.config.momentum, self.config.momentum_end)
         self.teacher.follow(self.student, momentum, skipped=step.skipped)
