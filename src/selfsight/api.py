@@ -42,7 +42,7 @@ def pretrain(
     run = Run(Path(options.out) if options.out else _free_folder(str(data), options))
     if options.resume and run.recipe_path.exists():
         return _resume(run, device, console, allow=options.method)
-    given = {"epochs": options.epochs, "batch_size": options.batch_size}
+    given: dict[str, Any] = {"epochs": options.epochs, "batch_size": options.batch_size}
     reasons: dict[str, str] = {}
     if named is None:
         source = open_source(data, labels=options.labels, classes=options.classes)
@@ -52,7 +52,8 @@ def pretrain(
         )
     else:
         recipe = build_recipe(named) if isinstance(named, str) else named
-    recipe = override(recipe, given | {"seed": options.seed}, options.settings)
+    given |= {"seed": options.seed, "keep_epochs": tuple(options.keep_epochs) or None}
+    recipe = override(recipe, given, options.settings)
     recipe, adapted = auto_recipe.adapt_to_device(recipe, device)
     data_settings = replace(
         recipe.data,

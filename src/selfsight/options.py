@@ -34,6 +34,9 @@ class PretrainOptions:
     """Images per step, summed over all processes. If not given, as the recipe says."""
     seed: Number = None
     """Seed of weights, order and views: the same seed gives the same run."""
+    keep_epochs: Annotated[Sequence[int], arg(metavar="INT...", help_behavior_hint="")] = ()
+    """Epochs after which a checkpoint is kept, as RUN/checkpoints/epoch_N.pt.
+    The last two checkpoints are always there."""
     device: Device = "auto"
     """auto, cpu or cuda."""
     out: Folder = None

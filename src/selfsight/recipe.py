@@ -66,6 +66,8 @@ class Recipe:
     """Steps between log records."""
     save_every: int = 1
     """Epochs between checkpoints."""
+    keep_epochs: tuple[int, ...] = ()
+    """Epochs after which a checkpoint is kept, as checkpoints/epoch_N.pt."""
     measure_every: int = 10
     """Epochs between measurements of online_knn, if there are labels."""
 
@@ -75,6 +77,12 @@ class Recipe:
         self.optim.schedule.check(self.epochs)
         if min(self.log_every, self.save_every, self.measure_every) < 1:
             raise UserError("log_every, save_every and measure_every must be 1 or more.")
+        for epoch in self.keep_epochs:
+            if not 1 <= epoch <= self.epochs:
+                raise UserError(
+                    f"keep_epochs has {epoch}, but the epochs of this run are 1 to {self.epochs}. "
+                    "Leave it out, or raise epochs."
+                )
         sizes = tuple(view.size for view in self.views)
         validate_method(self.method, batch_size=self.batch_size, view_sizes=sizes)
         for view in self.views:
@@ -97,7 +105,14 @@ def override(
     if not flags:
         return dataclasses.replace(recipe, **known)
     # In one call: fewer epochs may need a shorter warm-up, which is a flag.
-    value_flags = [f for k, v in known.items() for f in (f"--{k.replace('_', '-')}", str(v))]
+    value_flags = [
+        flag
+        for name, value in known.items()
+        for flag in (
+            f"--{name.replace('_', '-')}",
+            *map(str, value if isinstance(value, tuple) else (value,)),
+        )
+    ]
     return tyro.cli(
         Recipe,
         prog=f"selfsight {command}",

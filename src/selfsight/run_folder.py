@@ -41,8 +41,12 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of `last.pt` and the checkpoint before it."""
+        """Folder of `last.pt`, the checkpoint before it, and those of chosen epochs."""
         return self.path / "checkpoints"
+
+    def kept_checkpoint(self, epoch: int) -> Path:
+        """File of the checkpoint that was kept after this epoch."""
+        return self.checkpoints / f"epoch_{epoch}.pt"
 
     @property
     def results(self) -> Path:

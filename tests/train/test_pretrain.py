@@ -19,6 +19,7 @@ from selfsight.train.grad_scaler import GradScaler
 from tests.folders import images
 from tests.methods.small import SMALL
 
+KEPT = (1, 2)  # epochs
 TIMES = ("time", "first_step", "images_per_second", "data_wait")
 SLIM = (
     "--backbone.name",
@@ -48,6 +49,7 @@ def pretrain(photos, out, name, **more):
         device="cpu",
         out=out,
         labels=True,
+        keep_epochs=KEPT,
         settings=[*flags, *SLIM],
         **more,
     )
@@ -106,21 +108,53 @@ def killed(after):
             yield
 
 
-@pytest.mark.parametrize(("name", "after"), [("moco", 7), ("byol", 1), ("simclr", 4)])
-def test_a_stopped_run_goes_on_to_the_same_bits(name, after, finished, photos, tmp_path):
-    """Before the first checkpoint (step 1), right at it (4) and after it (7 of 12)."""
+@contextlib.contextmanager
+def killed_while_keeping(epoch=2):
+    """A run in here dies before it has kept the checkpoint of this epoch."""
+    keep = checkpoint.keep
+
+    def keep_or_die(run, state, at):
+        if at == epoch:
+            raise Killed
+        keep(run, state, at)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "keep", keep_or_die)
+        with pytest.raises(Killed):
+            yield
+
+
+@pytest.mark.parametrize(
+    ("name", "death"),
+    [("moco", lambda: killed(7)), ("byol", lambda: killed(1)), ("simclr", killed_while_keeping)],
+)
+def test_a_stopped_run_goes_on_to_the_same_bits(name, death, finished, photos, tmp_path):
+    """Before the first checkpoint (step 1), after it (7 of 12), and at the second (8)."""
     whole_run = finished(name)
-    with killed(after):
+    with death():
         pretrain(photos, tmp_path / "cut", name)
     resumed = pretrain(photos, tmp_path / "cut", name, resume=True)
     one, other = checkpoint.load(whole_run), checkpoint.load(resumed)
     assert one["step"] == other["step"] == 12
     assert same(one, other)
+    for epoch in KEPT:
+        one, other = (
+            torch.load(run.kept_checkpoint(epoch), weights_only=True)
+            for run in (whole_run, resumed)
+        )
+        assert one["step"] == other["step"] == 4 * epoch
+        assert same(one, other)
 
     def numbers(run):
         return [{k: v for k, v in r.items() if k not in TIMES} for r in run.records()]
 
     assert numbers(resumed) == numbers(whole_run)
+
+
+def test_an_epoch_to_keep_that_the_run_does_not_reach_is_said_at_once(photos, tmp_path):
+    with pytest.raises(UserError, match=r"keep_epochs has 50, but the epochs .* are 1 to 2"):
+        api.pretrain(photos, epochs=2, keep_epochs=(1, 50), out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_broken_checkpoint_falls_back_to_the_one_before(copied):

@@ -16,13 +16,19 @@ def save(run: Run, state: dict[str, Any]) -> None:
     folder = run.checkpoints
     folder.mkdir(parents=True, exist_ok=True)
     last, previous, partial = folder / "last.pt", folder / "previous.pt", folder / "last.pt.part"
-    with partial.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+    _write(partial, state)
     if last.exists():
         os.replace(last, previous)
     os.replace(partial, last)
+
+
+def keep(run: Run, state: dict[str, Any], epoch: int) -> None:
+    """Save the state under the name of its epoch, which no later checkpoint replaces."""
+    path = run.kept_checkpoint(epoch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    _write(partial, state)
+    os.replace(partial, path)
 
 
 def load(run: Run, device: torch.device | str = "cpu") -> dict[str, Any] | None:
@@ -42,6 +48,13 @@ def load(run: Run, device: torch.device | str = "cpu") -> dict[str, Any] | None:
             "Start the run again with --overwrite."
         )
     return None
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
+    with path.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _read(path: Path, device: torch.device | str) -> dict[str, Any] | None:

@@ -100,6 +100,9 @@ def pretrain(
                     run.log(record)
                     bar.update(record)
                 metrics.restart()
+            if is_main and epochs_done in recipe.keep_epochs:
+                # Before the last one: a run that is killed in between repeats this epoch.
+                checkpoint.keep(run, state.state_dict(), epochs_done)
             if last or (epochs_done and epochs_done % recipe.save_every == 0):
                 if is_main:
                     checkpoint.save(run, state.state_dict())
