@@ -83,6 +83,9 @@ class EvalOptions:
     """Side of the input in pixels. If not given, that of training."""
     part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
     """Prefix of the weights to load, from a file that holds several encoders."""
+    stem: Name = None
+    """Stem of a ResNet in a file of weights, if its first convolution is 3 x 3: lowres (stride 1),
+    half (stride 2) or lowres_pad2 (padding 2). If not given, as in the project that wrote it."""
     trust: bool = False
     """Let files of weights run code when read. Only if you trust their author."""
     against: Annotated[Sequence[str], arg(metavar="RUN...", help_behavior_hint="")] = ()

@@ -44,7 +44,7 @@ class BackboneConfig:
     """
 
     name: str = "resnet18"
-    stem: Literal["auto", "imagenet", "lowres", "half"] = "auto"
+    stem: Literal["auto", "imagenet", "lowres", "half", "lowres_pad2"] = "auto"
     """Only for the ResNets of BACKBONES."""
     in_channels: int = 3
     zero_init_residual: bool = False  # only for the ResNets of BACKBONES

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import BatchNorm
 
-Stem = Literal["imagenet", "lowres", "half"]
+Stem = Literal["imagenet", "lowres", "half", "lowres_pad2"]
 Maps = Float[Tensor, "n _ _ _"]
 
 
@@ -78,6 +78,8 @@ class ResNet(Backbone):
 
     `width` is that of the stem and the first stage: 64 is the paper's, 128 and 256 make every
     channel two and four times as wide, 16 is for the CPU. A last depth of 0 omits that stage.
+    The stem is a 7x7 convolution with stride 2 and max pooling (`imagenet`), or a 3x3 convolution
+    alone: with stride 1 (`lowres`), stride 2 (`half`), or padding 2 (`lowres_pad2`, solo-learn's).
     """
 
     def __init__(
@@ -96,7 +98,8 @@ class ResNet(Backbone):
             self.conv1 = conv(in_channels, width, 7, 2)
             self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
         else:
-            self.conv1 = conv(in_channels, width, 3, 2 if stem == "half" else 1)
+            stride, padding = 2 if stem == "half" else 1, 2 if stem == "lowres_pad2" else 1
+            self.conv1 = nn.Conv2d(in_channels, width, 3, stride, padding, bias=False)
             self.maxpool = nn.Identity()
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)

@@ -75,11 +75,12 @@ def load_encoder(
     *,
     trust: bool = False,
     part: str | None = None,
+    stem: str | None = None,
 ) -> EncoderUnderTest:
     """Load the encoder of a run folder, of a library or of a file, with its input transform."""
     check_choice("features", source, ("backbone", "projector"))
     run = Run(Path(name))
-    if run.recipe_path.exists():
+    if run.recipe_path.exists() and stem is None:
         recipe = load_recipe(run)
         student = load_student(run, recipe, device)
         view = eval_view(recipe, image_size)
@@ -89,7 +90,7 @@ def load_encoder(
     from selfsight.backbones.foreign_checkpoints.load import load_backbone  # imports timm: a second
 
     backbone, about = load_backbone(
-        name, image_size=image_size, device=device, trust=trust, part=part
+        name, image_size=image_size, device=device, trust=trust, part=part, stem=stem
     )
     console = Console(stderr=True, quiet=dist.rank() != 0)
     console.print(about.summary(), highlight=False, markup=False)

@@ -114,7 +114,7 @@ def _load_encoders(
         image_size=options.image_size,
         trust=options.trust,
     )
-    first = load(encoder, part=options.part)
+    first = load(encoder, part=options.part, stem=options.stem)
     if first.weights and dist.rank() == 0:
         weights = {"file": encoder, "weights": list(first.weights)}
         write_json(run.path / "import.json", weights)

@@ -146,6 +146,16 @@ def solo_learn():
     return {"state_dict": own | other | heads | {"queue": torch.zeros(2, 8, 4)}}
 
 
+def solo_learn_cifar(prefix="backbone.", depth=1):
+    """The ResNet of its CIFAR-10 and CIFAR-100 runs; its classifier shows which."""
+    net = torchvision.models.resnet.ResNet(BasicBlock, [depth] * 4)
+    net.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
+    net.maxpool = nn.Identity()
+    net = drawn(net)
+    heads = under("projector.", HEAD) | {"classifier.weight": torch.ones(100, 512)}
+    return net, {"state_dict": under(prefix, bare(net)) | heads}
+
+
 def vissl():
     trunk = under("trunk._feature_blocks.", bare(NET))
     heads = {"heads": under("0.clf.", HEAD)}
@@ -298,6 +308,45 @@ def test_the_teacher_may_be_asked_for(tmp_path):
     torch.save(moco(), tmp_path / "moco.pth")
     backbone, _ = load_backbone(str(tmp_path / "moco.pth"), part="encoder_k")
     torch.testing.assert_close(backbone(images()), features(OTHER, images()))
+
+
+@pytest.mark.parametrize("prefix", ["backbone.", "encoder."])
+def test_solo_learn_s_resnet_for_cifar_has_padding_2(prefix, tmp_path):
+    net, file = solo_learn_cifar(prefix)
+    torch.save(file, tmp_path / "solo.ckpt")
+    x, path = images(32), str(tmp_path / "solo.ckpt")
+    backbone, report = load_backbone(path)
+    torch.testing.assert_close(backbone(x), features(net, x), rtol=1e-6, atol=1e-6)
+    assert (report.writer, report.image_size) == ("solo-learn", 32)
+    assert report.mean == (0.5071, 0.4865, 0.4409)  # of CIFAR-100 in its data loader
+    assert "padding 2" in report.summary()
+    other, report = load_backbone(path, stem="lowres")
+    net.conv1.padding = (1, 1)
+    torch.testing.assert_close(other(x), features(net, x), rtol=1e-6, atol=1e-6)
+    assert not report.notes
+
+
+def test_naming_solo_learn_s_network_changes_nothing(tmp_path):
+    net, file = solo_learn_cifar(depth=2)
+    torch.save(file, tmp_path / "solo.ckpt")
+    backbone, report = load_backbone(f"resnet18={tmp_path / 'solo.ckpt'}", image_size=32)
+    torch.testing.assert_close(backbone(images(32)), features(net, images(32)))
+    assert "padding 2" in report.summary()
+
+
+def test_a_stem_can_be_given_where_names_do_not_show_it(tmp_path):
+    net, _ = solo_learn_cifar()
+    torch.save(bare(net), tmp_path / "bare.pth")
+    x, path = images(32), str(tmp_path / "bare.pth")
+    assert "--stem lowres_pad2" in load_backbone(path)[1].summary()
+    backbone, _ = load_backbone(path, stem="lowres_pad2")
+    torch.testing.assert_close(backbone(x), features(net, x), rtol=1e-6, atol=1e-6)
+    with pytest.raises(UserError, match=r"is 3 x 3, as in lowres or half or lowres_pad2"):
+        load_backbone(path, stem="imagenet")
+    with pytest.raises(UserError, match=r'Did you mean "lowres"'):
+        load_backbone(path, stem="lowers")
+    with pytest.raises(UserError, match="states its own"):
+        load_backbone("timm:resnet18", stem="lowres")
 
 
 def test_names_of_small_image_resnets_are_known(tmp_path):

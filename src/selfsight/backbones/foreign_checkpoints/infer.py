@@ -9,6 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selfsight.backbones import BACKBONES, VITS
+from selfsight.backbones.foreign_checkpoints import names
+from selfsight.backbones.foreign_checkpoints.names import BackboneLocation
 from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet, Stem
 from selfsight.backbones.vit import ViT, check_divides_into_patches, sincos_positions
 from selfsight.errors import UserError
@@ -52,13 +54,34 @@ class LearnedViT(Backbone):
         return self.net(x)
 
 
-def infer_network(spec: str, weights: Weights, image_size: int | None) -> Inferred:
-    """Build the network with random weights; also return report fields and assumptions made."""
-    return (
-        _vit(spec, weights, image_size)
-        if _count_blocks(weights, "blocks")
-        else _resnet(spec, weights)
-    )
+def infer_network(
+    spec: str, weights: Weights, image_size: int | None, *, stem: str | None = None
+) -> Inferred:
+    """Build the network with random weights; also return report fields and assumptions made.
+
+    `stem` is that of a ResNet whose first convolution is 3 x 3; None assumes `lowres`.
+    """
+    if not _count_blocks(weights, "blocks"):
+        return _resnet(spec, weights, stem)
+    if stem is not None:
+        raise UserError(f'{spec} holds a ViT, which has no stem "{stem}". Leave --stem out.')
+    return _vit(spec, weights, image_size)
+
+
+def infer_solo_learn(checkpoint: names.Checkpoint, location: BackboneLocation) -> dict[str, Any]:
+    """Return stem, image size and statistics if this is a ResNet of solo-learn for CIFAR.
+
+    It has a stem of its own for CIFAR-10 and CIFAR-100 only (solo/methods/base.py and
+    solo/data/pretrain_dataloader.py); for anything else the result is empty.
+    """
+    first = checkpoint.get(f"{location.prefix}conv1.weight")
+    if names.guess_writer(location.prefix, checkpoint) != names.SOLO_LEARN or first is None:
+        return {}
+    outer = location.prefix.rstrip(".").rpartition(".")[0]
+    classifier = checkpoint.get(f"{outer}.classifier.weight".lstrip("."), ())
+    mean, std = CIFAR_STATISTICS.get(len(classifier), (None, None))
+    small = {"stem": "lowres_pad2", "image_size": 32, "mean": mean, "std": std}
+    return small if first.shape[2] == 3 else {}
 
 
 def find_computed_positions(net: nn.Module, weights: Weights) -> dict[str, str]:
@@ -70,7 +93,7 @@ def find_computed_positions(net: nn.Module, weights: Weights) -> dict[str, str]:
     return {"pos_embed": f"Its {side} x {side} positions are MoCo v3's sines and cosines."}
 
 
-def _resnet(spec: str, weights: Weights) -> Inferred:
+def _resnet(spec: str, weights: Weights, asked: str | None) -> Inferred:
     first = _require(spec, weights, "conv1.weight")
     kernel, width = first.shape[2], first.shape[0]
     if kernel not in (3, 7):
@@ -78,7 +101,13 @@ def _resnet(spec: str, weights: Weights) -> Inferred:
             f"{spec} holds a ResNet whose first convolution is {kernel} x {kernel}; 7 x 7 and "
             f"3 x 3 are known. Name the network that it was made for: timm:NAME={spec}"
         )
-    stem: Stem = "imagenet" if kernel == 7 else "lowres"
+    known: tuple[Stem, ...] = ("imagenet",) if kernel == 7 else ("lowres", "half", "lowres_pad2")
+    stem = next((stem for stem in known if stem == asked), known[0])
+    if asked not in (None, *known):
+        raise UserError(
+            f'--stem is "{asked}", but the first convolution of {spec} is {kernel} x {kernel}, as '
+            f"in {' or '.join(known)}. Give one of them, or leave it out."
+        )
     bottleneck = "layer1.0.conv3.weight" in weights
     block = Bottleneck if bottleneck else BasicBlock
     a, b, c, d = (_count_blocks(weights, f"layer{stage}") for stage in (1, 2, 3, 4))
@@ -89,14 +118,23 @@ def _resnet(spec: str, weights: Weights) -> Inferred:
             f"network that it was made for: timm:NAME={spec}"
         )
     network = ResNet(block, (a, b, c, d), width=width, stem=stem, in_channels=first.shape[1])
-    notes = () if kernel == 7 else (STEM_NOTE,)
+    notes = (STEM_NOTE,) if kernel == 3 and asked is None else ()
     return network, {"network": _resnet_name(block, (a, b, c, d), width)}, notes
 
 
 STEM_NOTE = (
     "Its first convolution is 3 x 3: stride 1, padding 1 and no pooling are assumed, since shapes "
-    "do not show them (solo-learn uses padding 2)."
+    "do not show them. Change it with --stem half (stride 2) or --stem lowres_pad2 (padding 2)."
 )
+SOLO_LEARN_NOTE = (
+    "Its first convolution is 3 x 3: stride 1, padding 2 and no pooling, and images of 32 pixels, "
+    "as in solo-learn for CIFAR. Change it with --stem lowres (padding 1) or half (stride 2)."
+)
+# By the number of classes.
+CIFAR_STATISTICS = {
+    10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
 
 
 def _resnet_name(block: type[nn.Module], depths: tuple[int, ...], width: int) -> str:

@@ -6,9 +6,9 @@ missing. An error is raised if a part of the backbone would keep its random init
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -22,57 +22,21 @@ from selfsight.backbones.foreign_checkpoints.check import (
     check_shapes,
     check_unknown,
 )
-from selfsight.backbones.foreign_checkpoints.infer import find_computed_positions, infer_network
+from selfsight.backbones.foreign_checkpoints.infer import (
+    SOLO_LEARN_NOTE,
+    find_computed_positions,
+    infer_network,
+    infer_solo_learn,
+)
 from selfsight.backbones.foreign_checkpoints.names import BackboneLocation
 from selfsight.backbones.foreign_checkpoints.read import read_checkpoint, read_run_checkpoint
-from selfsight.errors import UserError, suggest
+from selfsight.backbones.foreign_checkpoints.report import ImportReport
+from selfsight.backbones.resnet import Stem
+from selfsight.errors import UserError, check_choice, suggest
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert_batch_norm, replace_batch_norm
 from selfsight.run_folder import Run, read_json
 from selfsight.views.spec import MEAN, STD
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportReport:
-    """Origin of each weight, and the image size and statistics that the network expects."""
-
-    spec: str  # argument of load_backbone
-    network: str
-    writer: str = ""  # project that wrote the file, if its names show it
-    matched: tuple[str, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()  # name in the file, name in the network
-    unused: tuple[tuple[str, str], ...] = ()  # name in the file, reason
-    missing: tuple[tuple[str, str], ...] = ()  # name in the network, why it is harmless
-    notes: tuple[str, ...] = ()
-    image_size: int | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-
-    def table(self) -> list[dict[str, str]]:
-        """Return one row for every name of the file and of the network."""
-
-        def row(status: str, file: str, network: str, reason: str = "") -> dict[str, str]:
-            return {"status": status, "file": file, "network": network, "reason": reason}
-
-        return [
-            *(row("matched", name, name) for name in self.matched),
-            *(row("renamed", file, network) for file, network in self.renamed),
-            *(row("unused", name, "", reason) for name, reason in self.unused),
-            *(row("missing", "", name, reason) for name, reason in self.missing),
-        ]
-
-    def summary(self) -> str:
-        """Summarize the import in one sentence."""
-        origin = f"{self.network} from {self.spec}"
-        if self.writer:
-            origin += f" (looks like {self.writer})"
-        counts = [f"{len(self.matched)} weights matched", f"{len(self.renamed)} renamed"]
-        reasons = [reason for _, reason in self.unused]
-        detail = ", ".join(f"{r} {reasons.count(r)}" for r in dict.fromkeys(reasons))
-        counts.append(f"{len(self.unused)} unused" + (f" ({detail})" if detail else ""))
-        if self.missing:
-            counts.append(f"{len(self.missing)} missing but harmless")
-        return f"{origin}: {', '.join(counts)}." + "".join(f" {note}" for note in self.notes)
 
 
 def load_backbone(
@@ -82,16 +46,24 @@ def load_backbone(
     device: torch.device | str = "cpu",
     trust: bool = False,
     part: str | None = None,
+    stem: str | None = None,
 ) -> tuple[Backbone, ImportReport]:
     """Load an encoder in evaluation mode; also report what became of every weight.
 
     `spec` is "timm:NAME", "torchvision:NAME", a run folder, a file, or "NETWORK=FILE", which loads
     a file's weights into a named network ("resnet50", "timm:NAME", "torchvision:NAME").
     `trust` allows a file to run code while it is read. `part` selects an encoder of a file with
-    several, by the prefix of its names.
+    several, by the prefix of its names. `stem` is that of a ResNet in a file, where shapes do not
+    show it: "lowres", "half" or "lowres_pad2".
     """
     path = Path(spec).expanduser()
     name, equals, file = spec.partition("=")
+    check_choice("stem", stem or "auto", ("auto", *get_args(Stem)))
+    if stem is not None and (":" in name or path.is_dir()):
+        raise UserError(
+            f'--stem is "{stem}", but {spec} states its own. It is for files of weights of a '
+            "ResNet, whose shapes do not show it; leave it out."
+        )
     if path.is_dir():
         backbone, report = _from_run(spec, Run(path), None, trust=trust)
     elif path.is_file():
@@ -99,12 +71,10 @@ def load_backbone(
         if run.recipe_path.exists() and path.parent == run.checkpoints:
             backbone, report = _from_run(spec, run, checkpoint, trust=trust)
         else:
-            backbone, report = _from_file(spec, checkpoint, image_size, part)
+            backbone, report = _from_file(spec, checkpoint, image_size, part, stem)
     elif equals:
         checkpoint = read_checkpoint(Path(file).expanduser(), trust=trust)
-        network = _build_network(name, image_size)
-        size = getattr(network, "image_size", None)
-        backbone, report = _into(spec, network, checkpoint, part, network=name, image_size=size)
+        backbone, report = _into_named(spec, name, checkpoint, image_size, part, stem)
     elif spec.startswith("timm:"):
         backbone, report = _from_timm(spec, image_size)
     elif spec.startswith("torchvision:"):
@@ -139,7 +109,7 @@ def _from_torchvision(spec: str, image_size: int | None) -> tuple[Backbone, Impo
     checkpoint = load_published(name)
     about = {"writer": "torchvision", **published_transform(name)}
     if names.find_backbones(checkpoint):
-        return _from_file(spec, checkpoint, image_size, None, about)
+        return _from_file(spec, checkpoint, image_size, None, None, about)
     backbone = _build_network(spec, image_size)
     return _into(spec, backbone, checkpoint, None, network=name, **about)
 
@@ -183,6 +153,7 @@ def _from_file(
     checkpoint: names.Checkpoint,
     image_size: int | None,
     part: str | None,
+    stem: str | None,
     about: Mapping[str, Any] = {},
 ) -> tuple[Backbone, ImportReport]:
     """Load a file into the network that its names and shapes indicate."""
@@ -196,17 +167,39 @@ def _from_file(
         )
     location = _select_backbone(spec, checkpoint, locations, part)
     named = _translated(checkpoint, location)
-    backbone, facts, notes = infer_network(
-        spec, {n: checkpoint[k] for n, k in named.items()}, image_size
-    )
+    weights = {name: checkpoint[file_name] for name, file_name in named.items()}
     writer = names.guess_writer(location.prefix, checkpoint)
+    cifar = infer_solo_learn(checkpoint, location) if stem is None else {}
+    stem = cifar.pop("stem", stem)
+    backbone, facts, notes = infer_network(spec, weights, image_size, stem=stem)
     if writer == names.SELFSIGHT_RUN and notes:
         raise UserError(
             f"{spec} is a run's checkpoint away from its recipe. {notes[0]} Give the run folder."
         )
     known = {"mean": MEAN, "std": STD} if writer and writer != names.SELFSIGHT_RUN else {}
-    about = {**known, **about, **facts}
+    about = {**known, **about, **facts, **cifar}
+    notes += (SOLO_LEARN_NOTE,) if cifar else ()
     return _load_weights(spec, backbone, checkpoint, location, named, **about, notes=notes)
+
+
+def _into_named(
+    spec: str,
+    name: str,
+    checkpoint: names.Checkpoint,
+    image_size: int | None,
+    part: str | None,
+    stem: str | None,
+) -> tuple[Backbone, ImportReport]:
+    """Load a file's weights into the network of this name."""
+    about: dict[str, Any] = {}
+    if name in BACKBONES and stem is None:
+        cifar = [infer_solo_learn(checkpoint, at) for at in names.find_backbones(checkpoint)]
+        about = next((facts for facts in cifar if facts), {})
+        stem = about.pop("stem", None)
+        about |= {"notes": (SOLO_LEARN_NOTE,)} if about else {}
+    network = _build_network(name, image_size, stem)
+    about = {"image_size": getattr(network, "image_size", None), **about}
+    return _into(spec, network, checkpoint, part, network=name, **about)
 
 
 def _into(
@@ -347,7 +340,7 @@ def _without_wrappers(prefix: str) -> str:
     return prefix.rstrip(".")
 
 
-def _build_network(name: str, image_size: int | None) -> Backbone:
+def _build_network(name: str, image_size: int | None, stem: str | None = None) -> Backbone:
     """Build a network with random weights, by the name of BackboneConfig or torchvision's."""
     if name.startswith("torchvision:"):
         from selfsight.backbones.from_torchvision import TorchvisionBackbone
@@ -357,7 +350,8 @@ def _build_network(name: str, image_size: int | None) -> Backbone:
         from selfsight.backbones.from_timm import TimmBackbone
 
         return TimmBackbone(name.removeprefix("timm:"), image_size=image_size)
-    return BackboneConfig(name=name, image_size=image_size or 224).build()
+    settings: dict[str, Any] = {"stem": stem or "auto"}
+    return BackboneConfig(name=name, image_size=image_size or 224, **settings).build()
 
 
 def _unknown(spec: str) -> str:

@@ -31,6 +31,7 @@ ANCHORS = {
 }
 
 SELFSIGHT_RUN = "a run of selfsight"
+SOLO_LEARN = "solo-learn"
 
 # Project, pattern of the backbone's prefix, pattern of another name in the file.
 WRITERS = (
@@ -49,6 +50,8 @@ WRITERS = (
     ("Barlow Twins", r"(.*\.)?module\.backbone\.", r"(.*\.)?module\.bn\.running_mean"),
     ("VICReg", r"(.*\.)?module\.backbone\.", r"(.*\.)?module\.projector\."),
     ("VISSL", r".*\._feature_blocks\.", r""),
+    # Every method of solo-learn trains a linear classifier beside its backbone ("encoder" in 2021).
+    (SOLO_LEARN, r"(momentum_)?(backbone|encoder)\.", r"(state_dict\.)?classifier\.weight"),
     ("solo-learn, Lightly or similar", r"(.*\.)?backbone\.", r""),
 )
 
