@@ -3,6 +3,7 @@
 import argparse
 import json
 import pathlib
+import re
 
 import pytest
 import timm
@@ -395,6 +396,69 @@ def test_a_vit_with_learned_positions_lands_in_timm_s(settings, tmp_path):
     assert backbone(images(48)).shape == (2, 128)  # positions are resized
     with pytest.raises(UserError, match="36 pixels do not divide into patches of 8"):
         backbone(images(36))
+
+
+def as_dinov2(net):
+    """The same network in the names of DINOv2's repository, which gives the class a position."""
+    weights, position = net.state_dict(), torch.randn(1, 1, net.embed_dim)
+    file = {
+        "cls_token": weights.pop("cls_token") - position,
+        "pos_embed": torch.cat([position, weights.pop("pos_embed")], dim=1),
+        "register_tokens": weights.pop("reg_token"),
+        "mask_token": torch.zeros(1, net.embed_dim),
+    }
+    if isinstance(net.blocks[0].mlp, timm.layers.GluMlp):
+        new = {"mlp.fc1": "mlp.w12", "mlp.fc2": "mlp.w3"}
+        weights = {re.sub("mlp.fc[12]", lambda m: new[m[0]], k): v for k, v in weights.items()}
+    return file | weights
+
+
+def in_chunks(file):
+    """As DINOv2's training saves them: a block keeps its number in its chunk."""
+    return {
+        "teacher": {
+            "backbone." + re.sub(r"^blocks\.(\d+)\.", r"blocks.\1.\1.", name): value
+            for name, value in file.items()
+        }
+    }
+
+
+REGISTERS = {"reg_tokens": 4, "no_embed_class": True, "init_values": 1e-5}
+GATED = {"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": nn.SiLU, "mlp_ratio": 16 / 3}
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings"),
+    [
+        (lambda net: net.state_dict(), {}),
+        (lambda net: net.state_dict(), {"no_embed_class": False}),
+        (as_dinov2, {}),
+        (as_dinov2, GATED),
+        (lambda net: in_chunks(as_dinov2(net)), {}),
+    ],
+)
+def test_dinov2_with_registers_gives_timm_s_features(layout, settings, tmp_path):
+    net = learned_vit(**REGISTERS | settings)
+    file = layout(net)
+    torch.save(file, tmp_path / "dinov2.pth")
+    backbone, report = load_backbone(str(tmp_path / "dinov2.pth"))
+    expected = net.forward_head(net.forward_features(images(32)), pre_logits=True)
+    torch.testing.assert_close(backbone(images(32)), expected, rtol=1e-6, atol=1e-6)
+    assert report.network == "ViT 128 wide with 4 registers" and report.image_size == 32
+    if net.no_embed_class:  # at another size, where positions of patches alone are resized
+        other, _ = load_backbone(str(tmp_path / "dinov2.pth"), image_size=48)
+        net.set_input_size((48, 48))
+        expected = net.forward_head(net.forward_features(images(48)), pre_logits=True)
+        torch.testing.assert_close(other(images(48)), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_timm_s_network_takes_a_file_of_dinov2_with_registers(tmp_path):
+    name = "vit_small_patch14_reg4_dinov2"
+    net = drawn(timm.create_model(name, img_size=28, num_classes=0))
+    torch.save(as_dinov2(net), tmp_path / "dinov2.pth")
+    backbone, _ = load_backbone(f"timm:{name}={tmp_path / 'dinov2.pth'}", image_size=28)
+    torch.testing.assert_close(backbone(images(28)), net(images(28)), rtol=1e-6, atol=1e-6)
 
 
 def test_torchvision_s_vit_has_other_names_and_the_same_features(tmp_path):

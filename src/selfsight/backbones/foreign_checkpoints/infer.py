@@ -21,7 +21,7 @@ Inferred = tuple[Backbone, dict[str, Any], tuple[str, ...]]  # network, fields o
 
 # ViTs with learned positions are taken for DeiT (arXiv:2012.12877): heads of width 64 up to L.
 LEARNED_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16}
-FULL_DEPTH = {192: 12, 384: 12, 768: 12, 1024: 24, 1280: 32}  # blocks at each width
+FULL_DEPTH = {192: 12, 384: 12, 768: 12, 1024: 24, 1280: 32, 1536: 40}  # blocks at each width
 # ResNet-10, 18 and 26, 34 and 50, 101, 152, 200, and selfsight's with three stages.
 DEPTHS = {
     (1, 1, 1, 1),
@@ -36,12 +36,18 @@ COMPUTED_HEADS = {dim: heads for dim, _, heads in VITS.values()} | {192: 3}
 
 
 class LearnedViT(Backbone):
-    """A ViT of timm with learned positions, which are resized to the size of the images."""
+    """A ViT of timm with learned positions, which are resized to the size of the images.
 
-    def __init__(self, patch: int, dim: int, **settings: Any) -> None:
+    `gated_mlp` is the MLP of DINOv2's ViT-g: SwiGLU.
+    """
+
+    def __init__(self, patch: int, dim: int, *, gated_mlp: bool, **settings: Any) -> None:
         super().__init__()
+        from timm.layers import SwiGLUPacked
         from timm.models.vision_transformer import VisionTransformer
 
+        if gated_mlp:
+            settings |= {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU}
         self.patch, self.dim = patch, dim
         self.net = VisionTransformer(
             patch_size=patch, embed_dim=dim, num_classes=0, dynamic_img_size=True, **settings
@@ -91,6 +97,19 @@ def find_computed_positions(net: nn.Module, weights: Weights) -> dict[str, str]:
         return {}
     side = int((positions.shape[1] - 1) ** 0.5)
     return {"pos_embed": f"Its {side} x {side} positions are MoCo v3's sines and cosines."}
+
+
+def add_class_position(values: dict[str, Tensor], expected: Weights) -> dict[str, Tensor]:
+    """Add the class token's position to the token, where the network has positions of patches only.
+
+    DINOv2 saves a position for the class token, and none for the registers; timm's networks with
+    registers have positions of patches.
+    """
+    positions, wanted = values.get("pos_embed"), expected.get("pos_embed")
+    if positions is None or wanted is None or positions.shape[1] != wanted.shape[1] + 1:
+        return values
+    token = values["cls_token"] + positions[:, :1]
+    return {**values, "cls_token": token, "pos_embed": positions[:, 1:]}
 
 
 def _resnet(spec: str, weights: Weights, asked: str | None) -> Inferred:
@@ -157,7 +176,8 @@ def _vit(spec: str, weights: Weights, image_size: int | None) -> Inferred:
         )
     positions = weights.get("pos_embed")
     _require(spec, weights, "cls_token")
-    side = 224 // patch if positions is None else int((positions.shape[1] - 1) ** 0.5)
+    registers = weights["reg_token"].shape[1] if "reg_token" in weights else 0
+    side, prefix = _grid(positions, registers) if positions is not None else (224 // patch, 1)
     size = image_size or side * patch
     check_divides_into_patches(size, patch)
     letter = next((s for s, shape in VITS.items() if shape[:2] == (dim, depth)), None)
@@ -181,6 +201,9 @@ def _vit(spec: str, weights: Weights, image_size: int | None) -> Inferred:
         network = LearnedViT(
             patch,
             dim,
+            gated_mlp=hidden == 2 * _require(spec, weights, "blocks.0.mlp.fc2.weight").shape[1],
+            reg_tokens=registers,
+            no_embed_class=prefix < 1 + registers,
             img_size=side * patch,
             in_chans=channels,
             depth=depth,
@@ -191,8 +214,21 @@ def _vit(spec: str, weights: Weights, image_size: int | None) -> Inferred:
         )
         family = "DeiT"
     name = f"vit_{'bn_' if batch_norm else ''}{letter}{patch}" if letter else f"ViT {dim} wide"
+    name += f" with {registers} registers" if registers else ""
     note = f"{heads} heads are assumed, as in {family} at this width; shapes do not show them."
     return network, {"network": name, "image_size": size}, (note,)
+
+
+def _grid(positions: Tensor, registers: int) -> tuple[int, int]:
+    """Return the side of the grid of positions, and how many come before it.
+
+    Before those of the patches there may be one for the class token, and some for the registers.
+    """
+    for prefix in (1, 0, 1 + registers):
+        side = round((positions.shape[1] - prefix) ** 0.5)
+        if side * side == positions.shape[1] - prefix:
+            return side, prefix
+    return int(positions.shape[1] ** 0.5), 1
 
 
 def _are_sincos(positions: Tensor) -> bool:

@@ -24,6 +24,7 @@ from selfsight.backbones.foreign_checkpoints.check import (
 )
 from selfsight.backbones.foreign_checkpoints.infer import (
     SOLO_LEARN_NOTE,
+    add_class_position,
     find_computed_positions,
     infer_network,
     infer_solo_learn,
@@ -265,15 +266,13 @@ def _load_weights(
     net = getattr(backbone, "net", backbone)
     expected: dict[str, Tensor] = net.state_dict()
     used = {name: file_name for name, file_name in named.items() if name in expected}
-    computed = find_computed_positions(
-        net, {name: checkpoint[file_name] for name, file_name in named.items()}
-    )
+    values = {name: checkpoint[file_name] for name, file_name in named.items()}
+    computed = find_computed_positions(net, values)
+    values = add_class_position(values, expected)
     used |= {name: named[name] for name in computed}
     absent = [name for name in expected if name not in used]
     check_missing(spec, network, [n for n in absent if not n.endswith("num_batches_tracked")])
-    check_shapes(
-        spec, network, {n: (expected[n], checkpoint[k]) for n, k in used.items() if n in expected}
-    )
+    check_shapes(spec, network, {n: (expected[n], values[n]) for n in used if n in expected})
     used_names, others = set(used.values()), _other_encoders(checkpoint, location)
     reasons = {
         name: others.get(name) or names.reason_unused(name, value, location)
@@ -281,7 +280,7 @@ def _load_weights(
         if name not in used_names
     }
     check_unknown(spec, network, [name for name, why in reasons.items() if not why])
-    weights = {name: checkpoint[file_name] for name, file_name in used.items() if name in expected}
+    weights = {name: values[name] for name in used if name in expected}
     check_finite(
         spec, {used[name]: value.to(expected[name].dtype) for name, value in weights.items()}
     )

@@ -24,7 +24,8 @@ class BackboneLocation(NamedTuple):
 ANCHORS = {
     "resnet": re.compile(r"(?P<prefix>(?:.*\.)?)layer1\.0\.conv1\.weight"),
     "numbered": re.compile(r"(?P<prefix>(?:.*\.)?)\d+\.0\.conv1\.weight"),
-    "vit": re.compile(r"(?P<prefix>(?:.*\.)?)blocks\.0\.norm1\.weight"),
+    # DINOv2 (arXiv:2304.07193) saves its training with blocks in chunks: blocks.0.0, blocks.1.6.
+    "vit": re.compile(r"(?P<prefix>(?:.*\.)?)(blocks\.0\.norm1\.weight|blocks\.0\.0\.ls1\.gamma)"),
     "torchvision_vit": re.compile(
         r"(?P<prefix>(?:.*\.)?)encoder\.layers\.encoder_layer_0\.ln_1\.weight"
     ),
@@ -36,6 +37,7 @@ SOLO_LEARN = "solo-learn"
 # Project, pattern of the backbone's prefix, pattern of another name in the file.
 WRITERS = (
     (SELFSIGHT_RUN, r"(method\.)?student\.backbone\.", r""),
+    ("DINOv2 with registers", r".*", r"(.*\.)?register_tokens"),
     ("DINO", r"(teacher|student)\.(module\.)?backbone\.", r""),
     ("MoCo v1, MoCo v2 or JCL", r"(.*\.)?encoder_[qk]\.", r""),
     ("MoCo v3", r"(.*\.)?(base|momentum)_encoder\.", r""),
@@ -84,6 +86,13 @@ VIT = (
     (r"\.mlp\.(0|linear_1)\.", ".mlp.fc1."),
     (r"\.mlp\.(3|linear_2)\.", ".mlp.fc2."),
 )
+# DINOv2's names where timm has others: registers, the MLP of ViT-g, blocks in chunks.
+DINOV2 = (
+    (r"register_tokens", "reg_token"),
+    (r"\.mlp\.w12\.", ".mlp.fc1."),
+    (r"\.mlp\.w3\.", ".mlp.fc2."),
+    (r"^blocks\.\d+\.(\d+)\.", r"blocks.\1."),
+)
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -111,8 +120,9 @@ def find_network(checkpoint: Checkpoint, wanted: Iterable[str]) -> list[Backbone
     anchor = next(name for name in wanted if name.endswith("weight"))
     hits = [n.removesuffix(anchor) for n in checkpoint if n == anchor or n.endswith("." + anchor)]
     counts = {prefix: sum(prefix + name in checkpoint for name in wanted) for prefix in hits}
+    family = "vit" if "blocks.0.norm1.weight" in wanted else "named"
     return [
-        BackboneLocation(p, "named") for p, count in counts.items() if count == max(counts.values())
+        BackboneLocation(p, family) for p, count in counts.items() if count == max(counts.values())
     ]
 
 
@@ -140,9 +150,8 @@ def translate_name(name: str, location: BackboneLocation, stages: Mapping[str, s
         name = f"{stages.get(number, number)}.{rest}"
     if location.family in ("numbered", "resnet"):
         return name.replace(".shortcut.", ".downsample.")
-    if location.family == "torchvision_vit":
-        for torchvision_name, timm_name in VIT:
-            name = re.sub(torchvision_name, timm_name, name)
+    for other, ours in {"torchvision_vit": VIT, "vit": DINOV2}.get(location.family, ()):
+        name = re.sub(other, ours, name)
     return name
 
 
