@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo docs test check learn lint gpu clean
+.PHONY: install demo docs test fast-tests check learn lint gpu clean
 
 install: .venv/.installed
 
@@ -23,7 +23,10 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+test: install
+	@$(MAKE) --no-print-directory --jobs 2 lint fast-tests  # lint uses one core, beside the tests
+
+fast-tests: install
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not learning and not gpu"
 
 check: install
