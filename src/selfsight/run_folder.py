@@ -3,19 +3,32 @@
 import json
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from selfsight.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+# A list of numbers, each on its own line: strings of JSON have no line breaks.
+NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write to a temporary file, then rename it, so that a kill never leaves half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    temporary.write_text(format_json(value) + "\n")
     os.replace(temporary, path)
+
+
+def format_json(value: Any) -> str:
+    """Format with a line for each value, and with lists of numbers in one line."""
+    text = json.dumps(value, indent=2, allow_nan=False)
+    return NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
 def read_json(path: Path) -> Any | None:
@@ -89,6 +102,27 @@ class Run:
     def write_result(self, name: str, value: dict[str, Any]) -> None:
         """Write the result of one evaluation."""
         write_json(self.results / f"{name}.json", value)
+
+    def arrays(self, name: str) -> "dict[str, ndarray] | None":
+        """Read what an evaluation found for each image; None if there is none."""
+        import numpy as np
+
+        path = self.results / f"{name}.npz"
+        if not path.exists():
+            return None
+        with np.load(path) as file:
+            return dict(file)
+
+    def write_arrays(self, name: str, arrays: "dict[str, ndarray]") -> None:
+        """Write what an evaluation found for each image, beside its result."""
+        import numpy as np
+
+        path = self.results / f"{name}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".part")
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        os.replace(temporary, path)
 
     def all_results(self) -> dict[str, dict[str, Any]]:
         """Read every result, by name."""

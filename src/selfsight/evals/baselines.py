@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from selfsight.evals.features import module_device
 from selfsight.evals.knn import KNN
+from selfsight.evals.per_image import Scores, score_predictions
 from selfsight.views import EvalView
 
 PIXELS = 32  # side of the images that are compared pixel by pixel
@@ -32,25 +33,32 @@ class ColorHistogram(nn.Module):
         return (counts / code.shape[1]).sqrt()
 
 
-def baselines(knn: KNN, untrained: nn.Module) -> dict[str, float]:
+def baselines(
+    knn: KNN, untrained: nn.Module, untrained_scores: Scores | None = None
+) -> dict[str, float]:
     """kNN accuracy on pixels, colors and untrained features, and accuracy by chance."""
     data = knn.data
     side = min(PIXELS, data.spec.size)
     small = replace(data.spec, size=side, resize=side)
     device = data.device or module_device(untrained)
 
-    def accuracy(network: nn.Module, spec: EvalView) -> float:
-        return replace(knn, data=replace(data, spec=spec, device=device))(network)["accuracy"]
+    def score(network: nn.Module, spec: EvalView) -> Scores:
+        return replace(knn, data=replace(data, spec=spec, device=device))(network)
 
+    scores = {
+        "pixels": score(nn.Flatten(), small),
+        "color_histogram": score(ColorHistogram(), replace(small, mean=(0.0,), std=(1.0,))),
+        "untrained": untrained_scores or knn(untrained),
+        "chance": score_chance(knn),
+    }
     return {
-        "pixels": accuracy(nn.Flatten(), small),
-        "color_histogram": accuracy(ColorHistogram(), replace(small, mean=(0.0,), std=(1.0,))),
-        "untrained": knn(untrained)["accuracy"],
-        "chance": chance(knn),
+        f"{name}{end}": found[f"accuracy{end}"]
+        for name, found in scores.items()
+        for end in ("", "_low", "_high")
     }
 
 
-def chance(knn: KNN) -> float:
+def score_chance(knn: KNN) -> Scores:
     """Accuracy of always predicting the most frequent class of the training set."""
     train, test = knn.data.labels()
-    return (test == train.bincount().argmax()).double().mean().item()
+    return score_predictions(test, {"accuracy": train.bincount().argmax().expand_as(test)})

@@ -19,11 +19,11 @@ from selfsight.errors import UserError
 from selfsight.evals.classifier_settings import ClassifierSettings
 from selfsight.evals.drop_path import DropPath, add_drop_path, set_rows
 from selfsight.evals.features import AugmentedBatch, augmented_batches, eval_mode, module_device
-from selfsight.evals.knn import accuracy
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.layer_decay import layer_depths
 from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select_best
 from selfsight.evals.mixup import mix_batch, smooth_labels
+from selfsight.evals.per_image import Scores, score_predictions
 from selfsight.evals.randaugment import rand_augment
 from selfsight.evals.random_erasing import erase
 from selfsight.nn.batch_norm import convert_batch_norm
@@ -76,17 +76,20 @@ class ClassifierEvaluator:
                 "use fewer processes."
             )
 
-    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+    def __call__(self, backbone: nn.Module) -> Scores:
         """Train on a copy of the backbone and return accuracies on the test images."""
         lrs = self.training.head_lrs or (self.training.head.lr,)
         selected: dict[str, float] = {}
         if len(lrs) > 1:
             lrs, selected = self._select_lr(backbone, lrs)
         model, average = self.fit(backbone, self.data, lrs)
-        numbers = self._score(model) | selected
+        y, logits = self._test_logits(model)
+        guesses, correct = {"accuracy": logits.argmax(dim=1)}, {}
         if average is not None:
-            numbers["ema_accuracy"] = self._score(average)["accuracy"]
-        return numbers
+            guesses["ema_accuracy"] = self._test_logits(average)[1].argmax(dim=1)
+        if self.data.num_classes > 5:
+            correct["top5"] = (logits.topk(5).indices == y[:, None]).any(dim=1)
+        return score_predictions(y, guesses, correct) | selected
 
     @property
     def batch_size(self) -> int:
@@ -305,17 +308,13 @@ class ClassifierEvaluator:
         return torch.bfloat16 if device.type == "cuda" else None
 
     @torch.no_grad()
-    def _score(self, model: Any) -> dict[str, float]:
+    def _test_logits(self, model: Any) -> tuple[Int64[Tensor, " n"], Float[Tensor, "n k"]]:
+        """Labels of the test images and the logits of the first head."""
         # Trained on bicubic crops, a classifier is scored on bicubic crops (DeiT, Fast-MoCo).
         spec = replace(self.data.spec, interpolation=self.training.interpolation)
         test = replace(self.data, spec=spec).test_features(model.backbone)
         assert test.y is not None
-        logits = model.logits(test.h)[0]
-        numbers = {"accuracy": accuracy(logits.argmax(dim=1), test.y)}
-        if self.data.num_classes > 5:
-            in_top5 = (logits.topk(5).indices == test.y[:, None]).any(dim=1)
-            numbers["top5"] = in_top5.double().mean().item()
-        return numbers
+        return test.y, model.logits(test.h)[0]
 
 
 def _feature_dim(backbone: nn.Module, data: LabeledData, device: torch.device) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from selfsight.errors import UserError, check_number
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.per_image import Scores, score_predictions
 from selfsight.evals.spectrum import unit
 from selfsight.progress import track
 
@@ -88,11 +89,6 @@ def knn_predict(
     return {k: torch.cat(parts) for k, parts in predictions.items()}
 
 
-def accuracy(predictions: Int64[Tensor, " m"], y: Int64[Tensor, " m"]) -> float:
-    """Share of correct predictions."""
-    return (predictions == y).double().mean().item()
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KNN:
     """Accuracy of the weighted kNN classifier.
@@ -110,12 +106,12 @@ class KNN:
             raise UserError(f"k is {self.ks}. Give one or more numbers of at least 1.")
         check_number("temperature", self.temperature, above=0)
 
-    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+    def __call__(self, backbone: nn.Module) -> Scores:
         """Return the numbers for a backbone."""
         return self.score(*self.data.features(backbone))
 
-    def score(self, train: Features, test: Features | None) -> dict[str, float]:
-        """Accuracy with each k of `effective_ks`."""
+    def score(self, train: Features, test: Features | None) -> Scores:
+        """Accuracy with each k of `effective_ks`, with intervals."""
         assert train.y is not None
         queries = train if test is None else test
         assert queries.y is not None
@@ -129,9 +125,9 @@ class KNN:
             leave_one_out=test is None,
             progress="neighbors" if self.data.progress else None,
         )
-        accuracies = {k: accuracy(guess, queries.y) for k, guess in predictions.items()}
-        numbers = {f"accuracy_k{k}": accuracies[k] for k in self.effective_ks}
-        return {"accuracy": accuracies[self.effective_ks[0]]} | numbers
+        guesses = {f"accuracy_k{k}": predictions[k] for k in self.effective_ks}
+        first = predictions[self.effective_ks[0]]
+        return score_predictions(queries.y, {"accuracy": first} | guesses)
 
     @property
     def num_voters(self) -> int:

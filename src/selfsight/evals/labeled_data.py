@@ -53,6 +53,12 @@ class LabeledData:
         return max(len(self.train.class_names), int(self.train.labels.max()) + 1)
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, or else their numbers."""
+        names = self.train.class_names
+        return (*names, *map(str, range(len(names), self.num_classes)))
+
+    @property
     def train_index(self) -> Int64[Tensor, " n"]:
         """Indices in `train` of the images to train on."""
         if self.subset is not None:
@@ -68,7 +74,7 @@ class LabeledData:
     def notes(self) -> tuple[str, ...]:
         """Sentences on classes that are in only one of the two sets."""
         train, test = (set(y.unique().tolist()) for y in self.labels())
-        names = self.train.class_names or tuple(map(str, range(self.num_classes)))
+        names = self.class_names
         notes = list(self.split.notes if self.split else ())
         if test_only := sorted(test - train):
             notes.append(

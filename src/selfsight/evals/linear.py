@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
-from selfsight.evals.knn import accuracy
 from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.per_image import Scores, score_predictions
 from selfsight.evals.splits import Split, stratified
 from selfsight.progress import track
 
@@ -173,18 +173,18 @@ class LinearProbe:
                 f"weight_decays is {self.weight_decays}. Give one or more of 0 or more."
             )
 
-    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+    def __call__(self, backbone: nn.Module) -> Scores:
         """Encode the images with the backbone and return accuracies."""
         return self.score(*self.data.features(backbone))
 
-    def score(self, train: Features, test: Features | None) -> dict[str, float]:
+    def score(self, train: Features, test: Features | None) -> Scores:
         """Accuracy on the test set, and the weight decay selected on the held-out tenth."""
         assert test is not None and train.y is not None and test.y is not None
         x, y = standardize(train.h, train.h), train.y
         decay, start, held_out_accuracy = self._select_weight_decay(x, y)
         weights = self._solve(x, y, (decay,), start)[0]
         predictions = (standardize(test.h, train.h) @ weights).argmax(dim=1)
-        numbers = {"accuracy": accuracy(predictions, test.y), "weight_decay": decay}
+        numbers = score_predictions(test.y, {"accuracy": predictions}) | {"weight_decay": decay}
         if held_out_accuracy is not None:
             numbers["held_out_accuracy"] = held_out_accuracy
         return numbers

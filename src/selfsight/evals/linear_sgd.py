@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from selfsight import rng
 from selfsight.errors import UserError, check_number
 from selfsight.evals.features import Features
-from selfsight.evals.knn import accuracy
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select_best, standardize
+from selfsight.evals.per_image import Scores, score_predictions
 from selfsight.optim import cosine
 from selfsight.progress import track
 
@@ -89,11 +89,11 @@ class LinearSGDProbe:
     def __post_init__(self) -> None:
         check_has_test_images(self.data)
 
-    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+    def __call__(self, backbone: nn.Module) -> Scores:
         """Encode the images with the backbone and return accuracies."""
         return self.score(*self.data.features(backbone))
 
-    def score(self, train: Features, test: Features | None) -> dict[str, float]:
+    def score(self, train: Features, test: Features | None) -> Scores:
         """Accuracy on the test set, and the setting selected on the held-out tenth."""
         assert test is not None and train.y is not None and test.y is not None
         x, y = standardize(train.h, train.h), train.y
@@ -111,7 +111,7 @@ class LinearSGDProbe:
         weights = self._train(x, y, [(lr, decay)])[0]
         predictions = (standardize(test.h, train.h) @ weights).argmax(dim=1)
         return {
-            "accuracy": accuracy(predictions, test.y),
+            **score_predictions(test.y, {"accuracy": predictions}),
             "held_out_accuracy": best.accuracy,
             "lr": lr,
             "weight_decay": decay,

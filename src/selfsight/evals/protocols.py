@@ -31,6 +31,7 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe, SGDGrid
 from selfsight.evals.multilabel import MultilabelData
+from selfsight.evals.per_image import Scores
 from selfsight.evals.svm import SVM
 from selfsight.options import EvalOptions
 from selfsight.views import View
@@ -45,7 +46,7 @@ DataKind = Literal["labeled", "boxes", "images"]
 class Evaluator(Protocol):
     """An evaluation: call it with a backbone to get numbers."""
 
-    def __call__(self, backbone: nn.Module, /) -> dict[str, float]:
+    def __call__(self, backbone: nn.Module, /) -> Scores:
         """Return the numbers for a backbone."""
 
     def settings(self) -> dict[str, Any]:

@@ -1,36 +1,128 @@
 """Compare runs in one table, from the results in their folders; computes and writes nothing."""
 
+import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from selfsight.errors import UserError
 from selfsight.evals.model_selection import select_run
-from selfsight.run_folder import Run
+from selfsight.evals.per_image import (
+    Difference,
+    named_interval,
+    paired_differences,
+    unpaired_difference,
+)
+from selfsight.run_folder import Run, read_json
+from selfsight.runs.collect_scores import read_per_image
 
 HEADLINES = ("accuracy", "map", "mAP", "box_AP", "AP")  # the first that a result has
-PERCENT = ("accuracy", "top5", "ap", "retrieval", "knn", "linear", "few_labels", "fine_tune")
+ENDS = ("_low", "_high")  # of the interval of a number
+PERCENT = (
+    *("accuracy", "top5", "ap", "precision", "retrieval"),
+    *("knn", "linear", "few_labels", "fine_tune"),
+)
 ANALYSIS_COLUMNS = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
 # Settings that must agree for numbers to be comparable.
 COMPARED_SETTINGS = ("data", "test_data", "train", "test", "features", "view", "view_settings")
+NOT_OF_RECIPE = ("seed", "reasons", "versions")  # what runs of one recipe may differ in
+
+
+class Measure(NamedTuple):
+    """A number of a result file, and its column in the table."""
+
+    column: str
+    result: str
+    key: str
 
 
 def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Collect a record for each run with a key for each measure, and notes on what differs."""
-    results = {run.path.name: run.all_results() for run in runs}
-    if len(results) < len(runs):
-        results = {str(run.path): run.all_results() for run in runs}
+    """Collect a record for each run with a key for each measure, and notes on what differs.
+
+    An accuracy is followed by the ends of its interval, as `knn k20_low` and `knn k20_high`.
+    """
+    folders = {run.path.name: run for run in runs}
+    if len(folders) < len(runs):
+        folders = {str(run.path): run for run in runs}
+    results = {name: run.all_results() for name, run in folders.items()}
     if not any(results.values()):
         raise UserError(
             "None of these folders has results. Evaluate them first: "
             f"selfsight evaluate {runs[0].path} --labeled DATA"
         )
-    numbers = {name: _numbers(of_run) for name, of_run in results.items()}
+    measures = {name: _measures(of_run) for name, of_run in results.items()}
+    numbers = {name: _numbers(of_run, measures[name]) for name, of_run in results.items()}
     columns = list(dict.fromkeys(column for of_run in numbers.values() for column in of_run))
     records = [
         {"run": name, **{column: of_run.get(column) for column in columns}}
         for name, of_run in numbers.items()
     ]
-    return records, _differences(results) + _best_without_labels(runs)
+    headlines = list(dict.fromkeys(m for name in folders for m in _headlines(measures[name])))
+    notes = [note for m in headlines for note in _compare_pairs(m, folders, results)]
+    notes += [note for m in headlines for note in _spread_over_seeds(m, folders, results)]
+    return records, _differences(results) + notes + _best_without_labels(runs)
+
+
+def compare_two(
+    measure: Measure, a: Run, b: Run, results: tuple[Mapping[str, Any], Mapping[str, Any]]
+) -> Difference | None:
+    """The difference of two runs: paired if their test images are the same, else unpaired."""
+    arrays = [run.arrays(measure.result) for run in (a, b)]
+    if arrays[0] and arrays[1] and arrays[0]["fingerprint"] == arrays[1]["fingerprint"]:
+        differences = paired_differences(*(read_per_image(of_run) for of_run in arrays if of_run))
+        return differences.get(measure.key)
+    intervals = [named_interval(result, measure.key) for result in results]
+    if intervals[0] is None or intervals[1] is None:
+        return None
+    n = min(int(result.get("n", 0)) for result in results)
+    return unpaired_difference(intervals[0], intervals[1], n)
+
+
+def _compare_pairs(
+    measure: Measure, folders: Mapping[str, Run], results: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Compare the run with the highest number with each of the others."""
+    scored = {
+        name: of_run[measure.result]
+        for name, of_run in results.items()
+        if isinstance(of_run.get(measure.result, {}).get(measure.key), int | float)
+    }
+    best, *others = sorted(scored, key=lambda name: -scored[name][measure.key])
+    sentences = []
+    for other in others:
+        pair = (scored[best], scored[other])
+        difference = compare_two(measure, folders[best], folders[other], pair)
+        if difference is not None:
+            sentences.append(f"{measure.column}: {difference.describe(best, other)}.")
+    return sentences
+
+
+def _spread_over_seeds(
+    measure: Measure, folders: Mapping[str, Run], results: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Mean and standard deviation over runs of one recipe with different seeds.
+
+    This is the spread of training; that of the test images is the interval of each run.
+    """
+    recipes: dict[str, list[tuple[int, float]]] = {}
+    for name, run in folders.items():
+        recipe = read_json(run.recipe_path)
+        number = results[name].get(measure.result, {}).get(measure.key)
+        if recipe is not None and isinstance(number, int | float):
+            same = {key: value for key, value in recipe.items() if key not in NOT_OF_RECIPE}
+            recipes.setdefault(repr(same), []).append((recipe.get("seed"), number))
+    sentences = []
+    for runs in recipes.values():
+        seeds, numbers = zip(*runs, strict=True)
+        if len(set(seeds)) == len(seeds) > 1:
+            mean, std = statistics.mean(numbers), statistics.stdev(numbers)
+            sentences.append(
+                f"{measure.column}: over {len(seeds)} seeds of one recipe "
+                f"{format_number(mean, measure.key)}, standard deviation {100 * std:.1f} points "
+                f"({format_number(min(numbers), measure.key)} to "
+                f"{format_number(max(numbers), measure.key)})."
+            )
+    return sentences
 
 
 def _best_without_labels(runs: Sequence[Run]) -> list[str]:
@@ -47,13 +139,16 @@ def _best_without_labels(runs: Sequence[Run]) -> list[str]:
 def format_records(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Format the table: a line for each measure, or for each run if there are more runs.
 
-    Accuracies are in per cent; a missing number is an empty cell.
+    Accuracies are in per cent with their intervals; a missing number is an empty cell.
     """
-    measures = [name for name in records[0] if name != "run"]
+    measures = [name for name in records[0] if name != "run" and not is_end(name)]
     if len(records) > len(measures):
-        return [{k: format_number(value, k) for k, value in record.items()} for record in records]
+        return [
+            {"run": r["run"], **{name: format_measure(r, name) for name in measures}}
+            for r in records
+        ]
     return [
-        {"measure": name, **{str(r["run"]): format_number(r[name], name) for r in records}}
+        {"measure": name, **{str(r["run"]): format_measure(r, name) for r in records}}
         for name in measures
     ]
 
@@ -66,18 +161,36 @@ def find_headline(result: Mapping[str, Any]) -> tuple[str, float] | None:
     return None
 
 
-def _numbers(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def _measures(results: Mapping[str, Mapping[str, Any]]) -> list[Measure]:
+    """Name the numbers of every result: every k of kNN, else the headline."""
+    measures = []
+    for name, result in results.items():
+        per_k = [key for key in result if key.startswith("accuracy_k") and not is_end(key)]
+        for key in per_k:
+            measures.append(Measure(f"{name} {key.removeprefix('accuracy_')}", name, key))
+        if not per_k and (headline := find_headline(result)):
+            key = headline[0]
+            measures.append(Measure(name if key == "accuracy" else f"{name} {key}", name, key))
+    return measures
+
+
+def _headlines(measures: Sequence[Measure]) -> list[Measure]:
+    """Select the first measure of each result."""
+    return [next(of_result) for _, of_result in groupby(measures, key=lambda m: m.result)]
+
+
+def _numbers(
+    results: Mapping[str, Mapping[str, Any]], measures: Sequence[Measure]
+) -> dict[str, float]:
     """Collect the column and the number of every result."""
     numbers: dict[str, float] = {}
-    for name, result in results.items():
-        per_k = [key for key in result if key.startswith("accuracy_k")]
-        for key in per_k:
-            numbers[f"{name} {key.removeprefix('accuracy_')}"] = result[key]
-        if not per_k and (headline := find_headline(result)):
-            column = name if headline[0] == "accuracy" else f"{name} {headline[0]}"
-            numbers[column] = headline[1]
-        if name == "analysis":
-            numbers |= {f"{name} {key}": result[key] for key in ANALYSIS_COLUMNS if key in result}
+    for column, name, key in measures:
+        for end in ("", *ENDS):
+            if isinstance(value := results[name].get(f"{key}{end}"), int | float):
+                numbers[f"{column}{end}"] = value
+    analysis = results.get("analysis", {})
+    numbers |= {f"analysis {key}": analysis[key] for key in ANALYSIS_COLUMNS if key in analysis}
+    for result in results.values():
         for key, value in result.items():
             if isinstance(value, Mapping) and isinstance(value.get("trained"), int | float):
                 numbers[key.replace("_", " ")] = value["trained"]
@@ -95,6 +208,19 @@ def _differences(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list
                 listed = f" ({', '.join(values)})" if key != "view_settings" else ""
                 notes.append(f"{name}: {key} differs between runs{listed}.")
     return notes
+
+
+def is_end(name: str) -> bool:
+    """Whether this is an end of the interval of a number."""
+    return name.endswith(ENDS)
+
+
+def format_measure(numbers: Mapping[str, Any], name: str) -> str:
+    """Format a number with its interval, if it has one: 71.2% (69.1-73.3)."""
+    text, interval = format_number(numbers.get(name), name), named_interval(numbers, name)
+    if interval is None or not text.endswith("%"):
+        return text
+    return f"{text} ({100 * interval.low:.1f}-{100 * interval.high:.1f})"
 
 
 def format_number(value: Any, name: str = "accuracy") -> str:

@@ -21,7 +21,7 @@ from selfsight.nn import Backbone
 from selfsight.options import EvalOptions
 from selfsight.recipe import Data
 from selfsight.run_folder import Run, write_json
-from selfsight.runs.compare import find_headline, format_number
+from selfsight.runs.compare import find_headline, format_measure, is_end
 from selfsight.runs.encoders import (
     UNTRAINED,
     EncoderUnderTest,
@@ -292,7 +292,8 @@ def _report(
 
 def _printed_keys(result: Mapping[str, Any]) -> list[str]:
     """Choose the numbers to print: every k of kNN, else the headline, else all of them."""
-    keys = [key for key in result if not key.startswith((UNTRAINED, "settings", "against"))]
+    not_printed = (UNTRAINED, "settings", "against", "differences", "per_class", "confusion")
+    keys = [key for key in result if not key.startswith(not_printed) and not is_end(key)]
     if per_k := [key for key in keys if key.startswith("accuracy_k")]:
         return per_k
     headline = find_headline(result)
@@ -320,9 +321,10 @@ def _notes(results: Results) -> list[str]:
 
 def _columns(result: Mapping[str, Any], key: str) -> dict[str, str]:
     """Format one number of a result for each network that has it."""
-    values = {"trained": result[key], UNTRAINED: result.get(f"{UNTRAINED}_{key}")}
-    values |= {name: numbers.get(key) for name, numbers in result.get("against", {}).items()}
-    return {name: format_number(value, key) for name, value in values.items()}
+    prefix = f"{UNTRAINED}_"
+    untrained = {k.removeprefix(prefix): v for k, v in result.items() if k.startswith(prefix)}
+    numbers = {"trained": result, UNTRAINED: untrained, **result.get("against", {})}
+    return {name: format_measure(of_encoder, key) for name, of_encoder in numbers.items()}
 
 
 def _print(

@@ -16,11 +16,18 @@ from selfsight.evals.label_free import LabelFreeEvaluator
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe
+from selfsight.evals.multilabel import MultilabelData
+from selfsight.evals.per_image import Scores
 from selfsight.evals.protocols import Evaluator, build_evaluator
 from selfsight.evals.splits import load_or_create_split
 from selfsight.options import EVAL_DEFAULTS, EvalOptions
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run, to_json
+from selfsight.runs.collect_scores import (
+    collect_arrays,
+    collect_scores,
+    fingerprint_test_images,
+)
 from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
 
 Built = TypeVar("Built")
@@ -91,19 +98,23 @@ def score_protocol(
 ) -> dict[str, Any]:
     """Score one protocol for the first encoder and for those to compare it with.
 
-    The file is written after each encoder, so that finished numbers survive an interruption.
+    The files are written after each encoder, so that finished numbers survive an interruption.
+    NAME.npz has what was found for each test image.
     """
     result: dict[str, Any] = {}
+    scores: dict[str, Scores] = {}
+    settings: dict[str, Any] = {}
     for encoder in encoders:
         evaluator = build(encoder)
-        numbers = _score(evaluator, encoder, {} if cache is None else cache)
-        if encoder is encoders[0]:
-            result = {**numbers, "settings": {**_settings(evaluator), **about}}
-        elif encoder.name == UNTRAINED:
-            result |= {f"untrained_{key}": value for key, value in numbers.items()}
-        else:
-            result.setdefault("against", {})[encoder.name] = numbers
+        key = "trained" if encoder is encoders[0] else encoder.name
+        scores[key] = _score(evaluator, encoder, {} if cache is None else cache)
+        settings = settings or {**_settings(evaluator), **about}
+        class_names = getattr(getattr(evaluator, "data", None), "class_names", ())
+        result = {**collect_scores(scores, class_names), "settings": settings}
         write_result(run, name, result)
+        arrays = collect_arrays(scores, settings.get("test_images", ""))
+        if arrays and dist.rank() == 0:
+            run.write_arrays(name, arrays)
     return result
 
 
@@ -133,9 +144,7 @@ def _main_process_first(build: Callable[[], Built]) -> Built:
     return build() if built is None else built
 
 
-def _score(
-    evaluator: Evaluator, encoder: EncoderUnderTest, cache: FeatureCache
-) -> dict[str, float]:
+def _score(evaluator: Evaluator, encoder: EncoderUnderTest, cache: FeatureCache) -> Scores:
     """Run an evaluator; evaluators on the same images share their features."""
     if isinstance(evaluator, KNN | LinearProbe | LinearSGDProbe) and evaluator.data.subset is None:
         if encoder.name not in cache:
@@ -148,6 +157,11 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
     """Collect the settings of the protocol, the sizes of its data and its notes."""
     settings = evaluator.settings()
     data = getattr(evaluator, "data", None)
+    if isinstance(data, LabeledData | MultilabelData):
+        settings |= {
+            "classes": len(data.class_names),
+            "test_images": fingerprint_test_images(data),
+        }
     if not isinstance(data, LabeledData):
         return settings
     train, test = data.labels()

@@ -24,6 +24,8 @@ from selfsight.evals.baselines import baselines
 from selfsight.nn.memory_bank import check_memory_bank_fits
 from selfsight.recipe import Data, Recipe, method_name, to_dict
 from selfsight.run_folder import Run, read_json, write_json
+from selfsight.runs.collect_scores import collect_scores
+from selfsight.runs.encoders import UNTRAINED
 from selfsight.runs.report_data import write_map_and_neighbors, write_views
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
 from selfsight.runs.verdict import Verdict, judge
@@ -244,11 +246,12 @@ def _evaluate_trained(
     score_label_free(run, recipe, trained, untrained, images)
     knn = build_online_knn(recipe, images)
     if knn is not None:
-        scores = baselines(knn, untrained)
+        scores = {"trained": knn(trained), UNTRAINED: knn(untrained)}
         settings = knn.settings() | {"images": "training images", "seed": recipe.seed}
         about_baselines = {"settings": settings | {"features": BASELINE_FEATURES}}
-        run.write_result("online_baselines", scores | about_baselines)
-        result = knn(trained) | {"untrained_accuracy": scores["untrained"]}
+        numbers = baselines(knn, untrained, scores[UNTRAINED])
+        run.write_result("online_baselines", numbers | about_baselines)
+        result = collect_scores(scores, class_names=knn.data.class_names)
         run.write_result("online_knn", result | {"settings": settings | {"features": "backbone"}})
     write_map_and_neighbors(run, recipe, trained, images)
 

@@ -1,0 +1,112 @@
+"""95 % intervals by the bootstrap over test images: how far a number moves with other images.
+
+Resampling n images with replacement and taking the mean has a known distribution if every value
+is -1, 0 or 1: the quantiles of correctness, and of the difference of two encoders on the same
+images, are therefore exact and need no random numbers. Other statistics are resampled with a fixed
+seed. Every interval is deterministic.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+LEVEL = 0.95
+RESAMPLES = 1000
+MAX_INDICES = 1 << 23  # resampled at a time: 64 MiB
+
+
+class Interval(NamedTuple):
+    """A number and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean_interval(values: Float[np.ndarray, " n"]) -> Interval:
+    """The mean over images, for the difference of two encoders too: give the differences."""
+    if np.isin(values, (-1, 0, 1)).all():
+        low, high = _exact_quantiles(values)
+    else:
+        means = [values[rows].mean(axis=1) for rows in resampled_rows(len(values))]
+        low, high = _quantiles(np.concatenate(means))
+    return Interval(float(values.mean()), low, high)
+
+
+def accuracy_interval(correct: Float[np.ndarray, " n"]) -> Interval:
+    """The share of correct images.
+
+    If all images have the same outcome, so has every resample, and the end that the bootstrap
+    cannot find is that of Clopper and Pearson (1934).
+    """
+    value, low, high = mean_interval(correct)
+    furthest = ((1 - LEVEL) / 2) ** (1 / len(correct))
+    if value == 1:
+        low = furthest
+    elif value == 0:
+        high = 1 - furthest
+    return Interval(value, low, high)
+
+
+def balanced_interval(y: Int[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> Interval:
+    """The mean over classes of the mean of each class; a class missing in a resample is left out.
+
+    Resampling images is resampling the counts of each (class, value), which are few.
+    """
+    cells, counts = np.unique(np.stack([y, values]), axis=1, return_counts=True)
+    first = np.flatnonzero(np.diff(cells[0], prepend=-1))  # cells are sorted by class
+    drawn = _generator().multinomial(len(y), counts / len(y), size=RESAMPLES).astype(np.float64)
+
+    def mean_over_classes(count: Float[np.ndarray, "b c"]) -> Float[np.ndarray, " b"]:
+        total = np.add.reduceat(count, first, axis=1)
+        summed = np.add.reduceat(count * cells[1], first, axis=1)
+        means = np.divide(summed, total, out=np.zeros_like(summed), where=total > 0)
+        return means.sum(axis=1) / (total > 0).sum(axis=1)
+
+    value = mean_over_classes(counts[None].astype(np.float64))[0]
+    return Interval(float(value), *_quantiles(mean_over_classes(drawn)))
+
+
+def replicate_interval(value: float, replicates: Float[np.ndarray, " b"]) -> Interval:
+    """The interval of any statistic, from its values on the resamples of `resampled_rows`.
+
+    The resamples of n images are always the same, so that replicates of two encoders on the same
+    images are paired, and their difference is the replicate of the difference.
+    """
+    return Interval(value, *_quantiles(replicates))
+
+
+def resampled_rows(n: int) -> Iterator[Int[np.ndarray, "b n"]]:
+    """Yield RESAMPLES rows of n image numbers with replacement, in blocks; the same for each n."""
+    generator = _generator()
+    for start in range(0, RESAMPLES, step := max(1, MAX_INDICES // n)):
+        yield generator.integers(0, n, (min(step, RESAMPLES - start), n), dtype=np.int32)
+
+
+def _generator() -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=0))
+
+
+def _quantiles(replicates: Float[np.ndarray, " b"]) -> tuple[float, float]:
+    low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _exact_quantiles(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """Quantiles of the mean of n draws with replacement from values of -1, 0 and 1.
+
+    The distribution of their sum is the n-th power of its characteristic function, transformed
+    back.
+    """
+    n, lowest = len(values), int(values.min())
+    counts = np.bincount((values - lowest).astype(np.int64))  # draws from 0, so that sums are too
+    size = n * (len(counts) - 1) + 1
+    length = 1 << (size - 1).bit_length()
+    angle = -2j * np.pi * np.arange(length) / length
+    one_draw = sum(count / n * np.exp(angle * draw) for draw, count in enumerate(counts))
+    probability = np.fft.ifft(one_draw**n).real[:size].clip(min=0)
+    cumulative = probability.cumsum() / probability.sum()
+    low, high = np.searchsorted(cumulative, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return lowest + int(low) / n, lowest + int(high) / n
