@@ -1,14 +1,20 @@
 """Any model of timm (Wightman 2019, https://github.com/huggingface/pytorch-image-models)."""
 
+import urllib.error
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from huggingface_hub import constants
 from jaxtyping import Float
 from torch import Tensor
 
 from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
+
+TIMEOUT = 5  # seconds to wait for the first answer of the host of published weights
 
 
 class TimmBackbone(Backbone):
@@ -19,11 +25,7 @@ class TimmBackbone(Backbone):
 
     def __init__(self, name: str, *, in_channels: int = 3, image_size: int | None = 224) -> None:
         super().__init__()
-        if not timm.is_model(name):
-            raise UserError(
-                f'timm {timm.__version__} has no model "{name}".'
-                f"{suggest(name, timm.list_models())} See timm.list_models()."
-            )
+        check_name(name)
         cfg = timm.get_pretrained_cfg(name)
         image_size = image_size or (cfg.input_size[1] if cfg is not None else 224)
         # Models with a fixed grid of patches need the image size.
@@ -56,13 +58,59 @@ class TimmBackbone(Backbone):
         """Load timm's published weights, downloaded once and cached on this machine."""
         try:
             self.net = timm.create_model(self.name, pretrained=True, **self.arguments)
-        except Exception as error:  # no weights, no network, no file: each raises another type
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(
-                f"timm has no published weights for {self.name}, or they are not on this machine "
-                f"and could not be fetched ({reason}). Fetch them where there is a network, and "
-                f"name the file: timm:{self.name}=FILE"
-            ) from error
+        except Exception as error:  # no network, no file, another format: each raises its own type
+            raise UserError(_not_fetched(self.name, error)) from error
+
+
+def check_name(name: str) -> None:
+    """Raise a UserError unless timm has a model of this name."""
+    if not timm.is_model(name):
+        raise UserError(
+            f'timm {timm.__version__} has no model "{name}".'
+            f"{suggest(name, timm.list_models())} See timm.list_models()."
+        )
+
+
+def check_published(name: str) -> None:
+    """Raise a UserError at once if timm's weights of a model are neither here nor within reach.
+
+    Without a network, huggingface_hub would try for about a minute.
+    """
+    check_name(name)
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None or not cfg.has_weights:
+        raise UserError(
+            f"timm {timm.__version__} has no published weights for {name}. Name another model, or "
+            f"a file of weights: timm:{name}=FILE"
+        )
+    if cfg.hf_hub_id is None or constants.HF_HUB_OFFLINE or _is_cached(cfg.hf_hub_id):
+        return
+    try:
+        request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+        urllib.request.urlopen(request, timeout=TIMEOUT).close()
+    except urllib.error.HTTPError:
+        return  # an answer, whatever it says
+    except OSError as error:
+        raise UserError(_not_fetched(name, error)) from error
+
+
+def _is_cached(repository: str) -> bool:
+    """Whether a file of weights of this repository is in the cache of huggingface_hub."""
+    name = f"models--{repository.partition('@')[0].replace('/', '--')}"
+    files = Path(constants.HF_HUB_CACHE, name).glob("snapshots/*/*")
+    return any(file.suffix in (".safetensors", ".bin", ".pth") for file in files)
+
+
+def _not_fetched(name: str, error: Exception) -> str:
+    cfg = timm.get_pretrained_cfg(name)
+    where = f"{constants.ENDPOINT}/{cfg.hf_hub_id}" if cfg and cfg.hf_hub_id else "its address"
+    message = str(getattr(error, "reason", error))
+    reason = message.splitlines()[0] if message else type(error).__name__
+    return (
+        f"The weights of timm's {name} are not on this machine and could not be fetched from "
+        f"{where} ({reason}). Fetch model.safetensors there, where there is a network, and name "
+        f"the file: timm:{name}=FILE"
+    )
 
 
 def published_transform(backbone: TimmBackbone) -> dict[str, Any]:

@@ -4,11 +4,13 @@ import argparse
 import json
 import pathlib
 import re
+import time
 
 import pytest
 import timm
 import torch
 import torchvision
+from huggingface_hub import constants
 from safetensors.torch import save_file
 from torch import nn
 from torchvision.models.resnet import BasicBlock
@@ -509,22 +511,45 @@ def test_a_named_timm_network_takes_a_file(tmp_path):
     assert {why for _, why in report.unused} == {"head"}
 
 
+def cached_by_hub(folder, name, net, monkeypatch):
+    """Weights where huggingface_hub keeps what it has fetched; nothing is fetched."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    repository = timm.get_pretrained_cfg(name).hf_hub_id
+    cache = folder / f"models--{repository.replace('/', '--')}"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs/main").write_text("0" * 40)
+    (cache / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    save_file(net.state_dict(), cache / "snapshots" / ("0" * 40) / "model.safetensors")
+
+
 def test_timm_s_published_weights_are_loaded_by_timm(tmp_path, monkeypatch):
-    net = drawn(timm.create_model("mobilenetv3_small_050"))
-    torch.save(net.state_dict(), tmp_path / "weights.pth")
-    create = timm.create_model
-
-    def from_file(name, pretrained=False, **settings):
-        overlay = {"file": str(tmp_path / "weights.pth")} if pretrained else {}
-        return create(name, pretrained, pretrained_cfg_overlay=overlay, **settings)
-
-    monkeypatch.setattr(timm, "create_model", from_file)
-    backbone, report = load_backbone("timm:mobilenetv3_small_050")
+    name = "mobilenetv3_small_050"
+    net = drawn(timm.create_model(name))
+    cached_by_hub(tmp_path, name, net, monkeypatch)
+    backbone, report = load_backbone(f"timm:{name}")
     expected = net.forward_head(net.forward_features(images()), pre_logits=True)
     torch.testing.assert_close(backbone(images()), expected)
     assert report.image_size == 224 and len(report.mean) == 3
     assert report.matched and not report.unused
-    assert load_backbone("timm:mobilenetv3_small_050", image_size=64)[1].image_size == 64
+    assert load_backbone(f"timm:{name}", image_size=64)[1].image_size == 64
+
+
+def test_without_a_network_timm_s_weights_are_a_sentence_at_once(tmp_path, monkeypatch):
+    """huggingface_hub tries six times, with pauses of 1 to 8 seconds."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    start = time.monotonic()
+    with pytest.raises(UserError, match=r"127.0.0.1:9/timm/resnet18.*refused.*timm:resnet18=FILE"):
+        load_backbone("timm:resnet18")
+    assert time.monotonic() - start < 5
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"not on this machine.*timm:resnet18=FILE"):
+        load_backbone("timm:resnet18")
+    monkeypatch.setattr(timm, "get_pretrained_cfg", lambda _: None)
+    with pytest.raises(UserError, match="has no published weights for resnet10t"):
+        load_backbone("timm:resnet10t")
 
 
 def test_torchvision_s_published_weights_land_in_our_resnet(tmp_path, monkeypatch):

@@ -87,9 +87,10 @@ def load_backbone(
 
 
 def _from_timm(spec: str, image_size: int | None) -> tuple[Backbone, ImportReport]:
-    from selfsight.backbones.from_timm import TimmBackbone, published_transform
+    from selfsight.backbones.from_timm import TimmBackbone, check_published, published_transform
 
     name = spec.removeprefix("timm:")
+    check_published(name)
     backbone = TimmBackbone(name, image_size=image_size)
     backbone.load_published()
     check_finite(spec, backbone.net.state_dict())
