@@ -1,6 +1,7 @@
 """Everything that decides what a run computes, as frozen dataclasses, and its checks."""
 
 import dataclasses
+import functools
 import importlib
 import types
 import typing
@@ -93,6 +94,14 @@ class Recipe:
             check_chunk_size(self.chunk, method.student.backbone)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Unchecked(Recipe):
+    """Settings that are not validated yet: one flag may allow what another one asks for."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
 def override(
     recipe: Recipe,
     given: Mapping[str, Any],
@@ -100,26 +109,26 @@ def override(
     *,
     command: str = "pretrain DATA",
 ) -> Recipe:
-    """Replace settings of a recipe: by values that are not None, and by flags of a command."""
+    """Replace settings of a recipe: by values that are not None, and by flags of a command.
+
+    Views follow the method: `--method.num-views 8` repeats the last one.
+    """
     known = {k: v for k, v in given.items() if v is not None}
     if not flags:
         return dataclasses.replace(recipe, **known)
-    # In one call: fewer epochs may need a shorter warm-up, which is a flag.
-    value_flags = [
-        flag
-        for name, value in known.items()
-        for flag in (
-            f"--{name.replace('_', '-')}",
-            *map(str, value if isinstance(value, tuple) else (value,)),
-        )
-    ]
-    return tyro.cli(
-        Recipe,
+    settings = vars(recipe) | known
+    parse = functools.partial(
+        tyro.cli,
+        _Unchecked,
         prog=f"selfsight {command}",
-        default=recipe,
-        args=[*value_flags, *flags],
+        args=list(flags),
         config=(tyro.conf.AvoidSubcommands,),
     )
+    parsed, unknown = parse(default=_Unchecked(**settings), return_unknown_args=True)
+    views = parsed.method.match_views(recipe.views)
+    if unknown or len(views) != len(recipe.views):  # flags of views that were not there yet
+        parsed = parse(default=_Unchecked(**settings | {"views": views}))
+    return Recipe(**vars(parsed))
 
 
 def eval_view(recipe: Recipe, image_size: int | None = None) -> EvalView:

@@ -75,3 +75,29 @@ def test_a_shorter_run_and_its_shorter_warmup_are_set_together():
     recipe = override(BUILT["mocov3.imagenet_r50_100ep"], {"epochs": 2, "seed": None}, flags)
     assert recipe.epochs == 2 and recipe.optim.schedule.warmup_epochs == 1
     assert recipe.seed == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "sizes"),
+    [
+        ("msbreg.cifar10_r18_100ep", ["--method.num-views", "8"], [32] * 8),
+        ("msbreg.cifar10_r18_100ep", ["--method.num-views=2"], [32] * 2),
+        ("jcl.cifar10_r18_200ep", ["--method.num-keys", "5"], [32] * 6),
+        ("fast_moco.cifar10_r18_200ep", ["--method.multicrop"], [32] * 3),
+        ("simsiam.cifar10_r18_800ep", ["--method.num-views", "4"], [32] * 4),
+        ("swav.imagenet_r50_800ep", ["--method.num-small", "1"], [224, 224, 96]),
+        ("swav.imagenet_r50_two_views_400ep", ["--method.num-small", "2"], [224, 224, 96, 96]),
+        # A view that the first flag adds can be changed by the next.
+        (
+            "simsiam.cifar10_r18_800ep",
+            ["--method.num-views", "3", "--views.2.size", "24"],
+            [32, 32, 24],
+        ),
+    ],
+)
+def test_views_follow_the_flag_that_changes_their_number(name, flags, sizes):
+    recipe, before = override(BUILT[name], {}, flags), BUILT[name].views
+    assert [view.size for view in recipe.views] == sizes
+    assert recipe.views[: len(before)] == before[: len(sizes)]
+    if "swav" in name:  # as SwAV's own multi-crop
+        assert recipe.views == BUILT["swav.imagenet_r50_800ep"].views[: len(sizes)]

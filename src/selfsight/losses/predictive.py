@@ -3,6 +3,7 @@
 Targets get no gradient. A prediction may hold several blocks for the same targets.
 """
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,6 +16,12 @@ Scalar = Float[Tensor, ""]
 def negative_cosine(p: Float[Tensor, "*blocks n d"], z: Float[Tensor, "n d"]) -> Scalar:
     """Mean of -cos(p, z) (SimSiam, equation 1); the caller stops the gradient of z."""
     return -(unit(p) * unit(z)).sum(-1).mean()
+
+
+@at_least_float32
+def mean_of_others(z: Float[Tensor, "v n d"]) -> Float[Tensor, "v n d"]:
+    """For each view the mean of the other views' embeddings, as they are (FastSiam)."""
+    return torch.stack([torch.cat([z[:i], z[i + 1 :]]).mean(0) for i in range(len(z))])
 
 
 def regression(p: Float[Tensor, "*blocks n d"], z: Float[Tensor, "n d"]) -> Scalar:

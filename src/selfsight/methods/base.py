@@ -12,6 +12,7 @@ from selfsight import dist, rng
 from selfsight.errors import UserError
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm, replace_batch_norm
+from selfsight.views import View
 
 Views = list[Float[Tensor, "n c _ _"]]
 
@@ -242,6 +243,10 @@ class MethodConfig:
     def num_views(self) -> int:
         """How many views of each image `forward` takes."""
         return 2
+
+    def match_views(self, views: tuple[View, ...]) -> tuple[View, ...]:
+        """Repeat the last view, or drop the last ones, until there are `num_views`."""
+        return views[: self.num_views] + views[-1:] * (self.num_views - len(views))
 
     @property
     def info_nce_scale(self) -> float:

@@ -27,6 +27,7 @@ from selfsight.methods.base import (
 )
 from selfsight.nn import Backbone, Encoder, mlp
 from selfsight.nn.prototypes import Prototypes
+from selfsight.views import View, small_crop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,12 @@ class SwAVConfig(MethodConfig):
     def num_views(self) -> int:
         """Two large ones and the small ones."""
         return 2 + self.num_small
+
+    def match_views(self, views: tuple[View, ...]) -> tuple[View, ...]:
+        """The small views after two large ones follow `num_small`."""
+        if len(views) == 2 and self.num_small > 0:
+            views += (small_crop(views[0]),)
+        return MethodConfig.match_views(self, views)
 
     def chance_loss(self, batch_size: int) -> float:
         """Guessing among the prototypes."""

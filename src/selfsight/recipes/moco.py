@@ -44,41 +44,16 @@ def imagenet_v2_800ep() -> Recipe:
     return replace(imagenet_v2_200ep(), epochs=800)
 
 
-def imagenet_v2plus_100ep() -> Recipe:
-    """MoCo v2+, ResNet-50 on ImageNet, 100 epochs.
-
-    Reference: 67.4 % linear top-1 (SimSiam, arXiv:2011.10566, table 4).
-    """
-    return replace(
-        imagenet_v2_200ep(),
-        epochs=100,
-        method=MoCoConfig(symmetric=True),
-        optim=Optim(lr=0.06, weight_decay=5e-5),
-    )
-
-
 def imagenet_v2plus_200ep() -> Recipe:
     """MoCo v2+, ResNet-50 on ImageNet, 200 epochs.
 
     Reference: 69.9 % linear top-1 (SimSiam, arXiv:2011.10566, table 4).
     """
-    return replace(imagenet_v2plus_100ep(), epochs=200)
-
-
-def imagenet_v2plus_400ep() -> Recipe:
-    """MoCo v2+, ResNet-50 on ImageNet, 400 epochs.
-
-    Reference: 71.0 % linear top-1 (SimSiam, arXiv:2011.10566, table 4).
-    """
-    return replace(imagenet_v2plus_100ep(), epochs=400)
-
-
-def imagenet_v2plus_800ep() -> Recipe:
-    """MoCo v2+, ResNet-50 on ImageNet, 800 epochs.
-
-    Reference: 72.2 % linear top-1 (SimSiam, arXiv:2011.10566, table 4).
-    """
-    return replace(imagenet_v2plus_100ep(), epochs=800)
+    return replace(
+        imagenet_v2_200ep(),
+        method=MoCoConfig(symmetric=True),
+        optim=Optim(lr=0.06, weight_decay=5e-5),
+    )
 
 
 def cifar10_r18_200ep() -> Recipe:

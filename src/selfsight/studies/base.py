@@ -58,7 +58,10 @@ class Study:
 
 
 def change_settings(config: Any, settings: Mapping[str, Any]) -> Any:
-    """Copy a frozen dataclass with new values at dotted paths, all replaced at once."""
+    """Copy a frozen dataclass with new values at dotted paths, all replaced at once.
+
+    The views of a recipe follow its method, unless they are given.
+    """
     known = {f.name for f in fields(config)}
     changes: dict[str, Any] = {}
     nested: dict[str, dict[str, Any]] = defaultdict(dict)
@@ -73,4 +76,6 @@ def change_settings(config: Any, settings: Mapping[str, Any]) -> Any:
             changes[name] = value
     for name, inner in nested.items():
         changes[name] = change_settings(getattr(config, name), inner)
+    if isinstance(config, Recipe) and "method" in changes:
+        changes.setdefault("views", changes["method"].match_views(config.views))
     return replace(config, **changes)

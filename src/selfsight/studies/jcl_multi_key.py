@@ -1,7 +1,6 @@
 """JCL against the plain loss over the same number of keys, and against MoCo v2."""
 
 from selfsight.studies.base import Arm, Study
-from selfsight.views import moco_v2
 
 PAPER = "JCL, arXiv:2009.14776"
 BELOW = "none printed; below JCL at equal memory (JCL, supplement, section 2)"
@@ -52,7 +51,6 @@ STUDY = Study(
                 settings={
                     "method.num_keys": m,
                     "method.loss": "multi_key",
-                    "views": moco_v2(224, num_views=m + 1),
                 },
                 source=BELOW,
                 scale="imagenet100",

@@ -1,7 +1,6 @@
 """MSBReg: views and the weights of both losses, on ImageNet-100."""
 
 from selfsight.studies.base import Arm, Study
-from selfsight.views import msbreg
 
 # Linear top-1 by the number of views K, lambda_s (lines) and lambda_b (columns).
 LAMBDAS_S = (0.0, 0.002, 0.004, 0.01)
@@ -47,7 +46,6 @@ STUDY = Study(
                 "method.num_views": k,
                 "method.singular_weight": s,
                 "method.brownian_weight": b,
-                "views": msbreg(224, num_views=k),
                 "optim.lr": 0.4 * k,
                 "epochs": 300,
             },

@@ -3,7 +3,6 @@
 from typing import Any
 
 from selfsight.studies.base import Arm, Study
-from selfsight.views import msbreg
 
 # Method, norm, batch size, lambda_b, linear top-1. The number of views is not stated there.
 TABLE_4 = [
@@ -21,7 +20,6 @@ TABLE_4 = [
 BYOL: dict[str, Any] = {
     "method.num_views": 2,
     "method.singular_weight": 0.0,
-    "views": msbreg(96, num_views=2),
     "optim.lr": 0.5 * 2,
 }
 

@@ -1,7 +1,6 @@
 """MSBReg: BYOL with the uniformity loss, the control of its two losses."""
 
 from selfsight.studies.base import Arm, Study
-from selfsight.views import msbreg
 
 STUDY = Study(
     name="msbreg_uniformity",
@@ -17,7 +16,6 @@ STUDY = Study(
                 "method.singular_weight": 0.0,
                 "method.brownian_weight": 0.0,
                 "method.uniformity_weight": weight,
-                "views": msbreg(224, num_views=2),
                 "optim.lr": 0.4 * 2,
             },
             published=72.1,

@@ -16,6 +16,7 @@ from selfsight.views.presets import (
     msbreg,
     simclr,
     simo,
+    small_crop,
     swav,
     without_blur,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "msbreg",
     "simclr",
     "simo",
+    "small_crop",
     "swav",
     "without_blur",
 ]

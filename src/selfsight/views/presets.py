@@ -102,10 +102,16 @@ def swav(
     By default the small crops are 3/7 as wide: 96 pixels for 224.
     """
     large = replace(simclr(size)[0], scale=scales[0], interpolation="bilinear", blur_kernel=None)
-    small = replace(large, size=small_size or max(1, size * 3 // 7), scale=scales[1])
+    small = replace(small_crop(large), scale=scales[1])
+    small = small if small_size is None else replace(small, size=small_size)
     for count in counts:
         check_number("counts", count, at_least=1)
     return (large,) * counts[0] + (small,) * counts[1]
+
+
+def small_crop(large: View) -> View:
+    """Return SwAV's small crop for a large one: 3/7 as wide, 5 to 14 % of the image."""
+    return replace(large, size=max(1, large.size * 3 // 7), scale=(0.05, 0.14))
 
 
 def without_blur(views: tuple[View, ...]) -> tuple[View, ...]:
