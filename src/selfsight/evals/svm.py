@@ -6,14 +6,19 @@ precision of three folds (as scikit-learn computes it). The result is the mean o
 average precision on the test images (interpolated at every recall).
 """
 
-import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int8
 from torch import Tensor, nn
 
+from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
@@ -26,6 +31,7 @@ from selfsight.evals.multilabel import (
     one_hot,
 )
 from selfsight.evals.multilabel_ap import average_precision
+from selfsight.evals.squared_hinge import fit_costs
 from selfsight.progress import track
 
 COSTS = (0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0)
@@ -47,7 +53,7 @@ class SVM:
     costs: tuple[float, ...] = COSTS
     folds: int = 3
     positive_weight: float = 2.0
-    max_steps: int = 2000
+    max_steps: int = 100  # of Newton's method
     seed: int = 0
     workers: int | None = None  # threads; None: as many as there are cores
     progress: bool = False
@@ -71,7 +77,7 @@ class SVM:
         """Mean average precision over the classes, and that of each class."""
         x, test_x = normalize_rows(train.h), normalize_rows(test.h)
         classes, _ = self._scorable_classes(train.y, test.y)
-        fits = self._fit(x, train.y.numpy(), test_x, classes)
+        fits = self._fit(x, train.y, test_x, classes)
         precisions, eleven = [], []
         for c, fitted in zip(classes, fits, strict=True):
             counted = test.y[:, c].numpy() != IGNORED
@@ -96,7 +102,7 @@ class SVM:
             view = f"{data.size} px, resized to squares"
             data_settings = {"train": len(data.train_y), "test": len(data.test_y), "view": view}
         return {
-            "solver": "liblinear, squared hinge, l2, dual",
+            "solver": "Newton, squared hinge, l2, relative error of the weights at most 1e-4",
             "costs": list(self.costs),
             "folds": self.folds,
             "positive_weight": self.positive_weight,
@@ -147,59 +153,52 @@ class SVM:
 
     def _fit(
         self,
-        x: Float[np.ndarray, "n d"],
-        y: Int8[np.ndarray, "n c"],
-        test_x: Float[np.ndarray, "m d"],
+        x: Float[Tensor, "n d"],
+        y: Int8[Tensor, "n c"],
+        test_x: Float[Tensor, "m d"],
         classes: list[int],
     ) -> list[ClassFit]:
-        """Fit all classes in threads: liblinear releases the interpreter's lock."""
-        from sklearn.exceptions import ConvergenceWarning  # a second to import
-        from sklearn.utils.parallel import Parallel, delayed
-
-        # Images with only difficult objects are negatives in training, as in VISSL, and not scored.
-        jobs = (delayed(self._fit_class)(x, y[:, c] == PRESENT, test_x) for c in classes)
-        many = Parallel(n_jobs=self.workers or -1, prefer="threads", return_as="generator")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # not_converged counts them
-            title = "support vector machines" if self.progress else None
-            return list(track(many(jobs), title, total=len(classes)))
+        """Fit the classes in threads of their own: each is computed alike in any number of them."""
+        title = "support vector machines" if self.progress else None
+        workers = self.workers or available_cpus()
+        with _one_thread_per_operation(), ThreadPoolExecutor(workers) as pool:
+            # Images with only difficult objects are negatives in training, as in VISSL.
+            fits = pool.map(lambda c: self._fit_class(x, y[:, c] == PRESENT, test_x), classes)
+            return list(track(fits, title, total=len(classes)))
 
     def _fit_class(
-        self,
-        x: Float[np.ndarray, "n d"],
-        present: Bool[np.ndarray, " n"],
-        test_x: Float[np.ndarray, "m d"],
+        self, x: Float[Tensor, "n d"], present: Bool[Tensor, " n"], test_x: Float[Tensor, "m d"]
     ) -> ClassFit:
-        from sklearn.model_selection import cross_val_score
+        from sklearn.metrics import average_precision_score  # a second to import
+        from sklearn.model_selection import StratifiedKFold
 
-        means = [
-            float(
-                cross_val_score(
-                    self._build_svm(cost), x, present, cv=self.folds, scoring="average_precision"
-                ).mean()
-            )
-            for cost in self.costs
-        ]
-        best = int(np.argmax(means))  # the lower cost among equals
-        svm = self._build_svm(self.costs[best]).fit(x, present)
-        scores = svm.decision_function(test_x)
-        converged = int(np.max(svm.n_iter_)) < self.max_steps
-        return ClassFit(means[best], scores, converged)
+        settings: dict[str, Any] = {
+            "positive_weight": self.positive_weight,
+            "max_steps": self.max_steps,
+        }
+        precisions, weights = [], []
+        truth = present.numpy()
+        for train, held_out in StratifiedKFold(self.folds).split(truth, truth):
+            fold = fit_costs(x[train], present[train], self.costs, **settings)
+            scores = (x[held_out] @ torch.stack([fit.weights for fit in fold]).T).numpy()
+            precisions.append([average_precision_score(truth[held_out], s) for s in scores.T])
+            weights.append([fit.weights for fit in fold])
+        means = np.mean(precisions, axis=0)
+        best = int(np.argmax(means))  # the first among equals
+        start = torch.stack([fold[best] for fold in weights]).mean(dim=0)
+        (svm,) = fit_costs(x, present, (self.costs[best],), start=start, **settings)
+        return ClassFit(float(means[best]), (test_x @ svm.weights).numpy(), svm.converged)
 
-    def _build_svm(self, cost: float) -> Any:
-        from sklearn.svm import LinearSVC
 
-        return LinearSVC(
-            C=cost,
-            class_weight={True: self.positive_weight, False: 1.0},
-            penalty="l2",
-            loss="squared_hinge",
-            dual=True,
-            tol=1e-4,
-            intercept_scaling=1.0,
-            max_iter=self.max_steps,
-            random_state=self.seed,
-        )
+@contextmanager
+def _one_thread_per_operation() -> Iterator[None]:
+    """Compute each operation in one thread: several would sum in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 VISSL = "Goyal et al. 2019 (arXiv:1905.01235), facebookresearch/vissl"
@@ -217,7 +216,10 @@ def build_published_svm(name: str, data: LabeledData, *, seed: int = 0) -> SVM:
     return SVM(data=as_multilabel(data) if as_vissl else data, seed=seed, progress=data.progress)
 
 
-def normalize_rows(h: Float[Tensor, "n d"]) -> Float[np.ndarray, "n d"]:
-    """Scale rows to length one, in float64 for liblinear; values that are not finite become 0."""
-    x = h.nan_to_num(0.0, 0.0, 0.0).double().cpu().numpy()
-    return x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-5)
+def normalize_rows(h: Float[Tensor, "n d"]) -> Float[Tensor, "n {h.shape[1]+1}"]:
+    """Scale rows to length one in float64, and append a 1, whose weight is the bias.
+
+    Values that are not finite become 0.
+    """
+    x = h.nan_to_num(0.0, 0.0, 0.0).double().cpu()
+    return F.pad(x / (x.norm(dim=1, keepdim=True) + 1e-5), (0, 1), value=1.0)
