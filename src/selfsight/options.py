@@ -76,6 +76,11 @@ class EvalOptions:
     """kNN: the vote of a neighbor is exp(similarity / temperature)."""
     features: Annotated[str, arg(metavar="NAME")] = "backbone"
     """Features to evaluate: backbone, or projector (runs only)."""
+    last_blocks: Number = None
+    """ViTs: evaluate the class tokens of this many last blocks, concatenated (DINOv2: 1 and 4).
+    If not given, the output of the network."""
+    patch_mean: bool = False
+    """ViTs, with --last-blocks: append the mean of the patch tokens of the last block."""
     backbone: Name = None
     """Any encoder in place of a run: timm:NAME, torchvision:NAME, FILE or NETWORK=FILE.
     A file holds weights, such as a published checkpoint."""
@@ -115,6 +120,17 @@ class EvalOptions:
     """Seed of splits, of sampled labels and of training."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the protocols as flags: ("--head.lr", "0.3")."""
+
+    @property
+    def feature_name(self) -> str:
+        """Name of the evaluated features, in settings and names of results."""
+        if self.last_blocks is None:
+            return self.features
+        return f"last{self.last_blocks}" + ("_patch_mean" if self.patch_mean else "")
+
+    def result_name(self, protocol: str) -> str:
+        """Name of a protocol's result; features other than the backbone's have their own."""
+        return protocol if self.feature_name == "backbone" else f"{protocol}.{self.feature_name}"
 
     @property
     def neighbor_counts(self) -> tuple[int, ...]:

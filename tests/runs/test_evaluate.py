@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from selfsight import api
 from selfsight.backbones import BackboneConfig
+from selfsight.backbones.vit import ViT
 from selfsight.cli import main
 from selfsight.evals.detection import DetectionEvaluator
 from selfsight.recipe import eval_view
@@ -242,6 +243,20 @@ def test_a_file_with_code_in_it_needs_trust(weights, photos, tmp_path, capsys):
     assert evaluated(capsys, *words, "--trust")["knn"]["settings"]["k"] == [3]
 
 
+def test_tokens_of_the_last_blocks_have_results_of_their_own(photos, tmp_path, capsys):
+    torch.manual_seed(0)
+    save_file(ViT(64, 3, 2, patch=8, image_size=32).state_dict(), tmp_path / "vit.safetensors")
+    words = ("--backbone", tmp_path / "vit.safetensors", "--labeled", photos, "--k", 3)
+    words = (*words, "--protocol", "knn", "--image-size", 32, "--out", tmp_path / "vit")
+    plain = evaluated(capsys, *words)["knn"]
+    found = evaluated(capsys, *words, "--last-blocks", 2, "--patch-mean")
+    assert found["knn.last2_patch_mean"]["settings"]["features"] == "last2_patch_mean"
+    assert "untrained_accuracy" in found["knn.last2_patch_mean"]
+    one = evaluated(capsys, *words, "--last-blocks", 1)["knn.last1"]
+    assert one["accuracy"] == plain["accuracy"]  # the last class token is the network's feature
+    assert Run(tmp_path / "vit").result("knn") == plain
+
+
 def test_a_checkpoint_that_diverged_is_refused_by_name(run, photos, capsys):
     saved = torch.load(run.checkpoints / "last.pt", weights_only=True)
     saved["method"]["student.backbone.layer1.0.conv1.weight"][0] = torch.nan
@@ -376,6 +391,21 @@ MISTAKES = {
         ["RUN", "--labeled", "PHOTOS", "--share", "0.1", "--per-class", "2"],
         "exactly one of",
     ),
+    "blocks of a ResNet": (
+        ["RUN", "--labeled", "PHOTOS", "--last-blocks", "2"],
+        "a ResNet has none",
+    ),
+    "blocks that are trained": (
+        ["RUN", "--labeled", "PHOTOS", "--last-blocks", "2", "--protocol", "fine_tune.pets"],
+        "frozen features",
+    ),
+    "blocks of the projector": (
+        ["RUN", "--labeled", "PHOTOS", "--last-blocks", "2", "--features", "projector"],
+        "Leave --features out",
+    ),
+    "patches without blocks": (["RUN", "--labeled", "PHOTOS", "--patch-mean"], "--last-blocks"),
+    "blocks without labels": (["RUN", "--last-blocks", "2"], "--last-blocks needs --labeled"),
+    "a stem of a run": (["RUN", "--labeled", "PHOTOS", "--stem", "half"], "states its own"),
     "unknown backbone": (["--backbone", "no/such/file.pth", "--labeled", "PHOTOS"], "file"),
     "projector of a file": (
         ["--backbone", "WEIGHTS", "--labeled", "PHOTOS", "--features", "projector"],

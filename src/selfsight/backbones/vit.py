@@ -124,6 +124,19 @@ class ViT(Backbone):
 
     def forward(self, x: Float[Tensor, "n _ h w"]) -> Float[Tensor, "n d"]:
         """Return one feature vector per image; any image size that divides into patches."""
+        return self.norm(self.blocks(self.embed(x)))[:, 0]
+
+    def last_tokens(self, x: Float[Tensor, "n _ h w"], num_blocks: int) -> list[Tokens]:
+        """Return the tokens after each of the last blocks, normalized as the features are."""
+        first = len(self.blocks) - num_blocks
+        tokens, outputs = self.embed(x), []
+        for number, block in enumerate(self.blocks):
+            tokens = block(tokens)
+            outputs += [self.norm(tokens)] if number >= first else []
+        return outputs
+
+    def embed(self, x: Float[Tensor, "n _ h w"]) -> Tokens:
+        """Return the class token and the patches, with their positions."""
         for side in x.shape[2:]:
             check_divides_into_patches(side, self.patch)
         height, width = x.shape[2] // self.patch, x.shape[3] // self.patch
@@ -131,7 +144,7 @@ class ViT(Backbone):
         if positions.shape[1] != 1 + height * width or height != width:
             positions = sincos_positions(height, width, self.dim).to(positions)
         tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), self.patch_embed(x)], dim=1)
-        return self.norm(self.blocks(tokens + positions))[:, 0]
+        return tokens + positions
 
     def init_weights(self) -> None:
         """Initialize as MoCo v3: Xavier-uniform, with qkv as three matrices; class token near 0."""

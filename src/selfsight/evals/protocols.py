@@ -66,6 +66,11 @@ class ProtocolSpec(NamedTuple):
     data_kind: DataKind = "labeled"
 
     @property
+    def is_frozen(self) -> bool:
+        """Whether it evaluates features of labeled images, and does not train the backbone."""
+        return self.data_kind == "labeled" and getattr(self.settings, "backbone", None) is None
+
+    @property
     def accepts_flags(self) -> bool:
         """Whether flags such as --head.lr change its settings."""
         return isinstance(self.settings, ClassifierSettings | DetectorSettings | SGDGrid)

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from selfsight import dist
 from selfsight.backbones.foreign_checkpoints.check import check_finite
+from selfsight.backbones.last_blocks import LastBlocks
 from selfsight.errors import UserError, check_choice
+from selfsight.evals.protocols import ProtocolSpec
 from selfsight.nn import Encoder
 from selfsight.nn.teacher import reinitialized
+from selfsight.options import EvalOptions
 from selfsight.recipe import Recipe, eval_view, from_dict, resize_for
 from selfsight.run_folder import Run, read_json
 from selfsight.train import checkpoint
@@ -52,6 +55,27 @@ def load_recipe(run: Run, *, allow: str | None = None) -> Recipe:
     return from_dict(read_json(run.recipe_path) or {}, allow=allow)
 
 
+def check_features(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]) -> None:
+    """Raise a UserError for features that a protocol does not have."""
+    if options.last_blocks is None:
+        if options.patch_mean:
+            raise UserError("--patch-mean needs --last-blocks: the number of blocks, such as 1.")
+        return
+    if options.features != "backbone":
+        raise UserError(
+            f"--last-blocks evaluates tokens of the backbone, not of the {options.features}. Leave "
+            "--features out."
+        )
+    if options.labeled is None:
+        raise UserError("--last-blocks needs --labeled: labeled images to evaluate it with.")
+    for name, spec in protocols.items():
+        if not spec.is_frozen:
+            raise UserError(
+                f"--last-blocks evaluates frozen features of labeled images, which {name} does "
+                "not. Leave it out, or name another --protocol, such as linear."
+            )
+
+
 def load_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
     """Load the student of the last checkpoint."""
     saved = checkpoint.load(run, device)
@@ -76,15 +100,27 @@ def load_encoder(
     trust: bool = False,
     part: str | None = None,
     stem: str | None = None,
+    last_blocks: int | None = None,
+    patch_mean: bool = False,
 ) -> EncoderUnderTest:
-    """Load the encoder of a run folder, of a library or of a file, with its input transform."""
+    """Load the encoder of a run folder, of a library or of a file, with its input transform.
+
+    `last_blocks` and `patch_mean` choose features of a ViT's last blocks, see LastBlocks.
+    """
     check_choice("features", source, ("backbone", "projector"))
+
+    def select(network: nn.Module) -> nn.Module:
+        if last_blocks is None:
+            return network
+        return LastBlocks(network, last_blocks, patch_mean=patch_mean)
+
     run = Run(Path(name))
     if run.recipe_path.exists() and stem is None:
         recipe = load_recipe(run)
         student = load_student(run, recipe, device)
         view = eval_view(recipe, image_size)
-        return EncoderUnderTest(name, _feature_network(student, source), view, student)
+        network = _feature_network(student, source)
+        return EncoderUnderTest(name, select(network), view, student)
     if source != "backbone":
         raise UserError(f"{name} has no projector: --features projector needs a run folder.")
     from selfsight.backbones.foreign_checkpoints.load import load_backbone  # imports timm: a second
@@ -98,7 +134,7 @@ def load_encoder(
     view = EvalView(size=size, resize=resize_for(size))
     if about.mean and about.std:
         view = replace(view, mean=about.mean, std=about.std)
-    return EncoderUnderTest(name, backbone, view, weights=about.table())
+    return EncoderUnderTest(name, select(backbone), view, weights=about.table())
 
 
 def build_untrained(
@@ -109,7 +145,10 @@ def build_untrained(
         torch.manual_seed(0)
         return encoder._replace(name=UNTRAINED, network=reinitialized(encoder.network), weights=())
     student = build_method(load_recipe(Run(Path(encoder.name))), device).student
-    return EncoderUnderTest(UNTRAINED, _feature_network(student, source), encoder.view, student)
+    network = _feature_network(student, source)
+    if isinstance(last := encoder.network, LastBlocks):
+        network = LastBlocks(network, last.num_blocks, patch_mean=last.patch_mean)
+    return EncoderUnderTest(UNTRAINED, network, encoder.view, student)
 
 
 def _feature_network(student: Encoder, source: str) -> nn.Module:

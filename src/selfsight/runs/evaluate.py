@@ -16,7 +16,12 @@ from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
 from selfsight.evals.feature_analysis import FeatureAnalysis
 from selfsight.evals.multilabel import load_voc07
-from selfsight.evals.protocols import Evaluator, build_evaluator, get_protocol, requested_amount
+from selfsight.evals.protocols import (
+    Evaluator,
+    build_evaluator,
+    get_protocol,
+    requested_amount,
+)
 from selfsight.nn import Backbone
 from selfsight.options import EvalOptions
 from selfsight.recipe import Data
@@ -26,6 +31,7 @@ from selfsight.runs.encoders import (
     UNTRAINED,
     EncoderUnderTest,
     build_untrained,
+    check_features,
     load_encoder,
     load_recipe,
 )
@@ -73,7 +79,9 @@ def evaluate(
         results: Results = {}
         for name in groups["multilabel"]:
             build = _multilabel_evaluator(name, str(find_voc_folder(str(labeled))), test, options)
-            results[name] = score_protocol(run, name, encoders, build, about=about_frozen)
+            about_rows = about_frozen | {"features": options.feature_name}
+            file = options.result_name(name)
+            results[file] = score_protocol(run, file, encoders, build, about=about_rows)
         for name in groups["boxes"]:
             channels = _data_settings(run, encoders).channels
             build = _detection_evaluator(name, str(labeled), test, options, channels)
@@ -113,6 +121,8 @@ def _load_encoders(
         source=options.features,
         image_size=options.image_size,
         trust=options.trust,
+        last_blocks=options.last_blocks,
+        patch_mean=options.patch_mean,
     )
     first = load(encoder, part=options.part, stem=options.stem)
     if first.weights and dist.rank() == 0:
@@ -143,6 +153,7 @@ def _check_options(options: EvalOptions) -> None:
         for name, spec in protocols.items():
             if spec.data_kind != "images":
                 raise UserError(f"{name} needs --labeled: the labeled images to train on.")
+    check_features(options, protocols)
     few = any(name.startswith("few_labels.") for name in protocols)
     boxes = any(spec.data_kind == "boxes" for spec in protocols.values())
     trained = any(spec.has_epochs for spec in protocols.values())

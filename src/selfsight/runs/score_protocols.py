@@ -49,8 +49,7 @@ def score_labeled(
 
     `about` is added to the settings of every result.
     """
-    source = options.features
-    about = {**(about or {}), "features": source, "seed": options.seed}
+    about = {**(about or {}), "features": options.feature_name, "seed": options.seed}
     options = replace(options, split_folder=options.split_folder or run.path / "splits")
     split = None
     if test is None:
@@ -71,7 +70,7 @@ def score_labeled(
     cache: FeatureCache = {}
     results: dict[str, dict[str, Any]] = {}
     for name in names:
-        file = name if source == "backbone" else f"{name}.{source}"
+        file = options.result_name(name)
 
         def build(encoder: EncoderUnderTest, name: str = name) -> Evaluator:
             return _main_process_first(partial(build_evaluator, name, data[encoder.name], options))
