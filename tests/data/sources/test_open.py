@@ -6,6 +6,7 @@ import pytest
 import torchvision
 
 from selfsight.data import list_splits, open_source
+from selfsight.data.sources import torchvision_sets
 from selfsight.data.sources.folder import list_folder
 from selfsight.errors import UserError
 from tests.data.image_files import parquet, pixels, png, write
@@ -126,6 +127,86 @@ def test_a_torchvision_set_on_disk_is_read(tmp_path):
     assert (len(source), source.labels.tolist()) == (3, [0, 1, 2])
     assert source.read(0).shape == (28, 28, 1) and source.class_names[1] == "1 - one"
     assert len(open_source(word)) == 5
+
+
+@pytest.fixture
+def stl10(tmp_path, monkeypatch):
+    """STL-10's binary files with 4 training, 3 test and 5 unlabeled images of random pixels."""
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for split, count in (("train", 4), ("test", 3), ("unlabeled", 5)):
+        pixels = random.integers(0, 256, (count, 3, 96, 96), dtype=np.uint8)
+        (folder / f"{split}_X.bin").write_bytes(pixels.tobytes())
+        if split != "unlabeled":  # labels count from 1
+            (folder / f"{split}_y.bin").write_bytes(bytes(range(1, count + 1)))
+    (folder / "class_names.txt").write_text("\n".join(f"class {i}" for i in range(10)))
+    # torchvision compares the checksums of the real files.
+    monkeypatch.setattr(torchvision.datasets.STL10, "_check_integrity", lambda self: True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("split", "first", "count", "labels"),
+    [
+        ("", "train", 4, [0, 1, 2, 3]),
+        (":train", "train", 4, [0, 1, 2, 3]),
+        (":test", "test", 3, [0, 1, 2]),
+        (":unlabeled", "unlabeled", 5, None),
+        (":train+unlabeled", "train", 9, None),
+    ],
+)
+def test_a_split_of_stl10_is_opened_by_its_name(stl10, split, first, count, labels):
+    source = open_source(f"torchvision:STL10@{stl10}{split}")
+    assert len(source) == count
+    assert labels is None if source.labels is None else source.labels.tolist() == labels
+    assert list_splits(source.name) == (() if split else ("train", "test"))
+    # The files hold the columns of each channel, one after the other.
+    raw = np.fromfile(stl10 / f"stl10_binary/{first}_X.bin", np.uint8).reshape(-1, 3, 96, 96)
+    np.testing.assert_array_equal(source.read(1), raw[1].transpose(2, 1, 0))
+
+
+def test_splits_of_one_set_have_pixel_caches_of_their_own(stl10):
+    words = [f"torchvision:STL10@{stl10}:{s}" for s in ("train", "test", "unlabeled")]
+    assert len({open_source(word).fingerprint() for word in words}) == 3
+
+
+def test_images_without_a_label_are_left_out_where_labels_are_needed(stl10):
+    source = open_source(f"torchvision:STL10@{stl10}:train+unlabeled", labels=True)
+    assert len(source) == 4
+    assert "5 of 9 images" in source.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("word", "settings", "messages"),
+    [
+        ("STL10@{}:unlabeled", {"labels": True}, ["has no labels"]),
+        ("STL10@{}:unlabelled", {}, ['no split "unlabelled"', "train+unlabeled"]),
+        ("STL10@{}:test", {"split": "train"}, ["is not divided into splits"]),
+        ("CIFAR10@{}:unlabeled", {}, ['no split "unlabeled"; it has train and test']),
+        ("FakeData:train", {}, ["has no splits"]),
+        ("EMNIST@{}", {}, ['no split "train"', "letters", "EMNIST@", ":SPLIT"]),
+    ],
+)
+def test_a_split_that_a_torchvision_set_lacks_raises_with_advice(stl10, word, settings, messages):
+    with pytest.raises(UserError) as caught:
+        open_source(f"torchvision:{word.format(stl10)}", **settings)
+    for message in messages:
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "root", "split"),
+    [
+        ("STL10", "STL10", "data", None),
+        ("STL10:unlabeled", "STL10", "data", "unlabeled"),
+        ("STL10@C:\\sets", "STL10", "C:\\sets", None),
+        ("STL10@C:\\sets:unlabeled", "STL10", "C:\\sets", "unlabeled"),
+        ("STL10@/a:b/c", "STL10", "/a:b/c", None),
+    ],
+)
+def test_a_colon_in_a_path_is_not_a_split(word, name, root, split):
+    assert torchvision_sets._parse_spec(f"torchvision:{word}") == (name, Path(root), split)
 
 
 def make_nothing(folder):

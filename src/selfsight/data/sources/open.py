@@ -71,6 +71,8 @@ def _open_spec(spec: str, split: str | None, labels: bool) -> Source:
     if spec in BUILT_IN:
         return _open_built_in(spec, _normalize_split(spec, split))
     if spec.startswith(PREFIX):
+        if split is not None and not list_vision_splits(spec):
+            raise UserError(f'{spec} is not divided into splits, so it has no split "{split}".')
         return open_vision(spec, split=_normalize_split(spec, split), labels=labels)
     if is_url(spec):
         return _open_url(spec, split)

@@ -2,7 +2,7 @@
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -16,16 +16,24 @@ TEST_SPLITS = ("test", "val", "valid", "validation")
 LABEL_ATTRIBUTES = ("targets", "labels", "_labels")
 
 
+class Spec(NamedTuple):
+    """The parts of `torchvision:NAME@ROOT:SPLIT`; root and split may be left out."""
+
+    name: str
+    root: Path
+    split: str | None
+
+
 def open_vision(spec: str, *, split: str | None, labels: bool) -> Source:
-    """Open `torchvision:NAME` or `torchvision:NAME@ROOT`; nothing is downloaded."""
-    name, root = _parse_spec(spec)
-    arguments: dict[str, Any] = _constructor_arguments(name, root)
-    if "train" in arguments:
-        arguments["train"] = split != "test"
-    attempts = [arguments]
-    if "split" in arguments:
-        splits = TEST_SPLITS if split == "test" else ("train",)
-        attempts = [arguments | {"split": s} for s in splits]
+    """Open `torchvision:NAME`, `NAME@ROOT` or `NAME@ROOT:SPLIT`; nothing is downloaded.
+
+    The split of the spec is any that torchvision knows for this data set.
+    """
+    name, root, named_split = parsed = _parse_spec(spec)
+    if named_split is not None:
+        attempts = [_arguments_of_split(parsed)]
+    else:
+        attempts = _arguments_of_side(name, root, is_test=split == "test")
     data = _construct(name, root, attempts)
     targets = next((t for a in LABEL_ATTRIBUTES if (t := _per_image(data, a)) is not None), None)
     if targets is None and labels:
@@ -38,19 +46,50 @@ def open_vision(spec: str, *, split: str | None, labels: bool) -> Source:
         labels=numbers,
         class_names=class_names,
         read=lambda i: _to_pixels(data[i][0]),
-        fingerprint=lambda: f"{name} {root.resolve()} {split} {len(data)}",
+        fingerprint=lambda: f"{name} {root.resolve()} {named_split or split} {len(data)}",
     )
 
 
 def list_vision_splits(spec: str) -> tuple[str, ...]:
-    """("train", "test") if the data set has splits, else ()."""
-    arguments = _constructor_arguments(*_parse_spec(spec))
-    return ("train", "test") if {"train", "split"} & set(arguments) else ()
+    """("train", "test") if the data set has splits and the spec names none, else ()."""
+    name, root, split = _parse_spec(spec)
+    arguments = _constructor_arguments(name, root)
+    return ("train", "test") if split is None and {"train", "split"} & set(arguments) else ()
 
 
-def _parse_spec(spec: str) -> tuple[str, Path]:
-    name, _, root = spec.removeprefix(PREFIX).partition("@")
-    return name, Path(root or DEFAULT_ROOT).expanduser()
+def _parse_spec(spec: str) -> Spec:
+    place, colon, split = spec.removeprefix(PREFIX).rpartition(":")
+    if not colon or "/" in split or "\\" in split:  # the colon of C:\data
+        place, split = spec.removeprefix(PREFIX), ""
+    name, _, root = place.partition("@")
+    return Spec(name, Path(root or DEFAULT_ROOT).expanduser(), split or None)
+
+
+def _arguments_of_split(spec: Spec) -> dict[str, Any]:
+    """Arguments of the constructor for the split that the spec names."""
+    arguments = _constructor_arguments(spec.name, spec.root)
+    if "split" in arguments:
+        return arguments | {"split": spec.split}
+    if "train" not in arguments:
+        raise UserError(
+            f'torchvision\'s {spec.name} has no splits, so it has no split "{spec.split}". Leave '
+            f'":{spec.split}" out.'
+        )
+    if spec.split not in ("train", "test"):
+        raise UserError(
+            f'torchvision\'s {spec.name} has no split "{spec.split}"; it has train and test.'
+        )
+    return arguments | {"train": spec.split == "train"}
+
+
+def _arguments_of_side(name: str, root: Path, *, is_test: bool) -> list[dict[str, Any]]:
+    """Arguments to try for the training images, or for the test images."""
+    arguments = _constructor_arguments(name, root)
+    if "train" in arguments:
+        arguments["train"] = not is_test
+    if "split" not in arguments:
+        return [arguments]
+    return [arguments | {"split": s} for s in (TEST_SPLITS if is_test else ("train",))]
 
 
 def _constructor_arguments(name: str, root: Path) -> dict[str, Any]:
@@ -81,8 +120,12 @@ def _construct(name: str, root: Path, attempts: list[dict[str, Any]]) -> Any:
             raise UserError(
                 f"torchvision's {name} cannot be opened by name alone: {error}"
             ) from error
+    if "split" not in attempts[0]:
+        raise UserError(f"torchvision's {name} cannot be opened: {last_error}") from last_error
+    tried = " or ".join(f'"{arguments["split"]}"' for arguments in attempts)
     raise UserError(
-        f"torchvision's {name} accepts none of the known split names: {last_error}"
+        f"torchvision's {name} has no split {tried}: {last_error} Name one after the folder: "
+        f"{PREFIX}{name}@{root}:SPLIT"
     ) from last_error
 
 
