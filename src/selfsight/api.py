@@ -14,6 +14,7 @@ from selfsight import doctor as doctors
 from selfsight.catalog import build_recipe
 from selfsight.console import build_table
 from selfsight.data import open_source
+from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError
 from selfsight.nn import Backbone
 from selfsight.options import EVAL_DEFAULTS, PRETRAIN_DEFAULTS, EvalOptions, PretrainOptions
@@ -58,7 +59,7 @@ def pretrain(
     data_settings = replace(
         recipe.data,
         path=str(data),
-        classes=str(options.classes) if options.classes else recipe.data.classes,
+        classes=class_words(options.classes) or recipe.data.classes,
         labels=options.labels or recipe.data.labels,
     )
     recipe = replace(recipe, data=data_settings)

@@ -16,6 +16,9 @@ Number = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
 Images = Annotated[str | Path | None, arg(metavar="DATA", help_behavior_hint="")]
 Folder = Annotated[str | Path | None, arg(metavar="FOLDER", help_behavior_hint="")]
 File = Annotated[str | Path | None, arg(metavar="FILE", help_behavior_hint="")]
+ClassNames = Annotated[
+    str | Path | Sequence[str], arg(metavar="NAME...|FILE", help_behavior_hint="")
+]
 Device = Annotated[str, arg(metavar="NAME")]
 
 
@@ -45,8 +48,9 @@ class PretrainOptions:
     """Resume the run if the folder holds one, else start it."""
     overwrite: bool = False
     """Empty the run folder first."""
-    classes: File = None
-    """File that lists the classes to use."""
+    classes: ClassNames = ()
+    """Classes to use: imagenet100, a file that lists them, their names, or all.
+    If not given, as the recipe says."""
     labels: bool = False
     """Read labels from sub-folders, for evaluation during training."""
     settings: Suppress[Sequence[str]] = ()
@@ -65,6 +69,9 @@ class EvalOptions:
     Its train/ and val/ or test/ are used if present, else a seeded 80/20 split."""
     test: Images = None
     """Labeled test images, if they are in another place."""
+    classes: ClassNames = ()
+    """Classes to use: imagenet100, a file that lists them, their names, or all.
+    If not given, those of the run if the labeled images have them all, else all."""
     protocols: Annotated[
         Sequence[str], arg(name="protocol", metavar="NAME...", help_behavior_hint="")
     ] = ()

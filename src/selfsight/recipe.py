@@ -29,8 +29,8 @@ class Data:
 
     path: str = ""
     """DATA of the command line."""
-    classes: str | None = None
-    """A file that lists the classes to use."""
+    classes: tuple[str, ...] = ()
+    """Classes to use: imagenet100, a file that lists them, or their names. None: all."""
     labels: bool = False
     """Read labels from sub-folders, for evaluation only."""
     store_size: int = 256

@@ -12,7 +12,6 @@ from selfsight.methods.base import validate_method
 from selfsight.methods.jcl import JCLConfig
 from selfsight.nn import Queue
 from selfsight.nn.batch_norm import BatchNorm, shuffle_order
-from selfsight.recipes.jcl import CLASSES
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import TOTAL, make, moment, views
 
@@ -115,9 +114,3 @@ def test_a_queue_shorter_than_a_batch_is_refused():
 def test_the_views_must_be_one_more_than_the_keys():
     with pytest.raises(UserError, match="takes 6 views of each image and the recipe has 5"):
         validate_method(JCLConfig(bn="sync"), batch_size=8, view_sizes=(16,) * 5)
-
-
-def test_the_list_of_imagenet_100_comes_with_the_package():
-    names = CLASSES.read_text().split()
-    assert len(set(names)) == 100 and all(len(n) == 9 and n[0] == "n" for n in names)
-    assert (names[0], names[-1]) == ("n02869837", "n02090622")

@@ -66,6 +66,14 @@ def test_every_recipe_names_its_source_and_its_number_of_epochs():
         assert epochs is None or BUILT[name].epochs == int(epochs[1]), name
 
 
+def test_recipes_and_arms_of_imagenet_100_select_its_classes_and_no_others_do():
+    on_imagenet100 = {name for name in RECIPES if name.split(".")[1].startswith("imagenet100_")}
+    on_imagenet100 |= {name for name, arm in ARMS.items() if arm.scale == "imagenet100"}
+    assert len(on_imagenet100) >= 83
+    assert on_imagenet100 == {n for n, r in BUILT.items() if r.data.classes == ("imagenet100",)}
+    assert all(not BUILT[name].data.classes for name in BUILT.keys() - on_imagenet100)
+
+
 def test_there_are_few_enough_recipes_to_read():
     assert len(RECIPES) <= 80
 

@@ -44,7 +44,13 @@ def imagenet(
 def imagenet100(recipe: Recipe) -> Recipe:
     """Change to JCL's setting (supplement, section 4): ResNet-18, batch 128, lr 0.1, 100 epochs."""
     optim = Optim(lr=0.1, scale="none")
-    return replace(recipe, optim=optim, backbone=RESNET18, epochs=100, batch_size=128)
+    recipe = replace(recipe, optim=optim, backbone=RESNET18, epochs=100, batch_size=128)
+    return with_imagenet100_classes(recipe)
+
+
+def with_imagenet100_classes(recipe: Recipe) -> Recipe:
+    """Select the 100 classes of ImageNet-100 from ImageNet: CMC's list, which JCL prints too."""
+    return replace(recipe, data=replace(recipe.data, classes=("imagenet100",)))
 
 
 def cifar10(

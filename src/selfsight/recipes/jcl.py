@@ -1,18 +1,10 @@
-"""JCL recipes.
-
-ImageNet-100 is ImageNet with `--classes` and the file CLASSES, which comes with the package: the
-list of JCL's supplement, section 4 (CMC's list).
-"""
-
-from pathlib import Path
+"""JCL recipes."""
 
 from selfsight.methods.jcl import JCLConfig
 from selfsight.optim import Optim
 from selfsight.recipe import Recipe
 from selfsight.recipes.base import cifar10, imagenet, imagenet100, imagenette
 from selfsight.views import moco_v2, without_blur
-
-CLASSES = Path(__file__).with_name("imagenet100.txt")
 
 
 def _imagenet(method: JCLConfig) -> Recipe:

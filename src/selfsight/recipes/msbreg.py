@@ -5,7 +5,15 @@ from dataclasses import replace
 from selfsight.methods.msbreg import MSBRegConfig
 from selfsight.optim import OPTIMS, Optim
 from selfsight.recipe import Data, Recipe
-from selfsight.recipes.base import CIFAR_SGD_WARM, RESNET18, RESNET50, cifar10, imagenet, imagenette
+from selfsight.recipes.base import (
+    CIFAR_SGD_WARM,
+    RESNET18,
+    RESNET50,
+    cifar10,
+    imagenet,
+    imagenette,
+    with_imagenet100_classes,
+)
 from selfsight.views import msbreg, without_blur
 
 
@@ -14,8 +22,7 @@ def _lars(base: float, num_views: int) -> Optim:
     return replace(OPTIMS["lars"], lr=base * num_views, weight_decay=1e-5)
 
 
-def _imagenet100(method: MSBRegConfig) -> Recipe:
-    """ResNet-18 on ImageNet-100; pass its class list as --classes."""
+def _resnet18(method: MSBRegConfig) -> Recipe:
     return imagenet(
         method,
         msbreg(224, num_views=method.num_views),
@@ -33,7 +40,7 @@ def imagenet_r50_300ep() -> Recipe:
     accuracy are in the main paper only.
     """
     return replace(
-        _imagenet100(MSBRegConfig(dim=256, hidden_dim=4096)),
+        _resnet18(MSBRegConfig(dim=256, hidden_dim=4096)),
         epochs=300,
         optim=_lars(0.15, 4),
         backbone=RESNET50,
@@ -45,7 +52,7 @@ def imagenet100_r18_k4_320ep() -> Recipe:
 
     Reference: 80.4 % linear top-1 (MSBReg, supplement, table 3).
     """
-    return _imagenet100(MSBRegConfig())
+    return with_imagenet100_classes(_resnet18(MSBRegConfig()))
 
 
 def imagenet100_r18_k8_320ep() -> Recipe:
@@ -53,7 +60,7 @@ def imagenet100_r18_k8_320ep() -> Recipe:
 
     Reference: 81.6 % linear top-1 (MSBReg, supplement, table 5, after 300 epochs).
     """
-    return _imagenet100(MSBRegConfig(num_views=8))
+    return with_imagenet100_classes(_resnet18(MSBRegConfig(num_views=8)))
 
 
 def stl10_r18_320ep() -> Recipe:

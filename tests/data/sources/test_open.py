@@ -3,10 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torchvision
 
 from selfsight.data import list_splits, open_source
 from selfsight.data.sources import torchvision_sets
+from selfsight.data.sources.classes import CLASS_LISTS
 from selfsight.data.sources.folder import list_folder
 from selfsight.errors import UserError
 from tests.data.image_files import parquet, pixels, png, write
@@ -104,6 +106,48 @@ def test_a_class_is_found_by_any_synonym(tmp_path):
     file = parquet(tmp_path / "x.parquet", [pixels(), pixels(seed=1)], [0, 1], names)
     (tmp_path / "keep").write_text("Tinca tinca\n")
     assert open_source(file, classes=tmp_path / "keep").class_names == names[:1]
+
+
+def make_imagenet(folder, count=100):
+    """A folder per class, with one image: the first classes of ImageNet-100, and two others."""
+    names = [line.split()[0] for line in CLASS_LISTS["imagenet100"].read_text().splitlines()]
+    for name in ("n00000001", "n99999999", *names[:count]):
+        write(folder / name / "1.png", pixels(8, 8))
+    return sorted(names[:count])
+
+
+def test_the_classes_of_imagenet_100_come_with_the_package(tmp_path):
+    names = make_imagenet(tmp_path)
+    source = open_source(tmp_path, classes="imagenet100")
+    assert list(source.class_names) == names and len(set(names)) == len(source) == 100
+    # The list is that of JCL's supplement, section 4, from its first to its last class.
+    lines = CLASS_LISTS["imagenet100"].read_text().splitlines()
+    assert (lines[0][:9], lines[-1][:9]) == ("n02869837", "n02090622")
+
+
+def test_imagenet_100_is_also_found_where_classes_have_words_for_names(tmp_path):
+    names = ("tench, Tinca tinca", "bonnet, poke bonnet", "langur")
+    file = parquet(tmp_path / "x.parquet", [pixels(seed=i) for i in range(3)], [0, 1, 2], names)
+    assert open_source(file, classes="imagenet100").class_names == names[1:]
+
+
+def test_the_words_of_imagenet_100_are_timm_s_for_its_numbers():
+    info = timm.data.ImageNetInfo()
+    words = dict(zip(info.label_names(), info.label_descriptions(), strict=True))
+    for line in CLASS_LISTS["imagenet100"].read_text().splitlines():
+        assert line == f"{line[:9]} {words[line[:9]]}"
+
+
+def test_classes_are_selected_by_name_and_all_selects_all(tmp_path):
+    for name in ("n01", "n02", "n03"):
+        write(tmp_path / name / "1.png", pixels())
+    assert open_source(tmp_path, classes=["n03", "N01"]).class_names == ("n01", "n03")
+    assert len(open_source(tmp_path, classes=["all"])) == 3
+    assert open_source(tmp_path, classes="all").labels is None  # as without --classes
+    with pytest.raises(UserError, match=r"lists no class of .*n01, n02, n03"):
+        open_source(tmp_path, classes=["n04"])
+    with pytest.raises(UserError, match=r"lost.txt cannot be read"):
+        open_source(tmp_path, classes="lost.txt")
 
 
 def test_torchvision_data_sets_are_opened_by_name():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from selfsight.data.remote import BRACES, File, is_url, list_files
 from selfsight.data.sources import digits, shapes
+from selfsight.data.sources.classes import Classes, are_all, select_classes
 from selfsight.data.sources.folder import (
     is_image,
     list_folder,
@@ -14,7 +15,7 @@ from selfsight.data.sources.folder import (
     open_folder,
     open_list,
 )
-from selfsight.data.sources.source import Source, resolve_unlabeled, select_classes
+from selfsight.data.sources.source import Source, resolve_unlabeled
 from selfsight.data.sources.torchvision_sets import PREFIX, list_vision_splits, open_vision
 from selfsight.errors import UserError, suggest
 
@@ -30,17 +31,16 @@ def open_source(
     *,
     split: str | None = None,
     labels: bool = False,
-    classes: str | Path | None = None,
+    classes: Classes = None,
 ) -> Source:
     """Open the source that DATA names; if it has splits and none is given, the training split.
 
     Labels that are free (built-in, list, tar, Parquet, torchvision) are always read; sub-folders
-    are classes only if `labels` or `classes` is given.
+    are classes only if `labels` or `classes` is given. `classes` selects some of them.
     """
     spec = str(data)
-    source = _open_spec(spec, split, labels or classes is not None)
-    if classes is not None:
-        source = select_classes(source, Path(classes))
+    source = _open_spec(spec, split, labels or not are_all(classes))
+    source = select_classes(source, classes)
     source = resolve_unlabeled(source, need_labels=labels)
     if labels and source.labels is None:
         raise UserError(

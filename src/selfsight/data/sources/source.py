@@ -3,13 +3,10 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import overload
 
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
-
-from selfsight.errors import UserError, list_first, suggest
 
 SPARSE = 4  # if fewer than one in so many images of a range are selected, read them one by one
 LABEL_CHUNK = 1 << 20  # labels checked at once
@@ -119,42 +116,6 @@ def _is_labeled(labels: Int64[np.ndarray, " n"]) -> Iterator[Bool[np.ndarray, " 
         yield labels[first : first + LABEL_CHUNK] >= 0
 
 
-def select_classes(source: Source, file: Path) -> Source:
-    """Select the images of the classes that a file lists, one class per line."""
-    if source.labels is None:
-        raise UserError(
-            f"--classes selects the classes that {file} lists, but {source.name} has no classes. "
-            "Put each class into its own sub-folder, or leave --classes out."
-        )
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The list of classes {file} cannot be read: {error}.") from error
-    numbers = _numbers_by_synonym(source.class_names)
-    selected, missing = set(), []
-    for line in filter(None, lines):
-        # Lists of ImageNet classes often say "n01440764 tench": there the first word decides.
-        number = numbers.get(line.lower(), numbers.get(line.split()[0].lower()))
-        selected.add(number) if number is not None else missing.append(line)
-    if not selected:
-        first = f' Its first line is "{missing[0]}".' if missing else " It is empty."
-        raise UserError(
-            f"{file} lists no class of {source.name}.{first} The classes of {source.name} are "
-            f"{list_first(source.class_names)}.{suggest(missing[0] if missing else '', numbers)}"
-        )
-    order = sorted(selected)
-    new_number = np.full(len(source.class_names), UNLABELED, np.int64)
-    new_number[order] = np.arange(len(order))
-    labels = np.where(source.labels >= 0, new_number[source.labels], UNLABELED)
-    images = select_images(replace(source, labels=labels), np.flatnonzero(labels >= 0))
-    note = f"{len(missing)} classes of {file} were not found: {list_first(missing)}."
-    return replace(
-        images,
-        class_names=tuple(source.class_names[i] for i in order),
-        notes=(*images.notes, note) if missing else images.notes,
-    )
-
-
 def sort_class_names(names: Iterable[str]) -> list[str]:
     """Sort class names alphabetically, or by value if all are numbers."""
     names = sorted(names)
@@ -178,12 +139,3 @@ def digest(lines: Iterable[str]) -> str:
     for line in lines:
         total.update(line.encode("utf-8", "surrogateescape") + b"\n")
     return total.hexdigest()
-
-
-def _numbers_by_synonym(class_names: tuple[str, ...]) -> dict[str, int]:
-    """Class numbers by full name and by each synonym ("tench, Tinca tinca")."""
-    numbers: dict[str, int] = {}
-    for i, name in enumerate(class_names):
-        for synonym in (name, *name.split(",")):
-            numbers.setdefault(synonym.strip().lower(), i)
-    return numbers
