@@ -445,3 +445,15 @@ def test_two_processes_write_what_one_does(two_processes, tmp_path):
     expected = measured(tmp_path / "one")
     assert two_processes(measured, tmp_path / "two") == [expected, expected]
     assert Run(tmp_path / "two").all_results() == expected
+
+
+def test_evaluate_uses_the_classes_in_the_recipe_of_the_run(run, tmp_path, capsys):
+    recipe = json.loads(run.recipe_path.read_text())
+    recipe["data"]["classes"] = ["cats", "dogs"]
+    run.recipe_path.write_text(json.dumps(recipe))
+    labeled = images(tmp_path / "three", count=30, classes=("cats", "cows", "dogs"))
+    shared = ("--labeled", labeled, "--protocol", "knn", "--k", "1", "--no-untrained")
+    for more, count in (((), 20), (("--classes", "all"), 30), (("--classes", "cows", "cats"), 20)):
+        settings = evaluated(capsys, run.path, *shared, *more)["knn"]["settings"]
+        assert settings["train"] + settings["test"] == count
+        assert settings.get("classes", []) == (list(more[1:]) or ["cats", "dogs"])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.backbones.foreign_checkpoints.check import check_finite
 from selfsight.backbones.last_blocks import LastBlocks
+from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, check_choice
 from selfsight.evals.protocols import ProtocolSpec
 from selfsight.nn import Encoder
@@ -74,6 +75,12 @@ def check_features(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]) 
                 f"--last-blocks evaluates frozen features of labeled images, which {name} does "
                 "not. Leave it out, or name another --protocol, such as linear."
             )
+
+
+def run_classes(name: str) -> tuple[str, ...]:
+    """The classes that a run was trained on, if this names a run and they were selected."""
+    run = Run(Path(name))
+    return class_words(load_recipe(run).data.classes) if run.recipe_path.exists() else ()
 
 
 def load_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from selfsight import dist
 from selfsight.console import build_table
-from selfsight.data import ImageStore, list_splits, load_images, open_source
+from selfsight.data import ImageStore, Source, load_images, open_source
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
 from selfsight.evals.feature_analysis import FeatureAnalysis
@@ -34,7 +34,9 @@ from selfsight.runs.encoders import (
     check_features,
     load_encoder,
     load_recipe,
+    run_classes,
 )
+from selfsight.runs.labeled_sources import LabeledSources, open_labeled
 from selfsight.runs.report_data import write_map_and_neighbors
 from selfsight.runs.score_protocols import (
     score_label_free,
@@ -72,7 +74,7 @@ def evaluate(
         encoders = _load_encoders(run, encoder, device, options)
         if labeled is None and not options.protocols:
             return _evaluate_label_free(run, encoders[0], device, quiet=quiet)
-        about = {"encoder": encoder, "data": labeled}
+        about: dict[str, Any] = {"encoder": encoder, "data": labeled}
         about |= {} if test is None else {"test_data": test}
         about_frozen = about | {"features": "backbone", "seed": options.seed}
         groups = _group_by_data(options.protocols or DEFAULT_PROTOCOLS, labeled)
@@ -91,7 +93,11 @@ def evaluate(
         train_images = None
         if groups["labeled"]:
             data = _data_settings(run, encoders)
-            train_images, test_images = _load_labeled(data, str(labeled), test, device)
+            sources = open_labeled(options, run_classes(encoder))
+            if sources.note and dist.rank() == 0:
+                Console(stderr=True).print(sources.note, highlight=False, markup=False)
+            about |= {"classes": list(sources.classes)} if sources.classes else {}
+            train_images, test_images = _load_labeled(data, sources, device)
             results |= score_labeled(
                 run,
                 encoders,
@@ -157,7 +163,9 @@ def _check_options(options: EvalOptions) -> None:
     few = any(name.startswith("few_labels.") for name in protocols)
     boxes = any(spec.data_kind == "boxes" for spec in protocols.values())
     trained = any(spec.has_epochs for spec in protocols.values())
+    with_classes = any(spec.data_kind != "boxes" for spec in protocols.values())
     unused = {
+        "--classes": bool(options.classes) and not with_classes,
         "--share, --per-class or --split-file": requested_amount(options) is not None and not few,
         "--iterations": options.iterations is not None and not boxes,
         "--epochs": options.epochs is not None and not trained,
@@ -238,7 +246,9 @@ def _analyze_features(
     if labeled is not None:
         data = _data_settings(run, encoders)
         images: ImageStore = load_images(
-            open_source(labeled), store_size=data.store_size, channels=data.channels
+            open_source(labeled, classes=options.classes),
+            store_size=data.store_size,
+            channels=data.channels,
         ).to(device)
     elif first.student is not None:
         images = open_recipe_images(recipe, device)
@@ -364,17 +374,14 @@ def _data_settings(run: Run, encoders: Sequence[EncoderUnderTest]) -> Data:
 
 
 def _load_labeled(
-    data: Data, labeled: str, test: str | None, device: torch.device
+    data: Data, sources: LabeledSources, device: torch.device
 ) -> tuple[ImageStore, ImageStore | None]:
     """Load the labeled training images, and the test images if they are separate."""
 
-    def load(path: str, split: str) -> ImageStore:
-        source = open_source(path, labels=True, split=split if split in list_splits(path) else None)
+    def load(source: Source) -> ImageStore:
         return load_images(source, store_size=data.store_size, channels=data.channels).to(device)
 
-    if test is None and "test" not in list_splits(labeled):
-        return load(labeled, "train"), None
-    return load(labeled, "train"), load(test or labeled, "test")
+    return load(sources.train), None if sources.test is None else load(sources.test)
 
 
 def load_detection_split(path: str, splits: Sequence[str]) -> DetectionDataset:

@@ -1,0 +1,54 @@
+"""Which classes of the labeled images an evaluation uses."""
+
+import numpy as np
+import pytest
+
+from selfsight.data.sources.classes import CLASS_LISTS
+from selfsight.errors import UserError
+from selfsight.options import EvalOptions
+from selfsight.runs.labeled_sources import open_labeled
+from tests.data.image_files import pixels, write
+
+NAMES = [line.split()[0] for line in CLASS_LISTS["imagenet100"].read_text().splitlines()]
+OTHERS = ["n00000001", "n02000001", "n99999999"]
+OWN = ("imagenet100",)
+
+
+def imagenet(folder, names):
+    """A tree like ImageNet's: two training images and one test image of each class."""
+    for name in names:
+        for file in ("train/{}/1.png", "train/{}/2.png", "val/{}/3.png"):
+            write(folder / file.format(name), pixels(4, 4))
+    return folder
+
+
+def test_a_run_on_imagenet_100_is_evaluated_on_its_classes_of_imagenet(tmp_path):
+    folder = imagenet(tmp_path, NAMES + OTHERS)
+    train, test, classes, note = open_labeled(EvalOptions(labeled=folder), OWN)
+    assert classes == OWN and "--classes all" in note
+    for source, each in ((train, 2), (test, 1)):
+        assert list(source.class_names) == sorted(NAMES)
+        assert np.bincount(source.labels).tolist() == [each] * 100
+        for name, label in zip(source.names, source.labels, strict=True):
+            assert name.split("/")[0] == source.class_names[label]
+
+
+def test_given_classes_come_before_those_of_the_run(tmp_path):
+    folder = imagenet(tmp_path / "sets", NAMES + OTHERS)
+    (tmp_path / "two.txt").write_text(f"{OTHERS[0]}\n{NAMES[0]} bonnet\n")
+    for classes in ((OTHERS[0], NAMES[0]), tmp_path / "two.txt"):
+        found = open_labeled(EvalOptions(labeled=folder, classes=classes), OWN)
+        assert found.train.class_names == found.test.class_names == (OTHERS[0], NAMES[0])
+    everything = open_labeled(EvalOptions(labeled=folder, classes="all"), OWN)
+    assert len(everything.train.class_names) == 103
+    with pytest.raises(UserError, match="lists no class"):
+        open_labeled(EvalOptions(labeled=folder, classes="n5"), OWN)
+
+
+def test_images_that_lack_a_class_of_the_run_are_all_used(tmp_path):
+    """Imagenette has one of ImageNet-100's classes, and nobody evaluates on one class."""
+    folder = imagenet(tmp_path, NAMES[:3] + OTHERS)
+    found = open_labeled(EvalOptions(labeled=folder), OWN)
+    assert found.classes == () and len(found.train.class_names) == 6
+    assert "has not all the classes of the run (imagenet100)" in found.note
+    assert open_labeled(EvalOptions(labeled=folder), ()).note == ""
