@@ -32,6 +32,9 @@ class RunEvidence:
     knn_name: str = "kNN accuracy"  # or that of online_knn, measured on training images
     knn: float | None = None
     untrained_knn: float | None = None
+    knn_gain_low: float | None = None  # 95 % interval of knn - untrained_knn, on the same images
+    knn_gain_high: float | None = None
+    knn_images: int | None = None  # that knn is measured on
     chance: float | None = None  # accuracy of always predicting the most common class
     retrieval: float | None = None
     untrained_retrieval: float | None = None
@@ -54,6 +57,7 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
     # An evaluation on labeled images counts more than one on training images.
     prefix = "" if results.get("knn") else "online_"
     knn = results.get(f"{prefix}knn") or {}
+    gain = ((knn.get("differences") or {}).get("untrained") or {}).get("accuracy") or {}
     baselines = results.get("baselines") or results.get("online_baselines") or {}
     label_free = results.get("label_free") or {}
     rank = label_free.get("effective_rank") or {}
@@ -78,6 +82,9 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
         knn_name="kNN accuracy" if not prefix else "online kNN accuracy (on training images)",
         knn=_number(knn.get("accuracy")),
         untrained_knn=_number(knn.get("untrained_accuracy")),
+        knn_gain_low=_number(gain.get("low")),
+        knn_gain_high=_number(gain.get("high")),
+        knn_images=knn.get("n"),
         chance=_number(baselines.get("chance")),
         retrieval=_number(retrieval.get("trained")),
         untrained_retrieval=_number(retrieval.get("untrained")),
