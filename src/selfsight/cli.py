@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -297,5 +296,7 @@ def split_settings(
 
 
 def _print_json(value: Any) -> None:
+    from selfsight.run_folder import format_json, to_json
+
     if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
-        print(json.dumps(value, indent=2))
+        print(format_json(to_json(value)))

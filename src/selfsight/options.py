@@ -117,6 +117,8 @@ class EvalOptions:
     """few_labels: number of labels of each class."""
     split_file: File = None
     """few_labels: text file with the names of the labeled images, one per line."""
+    by_class: bool = False
+    """Print the accuracy of every class, not only of the worst and the best."""
     split_folder: Suppress[Path | None] = None
     """few_labels: folder that stores the sampled labels. If not given, splits/ of the run."""
     out: Folder = None

@@ -13,9 +13,11 @@ from selfsight.backbones import BackboneConfig
 from selfsight.backbones.vit import ViT
 from selfsight.cli import main
 from selfsight.evals.detection import DetectionEvaluator
+from selfsight.evals.per_image import score_predictions
 from selfsight.recipe import eval_view
 from selfsight.run_folder import Run
-from selfsight.runs import evaluate
+from selfsight.runs import describe_scores, evaluate
+from selfsight.runs.collect_scores import collect_arrays, collect_scores
 from selfsight.runs.compare import compare, format_number, format_records
 from selfsight.runs.encoders import EncoderUnderTest, load_recipe
 from selfsight.runs.score_protocols import score_labeled
@@ -112,7 +114,7 @@ def test_every_k_is_printed_and_a_note_for_one_that_is_left_out(run, photos, cap
     ],
 )
 def test_the_headline_is_printed_with_its_variants(result, printed):
-    assert evaluate._printed_keys(result) == printed
+    assert describe_scores._printed_keys(result) == printed
 
 
 def test_a_result_names_its_encoder_and_its_images(run, photos, capsys):
@@ -300,6 +302,70 @@ def test_a_voc_devkit_gives_trainval_of_all_years_and_the_test_of_one(tmp_path):
 def test_a_detector_is_not_tested_on_its_training_images(run, capsys):
     words = ("--labeled", "pets.parquet", "--protocol", "detection.small_fpn")
     assert "Give the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
+
+
+def test_a_result_has_intervals_pairs_and_classes(run, photos, capsys):
+    words = (run.path, "--labeled", photos, "--protocol", "knn", "--k", 3, "--by-class", *CPU)
+    main(["evaluate", *map(str, words)])
+    printed = " ".join(capsys.readouterr().out.split())
+    found, arrays = run.result("knn"), run.arrays("knn")
+    correct, before = arrays["accuracy"]
+    assert found["accuracy"] == correct.mean() and found["untrained_accuracy"] == before.mean()
+    assert found["accuracy_low"] < found["accuracy"] <= found["accuracy_high"]
+    gain = found["differences"]["untrained"]["accuracy"]
+    assert gain["difference"] == pytest.approx(correct.mean() - before.mean())
+    assert (gain["n"], gain["paired"]) == (8, True) == (found["n"], True)
+    assert (arrays["predictions"][0] == arrays["labels"]).tolist() == correct.tolist()
+    assert sum(map(sum, found["confusion"])) == 8
+    assert [row["n"] for row in found["per_class"].values()] == [4, 4]
+    assert "2 classes, 32 training and 8 test images." in printed
+    assert f"{found['accuracy']:.1%} (" in printed and "mistaken for" in printed
+    assert "on these 8 images" in printed or "8 images)" in printed
+
+
+def write_scores(folder, correct, *, fingerprint="same", seed=None, name="linear"):
+    """The result of one encoder, as `evaluate` writes it."""
+    scores = {
+        "trained": score_predictions(torch.zeros(len(correct)).long(), {"accuracy": 1 - correct})
+    }
+    run = Run(folder)
+    run.write_result(name, collect_scores(scores, ["only", "other"]))
+    run.write_arrays(name, collect_arrays(scores, fingerprint))
+    if seed is not None:
+        recipe = {"method": {"name": "moco"}, "epochs": 5, "seed": seed, "reasons": {"a": seed}}
+        run.recipe_path.write_text(json.dumps(recipe))
+    return run
+
+
+def test_runs_are_paired_on_the_same_images_only(tmp_path):
+    correct = (torch.arange(500) % 3 > 0).long()
+    better = correct.clone()
+    better[:60] = 1  # 20 of them were wrong
+    low = write_scores(tmp_path / "low", correct)
+    high = write_scores(tmp_path / "high", better)
+    rows, notes = compare([low, high])
+    assert notes == [
+        "linear: high is 4.0 points above low (95 % interval +2.4 to +5.8, 500 images)."
+    ]
+    assert rows[0]["linear_low"] < rows[0]["linear"] < rows[0]["linear_high"]
+    assert format_records(rows)[0]["linear"] == "66.6% (62.4-70.8)"
+    other = write_scores(tmp_path / "other", better, fingerprint="other")
+    (note,) = compare([low, other])[1]
+    assert "other and low are indistinguishable" in note and "unpaired" in note
+
+
+def test_seeds_of_one_recipe_have_a_spread_of_their_own(tmp_path):
+    right = [60, 70, 80]
+    runs = [
+        write_scores(tmp_path / str(i), (torch.arange(100) < n).long(), seed=i)
+        for i, n in enumerate(right)
+    ]
+    notes = compare(runs)[1]
+    expected = "linear: over 3 seeds of one recipe 70.0%, standard deviation 10.0 points"
+    assert notes[-1] == f"{expected} (60.0% to 80.0%)."
+    assert not any("seeds" in note for note in compare(runs[:1])[1])
+    runs.append(write_scores(tmp_path / "again", (torch.arange(100) < 9).long(), seed=2))
+    assert compare(runs)[1][-1] == notes[-1]  # the same seed a second time does not count
 
 
 def test_one_table_over_all_runs_with_empty_cells(run, finished, photos, tmp_path, capsys):

@@ -109,4 +109,4 @@ def _exact_quantiles(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
     probability = np.fft.ifft(one_draw**n).real[:size].clip(min=0)
     cumulative = probability.cumsum() / probability.sum()
     low, high = np.searchsorted(cumulative, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return lowest + int(low) / n, lowest + int(high) / n
+    return (n * lowest + int(low)) / n, (n * lowest + int(high)) / n

@@ -48,6 +48,7 @@ def collect_scores(scores: Mapping[str, Scores], class_names: Sequence[str] = ()
         confusion = confusion_matrix(per_image.y, per_image.predictions, len(class_names))
         result["per_class"] = score_each_class(confusion, class_names)
         if len(class_names) <= MAX_CONFUSION:
+            result["class_names"] = list(class_names)
             result["confusion"] = confusion.tolist()
     return result
 

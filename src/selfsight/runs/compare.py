@@ -104,20 +104,19 @@ def _spread_over_seeds(
 
     This is the spread of training; that of the test images is the interval of each run.
     """
-    recipes: dict[str, list[tuple[int, float]]] = {}
+    recipes: dict[str, dict[int, float]] = {}
     for name, run in folders.items():
         recipe = read_json(run.recipe_path)
         number = results[name].get(measure.result, {}).get(measure.key)
         if recipe is not None and isinstance(number, int | float):
             same = {key: value for key, value in recipe.items() if key not in NOT_OF_RECIPE}
-            recipes.setdefault(repr(same), []).append((recipe.get("seed"), number))
+            recipes.setdefault(repr(same), {}).setdefault(recipe.get("seed"), number)
     sentences = []
-    for runs in recipes.values():
-        seeds, numbers = zip(*runs, strict=True)
-        if len(set(seeds)) == len(seeds) > 1:
+    for numbers in (list(by_seed.values()) for by_seed in recipes.values()):
+        if len(numbers) > 1:
             mean, std = statistics.mean(numbers), statistics.stdev(numbers)
             sentences.append(
-                f"{measure.column}: over {len(seeds)} seeds of one recipe "
+                f"{measure.column}: over {len(numbers)} seeds of one recipe "
                 f"{format_number(mean, measure.key)}, standard deviation {100 * std:.1f} points "
                 f"({format_number(min(numbers), measure.key)} to "
                 f"{format_number(max(numbers), measure.key)})."

@@ -26,7 +26,11 @@ from selfsight.nn import Backbone
 from selfsight.options import EvalOptions
 from selfsight.recipe import Data
 from selfsight.run_folder import Run, write_json
-from selfsight.runs.compare import find_headline, format_measure, is_end
+from selfsight.runs.describe_scores import (
+    describe_results,
+    tabulate_classes,
+    tabulate_results,
+)
 from selfsight.runs.encoders import (
     UNTRAINED,
     EncoderUnderTest,
@@ -49,12 +53,6 @@ from selfsight.views import EvalView, View, moco_v2
 
 DEFAULT_PROTOCOLS = ("knn", "linear")
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")
-SELECTED = ("lr", "weight_decay")  # hyperparameters that a protocol selects
-AP_VARIANTS = ("", "50", "75", "_s", "_m", "_l", "_spread")
-# Numbers that are printed together with a result's headline.
-SECONDARY = {"top5", "ema_accuracy", "map_11_point"} | {
-    f"{task}_AP{variant}" for task in ("box", "mask") for variant in AP_VARIANTS
-}
 Results = dict[str, dict[str, Any]]
 BuildEvaluator = Callable[[EncoderUnderTest], Evaluator]
 
@@ -110,7 +108,14 @@ def evaluate(
         if groups["images"]:
             results |= _analyze_features(run, encoders, labeled, device, options, about)
         if dist.rank() == 0:
-            _report(run, encoders[0], train_images, results, quiet=quiet)
+            _report(
+                run,
+                encoders[0],
+                train_images,
+                results,
+                by_class=options.by_class,
+                quiet=quiet,
+            )
         dist.barrier()
         return results
     finally:
@@ -280,7 +285,7 @@ def _evaluate_label_free(
         untrained = build_untrained(encoder, device).network
         results = score_label_free(run, recipe, encoder.student.backbone, untrained, images)
         table = [{"measure": name.replace("_", " "), **values} for name, values in results.items()]
-        _print(table, run, write_verdict(run, recipe).sentence, quiet=quiet)
+        _print([table], run, write_verdict(run, recipe).sentence, quiet=quiet)
     dist.barrier()
     return results
 
@@ -291,65 +296,24 @@ def _report(
     train_images: ImageStore | None,
     results: Results,
     *,
+    by_class: bool,
     quiet: bool,
 ) -> None:
-    """Print the table; if the encoder is a run's, also write map, verdict and report."""
-    table = [
-        {"measure": f"{name} {key}", **_columns(result, key)}
-        for name, result in results.items()
-        if name != "baselines"
-        for key in _printed_keys(result)
-    ]
-    if not any(line[UNTRAINED] for line in table):
-        table = [{k: v for k, v in line.items() if k != UNTRAINED} for line in table]
+    """Print the tables; if the encoder is a run's, also write map, verdict and report."""
+    tables = [tabulate_results(results)]
+    if by_class:
+        tables += [table for item in results.items() if (table := tabulate_classes(*item))]
     sentence = None
     if run.recipe_path.exists():
         recipe = load_recipe(run)
         if train_images is not None and isinstance(encoder.network, Backbone):
             write_map_and_neighbors(run, recipe, encoder.network, train_images)
         sentence = write_verdict(run, recipe).sentence
-    _print(table, run, sentence, quiet=quiet, notes=_notes(results))
-
-
-def _printed_keys(result: Mapping[str, Any]) -> list[str]:
-    """Choose the numbers to print: every k of kNN, else the headline, else all of them."""
-    not_printed = (UNTRAINED, "settings", "against", "differences", "per_class", "confusion")
-    keys = [key for key in result if not key.startswith(not_printed) and not is_end(key)]
-    if per_k := [key for key in keys if key.startswith("accuracy_k")]:
-        return per_k
-    headline = find_headline(result)
-    if headline is None:
-        return keys
-    return [key for key in keys if key == headline[0] or key in SECONDARY]
-
-
-def _notes(results: Results) -> list[str]:
-    """Collect the selected hyperparameters and the notes of the protocols, each once."""
-    notes: list[str] = []
-    for name, result in results.items():
-        if name == "baselines":
-            continue
-        selected = [f"{key.replace('_', ' ')} {result[key]:g}" for key in SELECTED if key in result]
-        if selected:
-            held_out = result.get("held_out_accuracy")
-            how = "the only choice" if held_out is None else f"{held_out:.1%} of a held-out tenth"
-            notes.append(f"{name}: selected {' and '.join(selected)} ({how}).")
-        settings = result.get("settings", {})
-        notes += [f"{name}: {settings['note']}"] if "note" in settings else []
-        notes += settings.get("notes", ())
-    return list(dict.fromkeys(notes))
-
-
-def _columns(result: Mapping[str, Any], key: str) -> dict[str, str]:
-    """Format one number of a result for each network that has it."""
-    prefix = f"{UNTRAINED}_"
-    untrained = {k.removeprefix(prefix): v for k, v in result.items() if k.startswith(prefix)}
-    numbers = {"trained": result, UNTRAINED: untrained, **result.get("against", {})}
-    return {name: format_measure(of_encoder, key) for name, of_encoder in numbers.items()}
+    _print(tables, run, sentence, quiet=quiet, notes=describe_results(results))
 
 
 def _print(
-    table: list[dict[str, Any]],
+    tables: Sequence[list[dict[str, Any]]],
     run: Run,
     sentence: str | None,
     *,
@@ -359,7 +323,8 @@ def _print(
     if quiet:
         return
     console = Console()
-    console.print(build_table(table))
+    for table in tables:
+        console.print(build_table(table))
     lines = [*notes, *([sentence, f"Report: {run.report}"] if sentence else [f"{run.results}"])]
     console.print("\n".join(lines), highlight=False, markup=False)
 

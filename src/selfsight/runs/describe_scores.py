@@ -1,0 +1,131 @@
+"""Sentences and tables about a result: its images, its differences and its classes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from selfsight.evals.per_image import Difference
+from selfsight.runs.compare import find_headline, format_measure, is_end
+from selfsight.runs.encoders import UNTRAINED
+
+SELECTED = ("lr", "weight_decay")  # hyperparameters that a protocol selects
+AP_VARIANTS = ("", "50", "75", "_s", "_m", "_l", "_spread")
+# Numbers that are printed together with a result's headline.
+SECONDARY = {"top5", "ema_accuracy", "map_11_point"} | {
+    f"{task}_AP{variant}" for task in ("box", "mask") for variant in AP_VARIANTS
+}
+EXTREME_CLASSES = 3  # named as the worst and as the best
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def tabulate_results(results: Results) -> list[dict[str, str]]:
+    """Tabulate the main numbers: a line for each, a column for each encoder."""
+    table = [
+        {"measure": f"{name} {key}", **_columns(result, key)}
+        for name, result in results.items()
+        if name != "baselines"
+        for key in _printed_keys(result)
+    ]
+    if any(line[UNTRAINED] for line in table):
+        return table
+    return [{k: v for k, v in line.items() if k != UNTRAINED} for line in table]
+
+
+def describe_results(results: Results) -> list[str]:
+    """Describe images, differences, classes, selected hyperparameters and notes, each once."""
+    notes = _describe_data(results)
+    for name, result in results.items():
+        if name == "baselines":
+            continue
+        selected = [f"{key.replace('_', ' ')} {result[key]:g}" for key in SELECTED if key in result]
+        if selected:
+            held_out = result.get("held_out_accuracy")
+            how = "the only choice" if held_out is None else f"{held_out:.1%} of a held-out tenth"
+            notes.append(f"{name}: selected {' and '.join(selected)} ({how}).")
+        notes += _describe_differences(name, result) + _describe_classes(name, result)
+        settings = result.get("settings", {})
+        notes += [f"{name}: {settings['note']}"] if "note" in settings else []
+        notes += settings.get("notes", ())
+    return list(dict.fromkeys(notes))
+
+
+def _describe_data(results: Results) -> list[str]:
+    """Say how many classes and images the protocols had."""
+    sizes: dict[str, list[str]] = {}
+    for name, result in results.items():
+        settings = result.get("settings", {})
+        if {"classes", "train", "test"} <= settings.keys():
+            classes = f"{settings['classes']:,} class" + "es" * (settings["classes"] != 1)
+            images = f"{settings['train']:,} training and {settings['test']:,} test images"
+            sizes.setdefault(f"{classes}, {images}.", []).append(name)
+    one = len(sizes) == 1
+    return [size if one else f"{', '.join(names)}: {size}" for size, names in sizes.items()]
+
+
+def _describe_differences(name: str, result: Mapping[str, Any]) -> list[str]:
+    """Compare the encoder with the untrained network and with each of `against`."""
+    headline = find_headline(result)
+    differences = result.get("differences", {})
+    return [
+        f"{name}: {Difference(**measures[headline[0]]).describe('trained', other)}."
+        for other, measures in differences.items()
+        if headline is not None and headline[0] in measures
+    ]
+
+
+def _describe_classes(name: str, result: Mapping[str, Any]) -> list[str]:
+    """Name the balanced accuracy, and the worst and the best classes."""
+    rows = result.get("per_class", {})
+    if len(rows) < 2:
+        return []
+    order = sorted(rows, key=lambda label: rows[label]["accuracy"])
+    count = min(EXTREME_CLASSES, len(order) // 2)
+
+    def listed(labels: Sequence[str]) -> str:
+        return ", ".join(f'"{label}" {rows[label]["accuracy"]:.1%}' for label in labels)
+
+    return [
+        f"{name}: balanced accuracy {format_measure(result, 'balanced_accuracy')}; worst "
+        f"{listed(order[:count])}; best {listed(order[::-1][:count])}."
+    ]
+
+
+def tabulate_classes(name: str, result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Tabulate the accuracy of every class and what it is most often mistaken for, worst first."""
+    rows = result.get("per_class", {})
+    labels = result.get("class_names") or list(rows)
+    confusion = dict(zip(labels, result.get("confusion", []), strict=False))
+    table = []
+    for label in sorted(rows, key=lambda label: rows[label]["accuracy"]):
+        line = {name: label, "images": f"{rows[label]['n']:,}"}
+        line["accuracy"] = format_measure(rows[label], "accuracy")
+        if confusion:
+            line["mistaken for"] = _most_mistaken(label, labels, confusion[label])
+        table.append(line)
+    return table
+
+
+def _most_mistaken(label: str, labels: Sequence[str], row: Sequence[int]) -> str:
+    """Name the class that is predicted most often in place of this one."""
+    wrong = [(count, other) for other, count in zip(labels, row, strict=True) if other != label]
+    count, other = max(wrong, default=(0, ""), key=lambda pair: pair[0])
+    return f"{other} ({count:,})" if count else ""
+
+
+def _printed_keys(result: Mapping[str, Any]) -> list[str]:
+    """Choose the numbers to print: every k of kNN, else the headline, else all of them."""
+    numbers = (key for key, value in result.items() if isinstance(value, int | float | None))
+    keys = [key for key in numbers if not key.startswith(UNTRAINED) and not is_end(key)]
+    if per_k := [key for key in keys if key.startswith("accuracy_k")]:
+        return per_k
+    headline = find_headline(result)
+    if headline is None:
+        return keys
+    return [key for key in keys if key == headline[0] or key in SECONDARY]
+
+
+def _columns(result: Mapping[str, Any], key: str) -> dict[str, str]:
+    """Format one number of a result for each network that has it."""
+    prefix = f"{UNTRAINED}_"
+    untrained = {k.removeprefix(prefix): v for k, v in result.items() if k.startswith(prefix)}
+    numbers = {"trained": result, UNTRAINED: untrained, **result.get("against", {})}
+    return {name: format_measure(of_encoder, key) for name, of_encoder in numbers.items()}
