@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from selfsight.errors import DivergedError, UserError, suggest
+from selfsight.errors import RunError, StoppedError, UserError, suggest
 from selfsight.options import (
     BENCH_DEFAULTS,
     EVAL_DEFAULTS,
@@ -20,6 +20,7 @@ from selfsight.options import (
     EvalOptions,
     PretrainOptions,
 )
+from selfsight.stop_signals import exit_status
 from selfsight.version import __version__
 
 HELP = f"""selfsight {__version__}: learn image encoders from unlabeled images,
@@ -249,15 +250,23 @@ def main(argv: list[str] | None = None) -> None:
     except UserError as error:
         print(f"selfsight: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except DivergedError as error:
+    except RunError as error:
         print(f"selfsight: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except StoppedError as error:
+        _print_once(f"\nselfsight: {error}")
+        raise SystemExit(exit_status(error.signal_number)) from None
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("\nselfsight: stopped. `selfsight resume RUN` resumes a run that was training.")
         raise SystemExit(130) from None
+
+
+def _print_once(sentence: str) -> None:
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
+        print(sentence, file=sys.stderr)
 
 
 def _run(name: str, args: list[str]) -> None:

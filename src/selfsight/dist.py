@@ -5,14 +5,18 @@ the mean over processes, and averaging gradients over processes (as DDP does) gi
 """
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from jaxtyping import Int64, Shaped
 from torch import Tensor, nn
+
+from selfsight.errors import RunError, UserError
+
+Result = TypeVar("Result")
 
 
 def rank() -> int:
@@ -48,6 +52,41 @@ def barrier() -> None:
     """Wait for every process."""
     if world_size() > 1:
         dist.barrier()
+
+
+def on_first(function: Callable[[], Result]) -> Result:
+    """Call a function on the first process; all return its result, or raise its error."""
+    if world_size() == 1:
+        return function()
+    answer: list[Any] = [None, None]
+    if rank() == 0:
+        try:
+            answer[0] = function()
+        except (UserError, RunError) as error:
+            answer[1] = error
+    dist.broadcast_object_list(answer, src=0)
+    if answer[1] is not None:
+        raise answer[1]
+    return answer[0]
+
+
+def cpu_group() -> dist.ProcessGroup | None:
+    """Return a group for tensors on the CPU; None if that of all processes serves them."""
+    if world_size() == 1 or dist.get_backend() == "gloo":
+        return None
+    return dist.new_group(backend="gloo")
+
+
+def start_max(x: Tensor, group: dist.ProcessGroup | None) -> Callable[[], Tensor]:
+    """Start to take the maximum over processes; the returned function waits for it."""
+    work = dist.all_reduce(x, op=dist.ReduceOp.MAX, group=group, async_op=True)
+    assert work is not None
+
+    def wait() -> Tensor:
+        work.wait()
+        return x
+
+    return wait
 
 
 def gather(x: Shaped[Tensor, "n *rest"]) -> Shaped[Tensor, "g *rest"]:

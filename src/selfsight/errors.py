@@ -10,8 +10,20 @@ class UserError(ValueError):
     """A mistake of the user: what happened, what was expected, what to do."""
 
 
-class DivergedError(RuntimeError):
+class RunError(RuntimeError):
+    """A run that cannot go on, through no mistake in the command: what happened, what to do."""
+
+
+class DivergedError(RunError):
     """Training produced numbers that are not finite."""
+
+
+class StoppedError(KeyboardInterrupt):
+    """A signal stopped a run between two steps; like Ctrl-C, no handler of errors catches it."""
+
+    def __init__(self, sentence: str, signal_number: int) -> None:
+        super().__init__(sentence)
+        self.signal_number = signal_number
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

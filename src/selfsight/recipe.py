@@ -13,7 +13,7 @@ import torch
 import tyro
 
 from selfsight.backbones import BackboneConfig
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, check_number, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method
 from selfsight.nn.chunked_encoder import check_chunk_size
@@ -69,6 +69,10 @@ class Recipe:
     """Epochs between checkpoints."""
     keep_epochs: tuple[int, ...] = ()
     """Epochs after which a checkpoint is kept, as checkpoints/epoch_N.pt."""
+    save_steps: int | None = None
+    """Also save a checkpoint every so many steps."""
+    save_minutes: float | None = None
+    """Also save a checkpoint if the last one is so many minutes old."""
     measure_every: int = 10
     """Epochs between measurements of online_knn, if there are labels."""
 
@@ -84,6 +88,8 @@ class Recipe:
                     f"keep_epochs has {epoch}, but the epochs of this run are 1 to {self.epochs}. "
                     "Leave it out, or raise epochs."
                 )
+        check_number("save_steps", self.save_steps, at_least=1, optional=True)
+        check_number("save_minutes", self.save_minutes, above=0, optional=True)
         sizes = tuple(view.size for view in self.views)
         validate_method(self.method, batch_size=self.batch_size, view_sizes=sizes)
         for view in self.views:

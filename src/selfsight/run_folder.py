@@ -1,14 +1,30 @@
 """The run folder: names of its files, and how they are read and written."""
 
+import contextlib
 import json
 import math
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfsight.errors import UserError, suggest
+from selfsight.errors import RunError, UserError, suggest
+
+
+class WriteError(RunError):
+    """The run folder cannot be written to."""
+
+
+@contextlib.contextmanager
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError into a WriteError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"{path} cannot be written: {error.strerror or error}.") from error
+
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -18,10 +34,16 @@ NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file."""
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, format_json(value) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     """Write to a temporary file, then rename it, so that a kill never leaves half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(format_json(value) + "\n")
+    temporary.write_text(text)
     os.replace(temporary, path)
 
 
@@ -78,7 +100,7 @@ class Run:
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one record to the log."""
-        with self.log_path.open("a") as file:
+        with explain_write_errors(self.log_path), self.log_path.open("a") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def records(self) -> list[dict[str, Any]]:
@@ -91,9 +113,12 @@ class Run:
     def truncate_log(self, until_step: int) -> None:
         """Drop records after this step, so that a resumed run logs each step once."""
         records = [r for r in self.records() if r["step"] <= until_step]
-        temporary = self.log_path.with_name("log.jsonl.part")
-        temporary.write_text("".join(json.dumps(r) + "\n" for r in records))
-        os.replace(temporary, self.log_path)
+        with explain_write_errors(self.log_path):
+            write_text(self.log_path, "".join(json.dumps(r) + "\n" for r in records))
+
+    def logged_seconds(self) -> float:
+        """Return the seconds of training until the last record; 0 if there is none."""
+        return float(max((r.get("time", 0.0) for r in self.records()[-1:]), default=0.0))
 
     def result(self, name: str) -> dict[str, Any] | None:
         """Read the result of one evaluation; None if there is none."""

@@ -2,18 +2,24 @@
 
 import contextlib
 import functools
+import itertools
 import math
+import os
 import pickle
 import shutil
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 from selfsight import api
-from selfsight.errors import DivergedError, UserError
+from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.run_folder import Run
 from selfsight.runs import start_resume
-from selfsight.train import checkpoint
+from selfsight.train import checkpoint, saver
 from selfsight.train import pretrain as driver
 from selfsight.train.grad_scaler import GradScaler
 from tests.folders import images
@@ -157,17 +163,61 @@ def test_an_epoch_to_keep_that_the_run_does_not_reach_is_said_at_once(photos, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_a_broken_checkpoint_falls_back_to_the_one_before(copied):
-    last = copied.checkpoints / "last.pt"
-    last.write_bytes(last.read_bytes()[:1000])
-    assert checkpoint.load(copied)["step"] == 8
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"])
+def test_a_signal_saves_at_the_step_it_comes_and_the_run_goes_on_to_the_same_bits(
+    name, finished, photos, tmp_path
+):
+    """In the middle of the second epoch, step 6 of 12; for one signal, the rest is trained too."""
+    number, log = getattr(signal, name), Run.log
+
+    def log_and_signal(run, record):
+        log(run, record)
+        if record["step"] == 6:
+            os.kill(os.getpid(), number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "log", log_and_signal)
+        with pytest.raises(StoppedError, match=r"at step 6 of 12.*of step 6, is kept") as stopped:
+            pretrain(photos, tmp_path / "cut", "simclr")
+    assert stopped.value.signal_number == number
+    assert checkpoint.load(Run(tmp_path / "cut"))["step"] == 6
+    if name == "SIGTERM":
+        resumed = api.resume(tmp_path / "cut")
+        assert same(checkpoint.load(finished("simclr")), checkpoint.load(resumed))
+        times = [record["time"] for record in resumed.records()]
+        assert times == sorted(times)
+
+
+def test_checkpoints_come_every_so_many_steps_or_minutes(photos, tmp_path):
+    """Every fifth step, and whenever the clock, which runs for three steps here, says so."""
+    steps, save = [], checkpoint.save
+
+    def count(run, state):
+        steps.append(state["step"])
+        save(run, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save", count)
+        clock = itertools.count(step=20)  # read once per step and once per checkpoint
+        patch.setattr(saver, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        settings = [*SLIM, "--save-every", "9", "--save-steps", "5", "--save-minutes", "1"]
+        api.pretrain(
+            photos,
+            method="simclr",
+            epochs=3,
+            batch_size=8,
+            device="cpu",
+            out=tmp_path / "run",
+            settings=settings,
+        )
+    assert steps == [3, 5, 8, 10, 12]
 
 
 def test_a_checkpoint_that_would_run_code_is_not_loaded(copied):
     for name in ("last.pt", "previous.pt"):
         with (copied.checkpoints / name).open("wb") as file:
             pickle.dump(print, file, protocol=2)
-    with pytest.raises(ValueError, match="can be read"):
+    with pytest.raises(ValueError, match="can be used"):
         checkpoint.load(copied)
 
 
@@ -218,7 +268,10 @@ def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
 
 
 def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path):
-    with pytest.raises(DivergedError, match=r"Lower --optim\.lr"):
+    """No record after the first step is finite, so its weights are not a good checkpoint."""
+    with pytest.raises(
+        DivergedError, match=r"Lower --optim\.lr.*step 1, which may be spoiled.*no other"
+    ):
         api.pretrain(
             photos,
             method="simclr",
@@ -226,8 +279,34 @@ def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path):
             batch_size=8,
             device="cpu",
             out=tmp_path / "run",
-            settings=["--optim.name", "sgd", "--optim.lr", "1e18", *SLIM],
+            settings=["--optim.name", "sgd", "--optim.lr", "1e18", "--save-steps", "1", *SLIM],
         )
+    assert checkpoint.load(Run(tmp_path / "run")) is None
+
+
+def test_after_divergence_the_last_good_checkpoint_is_kept(copied, monkeypatch):
+    """Two steps go well, at the third the weights explode, and none after that has a gradient."""
+    recipe = api.load_recipe(copied)
+    monkeypatch.setattr(start_resume, "_check_same_images", lambda *words: None)
+    (copied.results / "verdict.json").unlink()
+    checkpoint.set_last_aside(copied)  # from step 8 on
+    longer = replace(recipe, epochs=12, save_steps=1)
+    monkeypatch.setattr(driver, "train", exploding(driver.train, after=10))
+    with pytest.raises(DivergedError, match="The last good checkpoint, of step 9, is kept"):
+        start_resume.resume_run(longer, copied, torch.device("cpu"), Console(quiet=True))
+    assert checkpoint.load(copied)["step"] == 9
+    assert (copied.checkpoints / "diverged.pt").exists()
+
+
+def exploding(train, after):
+    def trained(state, *words, **more):
+        for found in train(state, *words, **more):
+            if state.step == after:
+                with torch.no_grad():
+                    next(state.method.student.parameters()).fill_(1e30)
+            yield found
+
+    return trained
 
 
 def without_gradients(monkeypatch, steps):

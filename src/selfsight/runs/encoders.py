@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,6 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.backbones.foreign_checkpoints.check import check_finite
 from selfsight.backbones.last_blocks import LastBlocks
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, check_choice
@@ -85,16 +84,17 @@ def run_classes(name: str) -> tuple[str, ...]:
 
 def load_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
     """Load the student of the last checkpoint."""
-    saved = checkpoint.load(run, device)
-    if saved is None:
+    student, prefix = build_method(recipe, device).student, "student."
+
+    def load_weights(saved: dict[str, Any]) -> None:
+        weights = {k: v for k, v in saved["method"].items() if k.startswith(prefix)}
+        student.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()})
+
+    if checkpoint.load_newest(run, device, use=load_weights) is None:
         raise UserError(
-            f"{run.path} has no checkpoint yet: the run has not finished its first epoch. "
+            f"{run.path} has no checkpoint yet: the run has not saved one. "
             f"Resume it with: selfsight resume {run.path}"
         )
-    student, prefix = build_method(recipe, device).student, "student."
-    weights = {k: v for k, v in saved["method"].items() if k.startswith(prefix)}
-    check_finite(str(run.path), weights)
-    student.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()})
     return student
 
 

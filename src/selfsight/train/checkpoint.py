@@ -1,64 +1,254 @@
-"""Save and load checkpoints: write a new file, rename it, keep the last two, run no code."""
+"""Save and load checkpoints: checksums, the last two kept, no code run."""
 
+import hashlib
 import os
 import pickle
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import torch
+from rich.console import Console
+from torch import Tensor
 
+from selfsight import dist
 from selfsight.errors import UserError
-from selfsight.run_folder import Run
+from selfsight.run_folder import Run, explain_write_errors
+
+LAST, PREVIOUS = "last.pt", "previous.pt"
+DAMAGED, DIVERGED = "damaged.pt", "diverged.pt"  # set aside: never loaded, and never in the way
+KEYS = {"method", "optimizer", "scaler", "probe", "step"}
+MARK = b"sha256:"  # begins the archive's comment, which holds the checksum of all that precedes it
+COMMENT_LENGTH = len(MARK) + 64
+CHUNK = 2**22  # bytes read at once
+MISFITS = (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError)
+Saved = dict[str, Any]
 
 
-def save(run: Run, state: dict[str, Any]) -> None:
-    """Save the state as the last checkpoint; the one before it becomes the previous."""
-    folder = run.checkpoints
-    folder.mkdir(parents=True, exist_ok=True)
-    last, previous, partial = folder / "last.pt", folder / "previous.pt", folder / "last.pt.part"
-    _write(partial, state)
-    if last.exists():
-        os.replace(last, previous)
-    os.replace(partial, last)
+class UnusableError(Exception):
+    """A file that is no checkpoint of this run, or no longer: the reason."""
 
 
-def keep(run: Run, state: dict[str, Any], epoch: int) -> None:
+class Loaded(NamedTuple):
+    """A checkpoint, the file that holds it, and why newer files could not be used."""
+
+    state: Saved
+    path: Path
+    unusable: dict[Path, str]
+
+
+def save(run: Run, state: Saved) -> None:
+    """Save the state as the last checkpoint; the one before it becomes the previous.
+
+    A kill at any moment leaves a complete checkpoint under one of the two names.
+    """
+    last = run.checkpoints / LAST
+    with explain_write_errors(last):
+        partial = _write_partial(run, last, state)
+        if last.exists():
+            os.replace(last, run.checkpoints / PREVIOUS)
+        os.replace(partial, last)
+        _sync_folder(run.checkpoints)
+
+
+def keep(run: Run, state: Saved, epoch: int) -> None:
     """Save the state under the name of its epoch, which no later checkpoint replaces."""
     path = run.kept_checkpoint(epoch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    _write(partial, state)
-    os.replace(partial, path)
+    with explain_write_errors(path):
+        os.replace(_write_partial(run, path, state), path)
 
 
-def load(run: Run, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """Load the newest readable checkpoint; None if the run has not saved one."""
-    broken: list[str] = []
-    for name in ("last.pt", "previous.pt"):
-        path = run.checkpoints / name
+def load(run: Run, device: torch.device | str = "cpu") -> Saved | None:
+    """Load the newest good checkpoint; None if the run has not saved one."""
+    loaded = load_newest(run, device)
+    return None if loaded is None else loaded.state
+
+
+def load_newest(
+    run: Run,
+    device: torch.device | str = "cpu",
+    *,
+    use: Callable[[Saved], Any] | None = None,
+) -> Loaded | None:
+    """Load the newest good checkpoint, and say so if it is not the last one that was saved.
+
+    `use` loads it into a network or state; a checkpoint that does not fit there is not good.
+    """
+    unusable: dict[Path, str] = {}
+    for path in (run.checkpoints / LAST, run.checkpoints / PREVIOUS):
         if not path.exists():
             continue
-        state = _read(path, device)
-        if state is not None:
-            return state
-        broken.append(name)
-    if broken:
+        try:
+            state = _read(path, device)
+            if use is not None:
+                _try_use(use, state)
+        except UnusableError as error:
+            unusable[path] = str(error)
+            continue
+        for bad, why in unusable.items():
+            _console().print(
+                f"{bad} cannot be used: it {why}. The checkpoint before it, of step "
+                f"{state['step']}, is used: {path.name}.",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+        return Loaded(state, path, unusable)
+    if unusable:
+        reasons = "; ".join(f"{path.name} {why}" for path, why in unusable.items())
         raise UserError(
-            f"No checkpoint in {run.checkpoints} can be read ({', '.join(broken)} broken). "
-            "Start the run again with --overwrite."
+            f"No checkpoint in {run.checkpoints} can be used: {reasons}. Restore one from a copy, "
+            "or start the run again with --overwrite."
         )
     return None
 
 
-def _write(path: Path, state: dict[str, Any]) -> None:
-    with path.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+def set_aside(run: Run, loaded: Loaded) -> None:
+    """Rename what could not be used, so that the next save does not put it in place of a good one.
+
+    Call it on one process, when all have loaded.
+    """
+    for path in loaded.unusable:
+        os.replace(path, run.checkpoints / DAMAGED)
+    if loaded.path.name == PREVIOUS:
+        os.replace(loaded.path, run.checkpoints / LAST)
 
 
-def _read(path: Path, device: torch.device | str) -> dict[str, Any] | None:
+def set_last_aside(run: Run) -> None:
+    """Rename the last checkpoint, from which training diverged at once; use the one before."""
+    os.replace(run.checkpoints / LAST, run.checkpoints / DIVERGED)
+    if (run.checkpoints / PREVIOUS).exists():
+        os.replace(run.checkpoints / PREVIOUS, run.checkpoints / LAST)
+
+
+def find_non_finite(state: Saved) -> str | None:
+    """Return the name of a weight or an optimizer state that is not finite; None if all are."""
+    for name, tensor in _tensors({k: state[k] for k in ("method", "optimizer")}):
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            return name
+    return None
+
+
+class _HashingFile:
+    """A file that computes the checksum of what is written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _write_partial(run: Run, path: Path, state: Saved) -> Path:
+    """Write the file that will be renamed to `path`; return its own path."""
+    if not run.recipe_path.exists():
+        raise OSError(f"{run.recipe_path} is gone; was the folder deleted?")
+    run.checkpoints.mkdir(exist_ok=True)
+    partial = path.with_name(f"{path.name}.part")
+    _write(partial, state)
+    return partial
+
+
+def _write(path: Path, state: Saved) -> None:
+    """Write a zip archive as torch does, then its checksum as the comment of the archive.
+
+    Programs that read the archive ignore the comment.
+    """
     try:
-        return torch.load(path, map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError):
-        return None
+        with path.open("wb") as file:
+            hashing = _HashingFile(file)
+            # Its last two bytes are the length of the comment, which is zero.
+            torch.save(state, hashing)  # type: ignore[arg-type]
+            comment = MARK + hashing.digest.hexdigest().encode()
+            file.seek(-2, os.SEEK_END)
+            file.write(len(comment).to_bytes(2, "little") + comment)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)  # a full disk has no room for half a file
+        raise
+
+
+def _read(path: Path, device: torch.device | str) -> Saved:
+    """Read a checkpoint; raise an UnusableError with the reason if it is not a good one."""
+    _verify(path)
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except (pickle.UnpicklingError, EOFError, OSError, *MISFITS) as error:
+        raise UnusableError("cannot be read as a checkpoint") from error
+    if not isinstance(state, dict) or not state.keys() >= KEYS:
+        raise UnusableError("is not a checkpoint of a run")
+    try:
+        name = find_non_finite(state)
+    except MISFITS as error:
+        raise UnusableError("is not a checkpoint of a run") from error
+    if name is not None:
+        raise UnusableError(f"holds numbers that are not finite ({name})")
+    return state
+
+
+def _verify(path: Path) -> None:
+    """Compare the checksum; files of earlier versions have only those of the archive's parts."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            comment = archive.comment
+            damaged = archive.testzip() if not comment else None
+    except OSError as error:
+        raise UnusableError(f"cannot be read ({error.strerror})") from error
+    except (zipfile.BadZipFile, NotImplementedError, *MISFITS) as error:
+        raise UnusableError("is damaged, or is not a checkpoint") from error
+    if damaged or (comment and comment != _checksum_comment(path)):
+        raise UnusableError("is damaged: its checksum does not match")
+
+
+def _checksum_comment(path: Path) -> bytes | None:
+    """Return the comment that the file should have; None if its length is not that of one."""
+    total, left = hashlib.sha256(), path.stat().st_size - COMMENT_LENGTH - 2
+    with path.open("rb") as file:
+        while left > 0 and (data := file.read(min(CHUNK, left))):
+            total.update(data)
+            left -= len(data)
+        if file.read(2) != COMMENT_LENGTH.to_bytes(2, "little"):
+            return None
+    total.update(b"\0\0")  # the length when the checksum was computed
+    return MARK + total.hexdigest().encode()
+
+
+def _try_use(use: Callable[[Saved], Any], state: Saved) -> None:
+    try:
+        use(state)
+    except MISFITS as error:
+        reason = str(error).strip().split("\n")
+        raise UnusableError(f"does not fit this run ({' '.join(reason[:2])[:200]})") from error
+
+
+def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor in nested dicts and lists, with its name."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _tensors(item, f"{name}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _tensors(item, f"{name}.{number}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the names in a folder, without which a crash of the machine may undo a rename."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _console() -> Console:
+    return Console(stderr=True, quiet=dist.rank() != 0)

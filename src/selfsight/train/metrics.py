@@ -40,13 +40,17 @@ class Metrics:
 
     def __init__(self, recipe: Recipe, steps_per_epoch: int) -> None:
         self.recipe, self.steps_per_epoch = recipe, steps_per_epoch
-        self.started = time.perf_counter()
+        self.started, self.seconds_before = time.perf_counter(), 0.0
         self.first_step_seconds: float | None = None
         self.restart()
 
     def restart(self) -> None:
         """Reset the counters, so that evaluating and saving do not count as training."""
         self.since, self.data_wait, self.images = time.perf_counter(), 0.0, 0
+
+    def resume_time(self, seconds: float) -> None:
+        """Count the time of a resumed run from what its log says."""
+        self.seconds_before = seconds
 
     def first_step(self, step: Step) -> float:
         """Return the seconds until the end of the first step, including compilation."""
@@ -80,7 +84,7 @@ class Metrics:
             "chance_loss": self.recipe.method.chance_loss(self.recipe.batch_size),
             "skipped_steps": int(state.scaler.skipped_steps),
             "first_step": self.first_step_seconds,
-            "time": round(time.perf_counter() - self.started, 2),
+            "time": round(self.seconds_before + time.perf_counter() - self.started, 2),
         }
         record["information_bound"] = information_bound(
             self.recipe.method, chance=record["chance_loss"], loss=record["loss"]
@@ -98,5 +102,5 @@ class Metrics:
             reasons.append(f"{longest} steps in a row had no finite gradient and were skipped")
         raise DivergedError(
             f"By step {state.step} {'; '.join(reasons)}. Lower --optim.lr, or lengthen "
-            "--optim.schedule.warmup-epochs; the last checkpoint is kept."
+            "--optim.schedule.warmup-epochs."
         )

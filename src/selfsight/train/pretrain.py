@@ -7,20 +7,24 @@ from selfsight import dist
 from selfsight.console import build_table
 from selfsight.data import ImageStore
 from selfsight.data.loader import Loader
+from selfsight.errors import DivergedError, StoppedError
 from selfsight.evals.knn import KNN
 from selfsight.methods import DataInfo, Method
 from selfsight.methods.base import NO_DATA_INFO
 from selfsight.nn.teacher import set_chunk_size
 from selfsight.optim import build_optimizer, describe_groups
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run
+from selfsight.run_folder import Run, WriteError
+from selfsight.stop_signals import signal_name
 from selfsight.train import checkpoint
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches, train
 from selfsight.train.metrics import Metrics
 from selfsight.train.online_eval import OnlineProbe
 from selfsight.train.progress_bar import ProgressBar
+from selfsight.train.saver import Saver
 from selfsight.train.state import State
+from selfsight.train.stop_request import StopRequest
 
 
 def build_method(recipe: Recipe, device: torch.device, data: DataInfo = NO_DATA_INFO) -> Method:
@@ -45,9 +49,10 @@ def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.devi
         probe = OnlineProbe(method.student.backbone.dim, num_classes, device)
     scaler = GradScaler(device, enabled=recipe.precision == "fp16")
     state = State(method, optimizer, scaler, probe)
-    saved = checkpoint.load(run, device)
-    if saved is not None:
-        state.load_state_dict(saved)
+    loaded = checkpoint.load_newest(run, device, use=state.load_state_dict)
+    dist.barrier()
+    if loaded is not None and dist.rank() == 0:
+        checkpoint.set_aside(run, loaded)
     return state
 
 
@@ -82,30 +87,54 @@ def pretrain(
     if is_main:
         console.print(build_table(describe_groups(state.optimizer), title="parameter groups"))
         run.truncate_log(state.step)
+        metrics.resume_time(run.logged_seconds())
     metrics.restart()
-    with ProgressBar(console, total, state.step, shown=is_main) as bar:
-        batches = load_batches(loader, recipe, state.step)
-        for batch, step in train(state, batches, recipe, steps_per_epoch=per_epoch, device=device):
-            if metrics.first_step_seconds is None:
-                bar.begin(metrics.first_step(step))
-            metrics.count(batch)
-            last = state.step == total
-            epochs_done = state.step // per_epoch if state.step % per_epoch == 0 else 0
-            evaluate = knn and (last or (epochs_done and epochs_done % recipe.measure_every == 0))
-            if evaluate or last or state.step % recipe.log_every == 0:
-                record = metrics.record(state, step)
-                if evaluate and knn and record:
-                    record["online_knn"] = knn(state.method.student.backbone)["accuracy"]
-                if is_main and record:
-                    run.log(record)
-                    bar.update(record)
-                metrics.restart()
-            if is_main and epochs_done in recipe.keep_epochs:
-                # Before the last one: a run that is killed in between repeats this epoch.
-                checkpoint.keep(run, state.state_dict(), epochs_done)
-            if last or (epochs_done and epochs_done % recipe.save_every == 0):
-                if is_main:
-                    checkpoint.save(run, state.state_dict())
-                dist.barrier()
-            bar.advance()
+    saver = Saver(run, recipe, per_epoch, state.step)
+    steps = train(
+        state,
+        load_batches(loader, recipe, state.step),
+        recipe,
+        steps_per_epoch=per_epoch,
+        device=device,
+    )
+    try:
+        with ProgressBar(console, total, state.step, shown=is_main) as bar, StopRequest() as stop:
+            for batch, step in steps:
+                if metrics.first_step_seconds is None:
+                    bar.begin(metrics.first_step(step))
+                metrics.count(batch)
+                last = state.step == total
+                epochs_done = state.step // per_epoch if state.step % per_epoch == 0 else 0
+                measure = last or (epochs_done and epochs_done % recipe.measure_every == 0)
+                if (measure and knn) or last or state.step % recipe.log_every == 0:
+                    record = metrics.record(state, step)
+                    if measure and knn and record:
+                        record["online_knn"] = knn(state.method.student.backbone)["accuracy"]
+                    if record and not int(state.scaler.skipped_in_a_row):
+                        saver.finite_step = state.step
+                    if is_main and record:
+                        run.log(record)
+                        bar.update(record)
+                    metrics.restart()
+                if is_main and epochs_done in recipe.keep_epochs:
+                    # Before the last one: a run that is killed in between repeats this epoch.
+                    checkpoint.keep(run, state.state_dict(), epochs_done)
+                request = stop.agree(save=saver.is_late(), now=last)
+                if saver.is_due(state.step) or last or any(request):
+                    saver.save(state, step)
+                if request.signal_number:
+                    raise StoppedError(
+                        f"Stopped by {signal_name(request.signal_number)} at step {state.step} of "
+                        f"{total}. {saver.describe_kept()} Resume with: selfsight resume "
+                        f"{run.path}",
+                        request.signal_number,
+                    )
+                bar.advance()
+    except DivergedError as error:
+        raise DivergedError(f"{error} {saver.set_diverged_aside()}") from error
+    except WriteError as error:
+        raise WriteError(
+            f"{error} {saver.describe_kept()} When the folder can be written again, resume "
+            f"with: selfsight resume {run.path}"
+        ) from error
     return state

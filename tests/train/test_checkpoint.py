@@ -1,0 +1,192 @@
+"""Checkpoints: damage is noticed, and a good one is always left."""
+
+import os
+import random
+import shutil
+import zipfile
+
+import pytest
+import torch
+
+from selfsight.errors import UserError
+from selfsight.run_folder import Run, WriteError
+from selfsight.train import checkpoint
+
+
+def state(step, value=0.5, width=64):
+    return {
+        "method": {"student.backbone.conv1.weight": torch.full((width, 8), value)},
+        "optimizer": {"state": {0: {"exp_avg": torch.full((width, 8), value)}}, "param_groups": []},
+        "scaler": {},
+        "probe": None,
+        "step": step,
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that saved steps 4 and 8."""
+    run = Run(tmp_path)
+    run.recipe_path.write_text("{}")
+    checkpoint.save(run, state(4))
+    checkpoint.save(run, state(8))
+    return run
+
+
+@pytest.fixture
+def last(run):
+    return run.checkpoints / "last.pt"
+
+
+def test_one_flipped_bit_anywhere_is_noticed(run, last, capsys):
+    """Every bit of the file's ends, where the archive's directory is, and others at random."""
+    good = last.read_bytes()
+    positions = [*range(40), *range(len(good) - 100, len(good))]
+    positions += random.Random(0).sample(range(len(good)), 100)
+    for position in positions:
+        bit = 1 << position % 8
+        last.write_bytes(good[:position] + bytes([good[position] ^ bit]) + good[position + 1 :])
+        assert checkpoint.load(run)["step"] == 4, f"byte {position} of {len(good)}"
+        said = capsys.readouterr().err
+        assert "The checkpoint before it, of step 4, is used: previous.pt" in said
+    last.write_bytes(good)
+    assert checkpoint.load(run)["step"] == 8
+    assert capsys.readouterr().err == ""
+
+
+def test_torch_and_zipfile_read_a_checkpoint(last):
+    assert torch.load(last, weights_only=True)["step"] == 8
+    with zipfile.ZipFile(last) as archive:
+        assert archive.testzip() is None and archive.comment.startswith(b"sha256:")
+
+
+def test_a_checkpoint_of_an_earlier_version_has_only_the_checksums_of_its_parts(run, last):
+    torch.save(state(12), last)
+    assert checkpoint.load(run)["step"] == 12
+    data = bytearray(last.read_bytes())
+    data[data.index(torch.tensor(0.5).numpy().tobytes() * 20) + 9] ^= 1
+    last.write_bytes(data)
+    assert checkpoint.load(run)["step"] == 4
+
+
+def test_a_file_cut_at_any_length_is_noticed(run, last):
+    good = last.read_bytes()
+    for length in (0, 1, 100, len(good) // 2, len(good) - 72, len(good) - 1):
+        last.write_bytes(good[:length])
+        assert checkpoint.load(run)["step"] == 4
+
+
+def unusable_files(last):
+    """Write one after the other, with what should be said about it."""
+    last.write_text("not a checkpoint\n" * 50)
+    yield "is not a checkpoint"
+    last.unlink()
+    last.mkdir()
+    yield "cannot be read"
+    last.rmdir()
+    with zipfile.ZipFile(last, "w") as archive:
+        archive.writestr("a.txt", "a")
+    yield "cannot be read as a checkpoint"
+    torch.save({"state_dict": {}}, last)
+    yield "is not a checkpoint of a run"
+    torch.save([1, 2], last)
+    yield "is not a checkpoint of a run"
+    torch.save(state(8) | {"method": 3, "optimizer": [torch.tensor(torch.nan)]}, last)
+    yield "not finite (optimizer.0)"
+    torch.save(state(8, torch.nan), last)
+    yield "not finite (method.student.backbone.conv1.weight)"
+
+
+def test_a_checkpoint_that_is_text_foreign_or_nan_falls_back_with_a_sentence(run, last, capsys):
+    for expected in unusable_files(last):
+        assert checkpoint.load(run)["step"] == 4
+        said = capsys.readouterr().err
+        assert expected in said and said.count("\n") == 1
+
+
+def test_a_checkpoint_of_another_network_falls_back(run, last, capsys):
+    weight = torch.nn.Parameter(torch.zeros(64, 8))
+
+    def use(saved):
+        with torch.no_grad():
+            weight.copy_(saved["method"]["student.backbone.conv1.weight"])
+
+    shutil.copyfile(last, run.checkpoints / "previous.pt")
+    other = Run(run.path / "other")
+    other.path.mkdir()
+    other.recipe_path.write_text("{}")
+    checkpoint.save(other, state(99, width=32))
+    shutil.copyfile(other.checkpoints / "last.pt", last)
+    assert checkpoint.load_newest(run, use=use).state["step"] == 8
+    assert "does not fit this run (The size of tensor" in capsys.readouterr().err
+
+
+def test_if_no_checkpoint_is_good_each_is_named_with_the_reason(run, last):
+    last.write_text("text")
+    os.truncate(run.checkpoints / "previous.pt", 50)
+    with pytest.raises(UserError, match=r"last.pt is damaged.*previous.pt is damaged.*--overwrite"):
+        checkpoint.load(run)
+
+
+def test_a_broken_checkpoint_never_takes_the_place_of_a_good_one(run, last):
+    last.write_text("text")
+    checkpoint.set_aside(run, checkpoint.load_newest(run))
+    assert checkpoint.load(run)["step"] == 4
+    checkpoint.save(run, state(8))
+    last.write_text("text")
+    assert checkpoint.load(run)["step"] == 4
+
+
+class Killed(BaseException):
+    """What a kill looks like from inside."""
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_a_kill_at_any_call_of_a_save_leaves_a_checkpoint(run, last, monkeypatch, call):
+    """Calls that change the folder: two flushes and two renames."""
+    count = iter(range(10))
+
+    def killing(function):
+        def call_or_die(*words):
+            if next(count) == call:
+                raise Killed
+            return function(*words)
+
+        return call_or_die
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, killing(getattr(os, name)))
+    with pytest.raises(Killed):
+        checkpoint.save(run, state(12))
+    monkeypatch.undo()
+    assert checkpoint.load(run)["step"] == (12 if call == 3 else 8)
+    checkpoint.save(run, state(16))
+    assert checkpoint.load(run)["step"] == 16
+    last.write_text("text")
+    assert checkpoint.load(run)["step"] == (12 if call == 3 else 8)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_no_half_file(run):
+    """The kernel refuses every write to /dev/full, as a full disk does."""
+    partial = run.checkpoints / "last.pt.part"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(WriteError, match=r"last.pt cannot be written: No space left on device"):
+        checkpoint.save(run, state(12))
+    assert checkpoint.load(run)["step"] == 8
+    assert not partial.is_symlink()
+    checkpoint.save(run, state(12))
+    assert checkpoint.load(run)["step"] == 12
+
+
+def test_a_deleted_folder_is_not_made_again(run):
+    shutil.rmtree(run.path)
+    with pytest.raises(WriteError, match="was the folder deleted"):
+        checkpoint.save(run, state(12))
+    assert not run.path.exists()
+
+
+def test_names_of_what_is_not_finite():
+    assert checkpoint.find_non_finite(state(1)) is None
+    bad = state(1)
+    bad["optimizer"]["state"][0]["exp_avg"][3, 3] = float("-inf")
+    assert checkpoint.find_non_finite(bad) == "optimizer.state.0.exp_avg"
