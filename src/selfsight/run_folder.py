@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from selfsight.errors import RunError, UserError, suggest
 
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+# A list of numbers, each on its own line: strings of JSON have no line breaks.
+NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
+
 
 class WriteError(RunError):
     """The run folder cannot be written to."""
@@ -24,13 +30,6 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise WriteError(f"{path} cannot be written: {error.strerror or error}.") from error
-
-
-if TYPE_CHECKING:
-    from numpy import ndarray
-
-# A list of numbers, each on its own line: strings of JSON have no line breaks.
-NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
 
 
 def write_json(path: Path, value: Any) -> None:
