@@ -17,9 +17,11 @@ class TorchvisionBackbone(Backbone):
     def __init__(self, name: str) -> None:
         super().__init__()
         check_name(name)
-        # These two initialize slowly, with a warning, unless disabled.
-        inception = name in ("googlenet", "inception_v3")
-        net = torchvision.models.get_model(name, **{"init_weights": False} if inception else {})
+        # These two initialize slowly, with a warning, unless disabled; and torchvision's weights of
+        # them expect other statistics, to which the network itself converts.
+        inception = {"init_weights": False, "transform_input": True}
+        settings = inception if name in ("googlenet", "inception_v3") else {}
+        net = torchvision.models.get_model(name, **settings)
         linear = [child for child, module in net.named_modules() if isinstance(module, nn.Linear)]
         if not linear:
             raise UserError(

@@ -586,6 +586,22 @@ def test_a_torchvision_classifier_gives_what_its_last_layer_reads(name, dim, tmp
     assert dim == last.in_features
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_a_network_that_changes_the_statistics_does_so_here(name, monkeypatch):
+    """torchvision decides it by whether it loads published weights."""
+    net = torchvision.models.get_model(name, init_weights=False)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)  # so that the input reaches the features
+    weights = net.state_dict()
+    monkeypatch.setattr(torchvision.models.WeightsEnum, "get_state_dict", lambda *_, **__: weights)
+    theirs = torchvision.models.get_model(name, weights="DEFAULT").eval()
+    theirs.fc = nn.Identity()
+    backbone, _ = load_backbone(f"torchvision:{name}")
+    torch.testing.assert_close(backbone(images(96)), theirs(images(96)))
+
+
 def test_weights_that_cannot_be_fetched_are_a_sentence(tmp_path, monkeypatch):
     def no_network(*_, **__):
         raise OSError("no route to host")
