@@ -65,6 +65,8 @@ class Recipe:
     """Bitwise reproducible on a GPU too, somewhat slower; a CPU always is."""
     log_every: int = 10
     """Steps between log records."""
+    log_gradients: bool = False
+    """Log the norm of each layer's gradient, to see where an instability begins."""
     save_every: int = 1
     """Epochs between checkpoints."""
     keep_epochs: tuple[int, ...] = ()

@@ -162,6 +162,22 @@ def test_a_single_record_is_a_curve_of_one_point(make_run):
     assert data["curves"][0]["points"] == [[0, 0, 6]]
 
 
+def test_gradient_norms_are_a_curve_for_each_layer_and_dips_are_marked():
+    log = records(20)
+    measured = [record for record in log if "online_knn" in record]
+    for record, dips in zip(measured, (0, 1, 1, 2), strict=True):
+        record["online_knn_dips"] = dips
+    for record in log:
+        record |= {"grad_norm.blocks.0": 0.5, "grad_norm.patch_embed": 2.0}
+    curves = {curve["key"]: curve for curve in figures.curves(log, {})}
+    assert curves["online_knn"]["dips"] == [measured[1]["step"], measured[3]["step"]]
+    layers = [curve for key, curve in curves.items() if key.startswith("grad_norm.")]
+    titles = [curve["title"] for curve in layers]
+    assert titles == ["Gradient norm: blocks.0", "Gradient norm: patch_embed"]
+    assert [len(curve["points"]) for curve in layers] == [20, 20]
+    assert not any("grad_norm" in curve["key"] for curve in figures.curves(records(20), {}))
+
+
 def test_online_knn_comes_from_the_log_if_there_is_no_result(make_run):
     run = make_run()
     (run.results / "online_knn.json").unlink()

@@ -256,6 +256,33 @@ def test_a_last_loss_that_is_no_number_is_divergence(loss):
     assert "diverged" in answer.sentence
 
 
+def test_a_method_with_negatives_needs_no_predictor():
+    records = [record(10 * i, embedding_std=0.9) for i in range(1, 9)]
+    mocov3 = {"method": {"name": "mocov3", "predictor": False}, "batch_size": 64}
+    answer = judge(records, {}, mocov3)
+    assert answer.verdict == "learning"
+    assert "predictor" not in {row.name for row in answer.evidence}
+
+
+def test_a_symmetric_loss_fills_the_queue_twice_as_fast():
+    records = [record(10 * i) for i in range(1, 20)]
+    recipe = RECIPE | {"method": RECIPE["method"] | {"symmetric": True}}
+    rows = {row.name: row for row in judge(records, {}, recipe).evidence}
+    assert rows["age of the queue"].value.startswith("12 steps (0.50 epochs)")
+
+
+def test_dips_of_online_knn_are_evidence():
+    measured = [(0.3, 0), (0.4, 0), (0.35, 1), (0.5, 1)]
+    records = [
+        record(10 * i, online_knn=accuracy, online_knn_dips=dips)
+        for i, (accuracy, dips) in enumerate(measured, 1)
+    ]
+    rows = {row.name: row for row in judge([record(5), *records], {}, {}).evidence}
+    assert rows["dips of online kNN"].value == "1 of 4 measurements"
+    assert rows["dips of online kNN"].meaning.startswith("unstable")
+    assert "dips of online kNN" not in {row.name for row in judge([record(5)], {}, {}).evidence}
+
+
 def test_a_recipe_without_a_predictor_is_read():
     records = [record(10 * i, embedding_std=0.1, chance_loss=None) for i in range(1, 9)]
     byol = {"method": {"name": "byol", "predictor": False, "momentum": 0.99}, "batch_size": 64}

@@ -1,6 +1,8 @@
 """A step asks the device for nothing, and one without a finite gradient leaves no trace."""
 
 import copy
+import math
+import re
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from selfsight.recipe import Recipe
 from selfsight.train import metrics, step
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.grad_scaler import GradScaler, step_if_finite
-from selfsight.train.online_eval import OnlineProbe
+from selfsight.train.online_eval import OnlineProbe, count_dips
 from selfsight.train.pretrain import build_method
 from selfsight.train.state import State
 from selfsight.train.step import Batch
@@ -25,7 +27,7 @@ CPU = torch.device("cpu")
 BATCH, SIZE, IMAGES, CLASSES = 8, 16, 40, 5
 
 
-def made(name, **optim):
+def made(name, log_gradients=False, **optim):
     config = METHODS[name](**SMALL[name])
     recipe = Recipe(
         method=config,
@@ -34,6 +36,7 @@ def made(name, **optim):
         backbone=BackboneConfig(name="resnet8_narrow", image_size=SIZE),
         epochs=2,
         batch_size=BATCH,
+        log_gradients=log_gradients,
     )
     method = build_method(recipe, CPU, DataInfo(IMAGES, CLASSES))
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
@@ -127,12 +130,47 @@ def test_every_way_of_reading_is_counted(read):
 def test_a_step_reads_nothing_back(name, monkeypatch):
     """Every method, from views to the moved teacher; the probe's Adam reads its step on a CPU."""
     monkeypatch.setattr(step, "step_if_finite", step_as_on_a_gpu)
-    state, stepper = made(name)
+    state, stepper = made(name, log_gradients=True)
     state.probe = None
     stepper(batch(state))  # what is made at the first step may be
     with Asked() as asked:
         stepper(batch(state, 1))
     assert asked.count == 0
+
+
+def test_logged_gradient_norms_are_those_of_each_layer_and_change_no_weight():
+    (state, stepper), (plain, plain_stepper) = made("mocov3", log_gradients=True), made("mocov3")
+    logged = stepper(batch(state)).logs
+    norms = {k.removeprefix("grad_norm."): v for k, v in logged.items() if k != "probe"}
+    assert list(norms) == [
+        *("conv1", "bn1", "layer1.0", "layer2.0", "layer3.0"),
+        *("projector.0", "projector.1", "projector.3", "predictor.0", "predictor.1", "predictor.3"),
+    ]
+    for layer, norm in norms.items():
+        inside = re.compile(rf"(student\.)?(backbone\.)?{re.escape(layer)}\.")
+        squares = [
+            (p.grad.double() ** 2).sum()
+            for name, p in state.method.named_parameters()
+            if inside.match(name) and p.grad is not None
+        ]
+        assert norm.item() == pytest.approx(math.sqrt(sum(squares)), rel=1e-5), layer
+    assert set(plain_stepper(batch(plain)).logs) == {"probe"}
+    for key, value in plain.method.state_dict().items():
+        assert torch.equal(value, state.method.state_dict()[key]), key
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "dips"),
+    [
+        ([], 0),
+        ([0.3], 0),
+        ([0.35, 0.34, 0.36], 1),  # one point, whatever its rounding
+        ([0.35, 0.341, 0.36], 0),
+        ([0.5, 0.4, 0.45, 0.5, 0.6, 0.589], 3),  # until it is back; below the best, not the last
+    ],
+)
+def test_a_dip_is_a_measurement_a_point_below_the_best_before_it(accuracies, dips):
+    assert count_dips(accuracies) == dips
 
 
 def step_as_on_a_gpu(optimizer, found_inf):

@@ -26,6 +26,7 @@ BACKBONES: dict[str, partial[Any]] = {
     "resnet50x4": partial(ResNet, Bottleneck, (3, 4, 6, 3), width=256),
     # For images of 32 pixels: DeiT-Ti's width on patches of 4.
     "vit_t4": partial(ViT, 192, 12, 3, patch=4),
+    "vit_bn_t4": partial(ViT, 192, 12, 3, patch=4, mlp_norm="bn"),
     **{f"vit_{s}{p}": partial(ViT, *VITS[s], patch=p) for s in VITS for p in (16, 14, 7)},
     **{
         f"vit_bn_{s}{p}": partial(ViT, *VITS[s], patch=p, mlp_norm="bn")

@@ -4,7 +4,12 @@ from selfsight.optim.build import build_optimizer, load_optimizer_state, set_lr
 from selfsight.optim.config import OPTIMS, Optim
 from selfsight.optim.lamb import LAMB
 from selfsight.optim.lars import LARS
-from selfsight.optim.param_groups import clip_gradients, describe_groups, param_groups
+from selfsight.optim.param_groups import (
+    clip_gradients,
+    describe_groups,
+    gradient_norms,
+    param_groups,
+)
 from selfsight.optim.schedules import Schedule, cosine
 
 __all__ = [
@@ -17,6 +22,7 @@ __all__ = [
     "clip_gradients",
     "cosine",
     "describe_groups",
+    "gradient_norms",
     "load_optimizer_state",
     "param_groups",
     "set_lr",

@@ -111,6 +111,9 @@ function plot(curve, shared) {
     if (shown.length <= 40) {
       view.append(...shown.map((p) => svg("circle", { class: "record", r: 2.5, cx: x(p[0]), cy: y(p[2]) })));
     }
+    for (const p of points.filter((one) => curve.dips?.includes(one[0]))) {
+      view.append(svg("circle", { class: "dip", r: 4, cx: x(p[0]), cy: y(p[2]) }));
+    }
     band.setAttribute("height", inner.h);
     rule.setAttribute("y2", inner.h);
     view.append(band, rule);

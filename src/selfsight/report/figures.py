@@ -76,7 +76,7 @@ def curves(records: Records, scores: Mapping[str, Number]) -> list[Json]:
     }
     steps, epochs = (finite(r.get(key) for r in records) for key in ("step", "epoch"))
     prepared = []
-    for curve in TEXTS["curves"]:
+    for curve in _per_layer(TEXTS["curves"], records):
         values = finite(r.get(curve["key"]) for r in records)
         rows = zip(steps, epochs, values, strict=True)
         known = [(s, e, v) for s, e, v in rows if s is not None and v is not None]
@@ -87,7 +87,31 @@ def curves(records: Records, scores: Mapping[str, Number]) -> list[Json]:
             level = finite_items(levels.get(curve["key"], {}))
             missing = len(records) - len(known)
             prepared.append(curve | {"points": points, "levels": level, "missing": missing})
+            if curve["key"] == "online_knn":
+                prepared[-1]["dips"] = _dips(records)
     return prepared
+
+
+def _per_layer(texts: Sequence[dict[str, Json]], records: Records) -> list[dict[str, Json]]:
+    """Replace the curve of a key that ends with a dot by one for each logged key that begins so."""
+    logged = list(dict.fromkeys(key for record in records for key in record))
+    expanded = []
+    for curve in texts:
+        if not curve["key"].endswith("."):
+            expanded.append(curve)
+            continue
+        for key in (key for key in logged if key.startswith(curve["key"])):
+            title = f"{curve['title']}: {key.removeprefix(curve['key'])}"
+            expanded.append(curve | {"key": key, "title": title})
+    return expanded
+
+
+def _dips(records: Records) -> list[Number]:
+    """Steps at which online_knn was a point or more below its best: the count in the log rose."""
+    logged = [(number(r.get("step")), number(r.get("online_knn_dips"))) for r in records]
+    known = [(step, count) for step, count in logged if step is not None and count is not None]
+    before = [0, *(count for _, count in known)]
+    return [step for (step, count), last in zip(known, before, strict=False) if count > last]
 
 
 def features(analysis: Json) -> list[Json]:

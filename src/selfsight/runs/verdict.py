@@ -308,6 +308,10 @@ def _build_rows(e: RunEvidence) -> list[EvidenceRow]:
     for name, now, before, sign in _measures(e):
         expected = f"above {before:.1%} (untrained)"
         add(name, f"{now:.1%}", expected, False, "", meanings[sign])
+    if e.knn_dips is not None:
+        value = f"{e.knn_dips} of {e.knn_measurements} measurements"
+        dipped = "unstable: it fell a point or more below its best"
+        add("dips of online kNN", value, "none", e.knn_dips > 0, dipped, "stable")
     if e.queue_steps is not None:
         age = "" if e.queue_epochs is None else f" ({e.queue_epochs:.2f} epochs)"
         most = None if e.teacher_steps is None else STALE_TIME_CONSTANTS * e.teacher_steps

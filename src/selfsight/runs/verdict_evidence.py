@@ -35,10 +35,12 @@ class RunEvidence:
     knn_gain_low: float | None = None  # 95 % interval of knn - untrained_knn, on the same images
     knn_gain_high: float | None = None
     knn_images: int | None = None  # that knn is measured on
+    knn_dips: int | None = None  # measurements of online_knn a point or more below the best before
+    knn_measurements: int = 0
     chance: float | None = None  # accuracy of always predicting the most common class
     retrieval: float | None = None
     untrained_retrieval: float | None = None
-    predictor: bool | None = None
+    predictor: bool | None = None  # only of methods that collapse without one
     queue_steps: float | None = None  # age of the oldest key
     queue_epochs: float | None = None
     teacher_steps: float | None = None  # 1 / (1 - momentum), the time constant of its average
@@ -50,7 +52,8 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
     last = records[-1] if records else {}
     step, epoch = _number(last.get("step")), _number(last.get("epoch"))
     queue, momentum = _number(method.get("queue_size")), _number(method.get("momentum"))
-    queue_steps = queue / batch if queue and batch else None
+    keys_per_image = 2 if method.get("symmetric") else 1
+    queue_steps = queue / (keys_per_image * batch) if queue and batch else None
     if queue_steps is not None and step is not None:
         queue_steps = min(queue_steps, step)  # no key is older than the run
     per_epoch = step / epoch if step and epoch else None
@@ -63,6 +66,7 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
     rank = label_free.get("effective_rank") or {}
     retrieval = label_free.get("retrieval") or {}
     spreads = _values(records, "embedding_std")
+    dips = _values(records, "online_knn_dips")
     return RunEvidence(
         records=len(_values(records, "loss")),
         diverged=bool(records) and _number(last.get("loss")) is None,
@@ -85,10 +89,13 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
         knn_gain_low=_number(gain.get("low")),
         knn_gain_high=_number(gain.get("high")),
         knn_images=knn.get("n"),
+        knn_dips=None if not dips else int(dips[-1]),
+        knn_measurements=len(_values(records, "online_knn")),
         chance=_number(baselines.get("chance")),
         retrieval=_number(retrieval.get("trained")),
         untrained_retrieval=_number(retrieval.get("untrained")),
-        predictor=method.get("predictor"),
+        # With negatives, embeddings do not collapse without a predictor.
+        predictor=method.get("predictor") if _current(records, "chance_loss") is None else None,
         queue_steps=queue_steps,
         queue_epochs=queue_steps / per_epoch if queue_steps and per_epoch else None,
         teacher_steps=1 / max(1 - momentum, 1e-9) if momentum is not None else None,

@@ -1,5 +1,7 @@
 """Measure features during training: a linear probe on detached features, and kNN."""
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from selfsight.evals.splits import Split, stratified
 from selfsight.recipe import Recipe, eval_view
 from selfsight.train.grad_scaler import step_if_finite
 
+DIP = 0.01  # accuracy below the best so far
 ONLINE_IMAGES = 5000  # evaluated during training; more would take longer than the steps between
 
 
@@ -68,6 +71,15 @@ def build_online_knn(recipe: Recipe, images: ImageStore) -> KNN | None:
         split=Split(subset[split.train], subset[split.test]),
     )
     return KNN(data=data, ks=(20,))
+
+
+def count_dips(accuracies: Sequence[float]) -> int:
+    """Count the measurements that are a point or more below the best before them.
+
+    Such dips are how the training of a ViT by MoCo v3 shows that it is unstable.
+    """
+    best = accumulate(accuracies, max)
+    return sum(high - now > DIP - 1e-9 for now, high in zip(accuracies, best, strict=True))
 
 
 def sample_images(images: ImageStore, count: int, seed: int) -> Int64[Tensor, " n"]:

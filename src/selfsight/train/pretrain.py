@@ -20,7 +20,7 @@ from selfsight.train import checkpoint
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches, train
 from selfsight.train.metrics import Metrics
-from selfsight.train.online_eval import OnlineProbe
+from selfsight.train.online_eval import OnlineProbe, count_dips
 from selfsight.train.progress_bar import ProgressBar
 from selfsight.train.saver import Saver
 from selfsight.train.state import State
@@ -88,6 +88,7 @@ def pretrain(
         console.print(build_table(describe_groups(state.optimizer), title="parameter groups"))
         run.truncate_log(state.step)
         metrics.resume_time(run.logged_seconds())
+    accuracies = [r["online_knn"] for r in run.records() if "online_knn" in r] if is_main else []
     metrics.restart()
     saver = Saver(run, recipe, per_epoch, state.step)
     steps = train(
@@ -109,7 +110,9 @@ def pretrain(
                 if (measure and knn) or last or state.step % recipe.log_every == 0:
                     record = metrics.record(state, step)
                     if measure and knn and record:
-                        record["online_knn"] = knn(state.method.student.backbone)["accuracy"]
+                        accuracies.append(knn(state.method.student.backbone)["accuracy"])
+                        record["online_knn"] = accuracies[-1]
+                        record["online_knn_dips"] = count_dips(accuracies)
                     if record and not int(state.scaler.skipped_in_a_row):
                         saver.finite_step = state.step
                     if is_main and record:

@@ -7,7 +7,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from selfsight.methods import Moment, Step
-from selfsight.optim import clip_gradients
+from selfsight.optim import clip_gradients, gradient_norms
 from selfsight.ragged import Ragged
 from selfsight.recipe import Recipe
 from selfsight.train.compile import compile_stance
@@ -90,11 +90,14 @@ def optimizer_step(
     loss.backward()
     params = [p for group in state.optimizer.param_groups for p in group["params"]]
     found_inf = state.scaler.unscale([p.grad for p in params if p.grad is not None])
+    logs = dict(result.logs)
+    if recipe.log_gradients:  # before clipping; read only when a record is logged
+        norms = gradient_norms(state.method.named_parameters())
+        logs |= {f"grad_norm.{layer}": norm for layer, norm in norms.items()}
     clip_gradients(state.optimizer, recipe.optim.clip)
     step_if_finite(state.optimizer, found_inf)
     state.method.after_step(at, result._replace(skipped=found_inf))
 
-    logs = dict(result.logs)
     if state.probe is not None and batch.labels is not None:
         logs["probe"] = state.probe.update(result.features, batch.labels, found_inf)
     return Step(result.loss.detach(), result.features.detach(), logs=logs)
