@@ -78,7 +78,7 @@ class EvalOptions:
     """Protocols to run; --protocols lists their names.
     If not given: knn and linear, or without --labeled what needs no labels."""
     k: Annotated[int | tuple[int, ...], arg(metavar="INT...")] = (20, 200)
-    """kNN: number of neighbors that vote, one or more."""
+    """kNN: number of neighbors that vote, one or more. retrieval: precision among the first k."""
     temperature: float = 0.07
     """kNN: the vote of a neighbor is exp(similarity / temperature)."""
     features: Annotated[str, arg(metavar="NAME")] = "backbone"

@@ -32,6 +32,7 @@ from selfsight.evals.linear import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe, SGDGrid
 from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.per_image import Scores
+from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.svm import SVM
 from selfsight.options import EvalOptions
 from selfsight.views import View
@@ -94,9 +95,24 @@ def build_knn(data: LabeledData, options: EvalOptions) -> KNN:
     return KNN(data=data, ks=options.neighbor_counts, temperature=options.temperature)
 
 
+def leave_one_out(data: LabeledData) -> LabeledData:
+    """The training images alone, each of which is scored by all the others."""
+    return replace(data, test=None, split=None, subset=data.train_index)
+
+
 def build_leave_one_out_knn(data: LabeledData, options: EvalOptions) -> KNN:
     """kNN that classifies each training image by all the others, without test images."""
-    return build_knn(replace(data, test=None, split=None, subset=data.train_index), options)
+    return build_knn(leave_one_out(data), options)
+
+
+def build_retrieval(data: LabeledData, options: EvalOptions) -> Retrieval:
+    """Ranking of the training images for each test image."""
+    return Retrieval(data=data, ks=tuple(sorted({1, *options.neighbor_counts})))
+
+
+def build_leave_one_out_retrieval(data: LabeledData, options: EvalOptions) -> Retrieval:
+    """Ranking of all the others for each training image, without test images."""
+    return build_retrieval(leave_one_out(data), options)
 
 
 def build_linear(data: LabeledData, options: EvalOptions) -> LinearProbe:
@@ -187,10 +203,15 @@ DETECTION_SOURCES = {  # by a part of the name
 
 LINEAR_SOURCE = "ours: L-BFGS on standardized features; a held-out tenth selects the weight decay"
 
+RETRIEVAL_SOURCE = "ours: mAP of the ranking by cosine similarity, the same class is relevant"
 PROTOCOLS: dict[str, ProtocolSpec] = {
     "knn": ProtocolSpec("InstDisc (arXiv:1805.01978), section 3.4", build_knn, KNN),
     "knn.leave_one_out": ProtocolSpec(
         "InstDisc (arXiv:1805.01978); among the training images", build_leave_one_out_knn, KNN
+    ),
+    "retrieval": ProtocolSpec(RETRIEVAL_SOURCE, build_retrieval, Retrieval),
+    "retrieval.leave_one_out": ProtocolSpec(
+        f"{RETRIEVAL_SOURCE}; among the training images", build_leave_one_out_retrieval, Retrieval
     ),
     "linear": ProtocolSpec(LINEAR_SOURCE, build_linear, LinearProbe),
     "linear.sgd": ProtocolSpec(

@@ -120,7 +120,8 @@ def _printed_keys(result: Mapping[str, Any]) -> list[str]:
     headline = find_headline(result)
     if headline is None:
         return keys
-    return [key for key in keys if key == headline[0] or key in SECONDARY]
+    printed = {headline[0], *SECONDARY, *(k for k in keys if k.startswith("precision_at_"))}
+    return [key for key in keys if key in printed]
 
 
 def _columns(result: Mapping[str, Any], key: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from selfsight.evals.linear_sgd import LinearSGDProbe
 from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.per_image import Scores
 from selfsight.evals.protocols import Evaluator, build_evaluator
+from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.splits import load_or_create_split
 from selfsight.options import EVAL_DEFAULTS, EvalOptions
 from selfsight.recipe import Recipe
@@ -32,6 +33,7 @@ from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
 
 Built = TypeVar("Built")
 FeatureCache = dict[str, tuple[Features, Features | None]]  # by the name of the encoder
+CACHED = KNN | LinearProbe | LinearSGDProbe | Retrieval  # score features of the evaluation view
 BASELINE_FEATURES = "pixels, colors and the untrained backbone"
 
 
@@ -145,7 +147,7 @@ def _main_process_first(build: Callable[[], Built]) -> Built:
 
 def _score(evaluator: Evaluator, encoder: EncoderUnderTest, cache: FeatureCache) -> Scores:
     """Run an evaluator; evaluators on the same images share their features."""
-    if isinstance(evaluator, KNN | LinearProbe | LinearSGDProbe) and evaluator.data.subset is None:
+    if isinstance(evaluator, CACHED) and evaluator.data.subset is None:
         if encoder.name not in cache:
             cache[encoder.name] = evaluator.data.features(encoder.network)
         return evaluator.score(*cache[encoder.name])
