@@ -53,6 +53,11 @@ def compare(name: str, backend: str) -> tuple[float, int]:
         graphs.add(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert worst < 1e-5, f"{name}: gradients differ by {worst}"
     assert len(graphs) == 1, f"{name}: new graphs after the first step: {graphs}"
+    if backend == "inductor":  # a later run of the process, with other weights
+        again = make(name).double().to(device)
+        compile_networks(again)
+        again(seen, at).loss.backward()
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] in graphs, "compiled twice"
     return worst, graphs.pop()
 
 

@@ -79,14 +79,6 @@ def test_an_unwritable_compile_cache_is_tolerated(monkeypatch, tmp_path):
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
 
 
-def test_earlier_runs_of_a_process_use_nothing_up(monkeypatch):
-    calls = []
-    monkeypatch.setattr(torch.compiler, "reset", lambda: calls.append("reset"))
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **_: calls.append("compile"))
-    compile_networks(make("moco"))
-    assert calls[0] == "reset" and calls.count("reset") == 1 and "compile" in calls
-
-
 def test_evaluation_runs_what_is_not_compiled(monkeypatch):
     stances = []
     monkeypatch.setattr(
@@ -119,4 +111,4 @@ def test_every_traced_method_has_the_gradients_of_the_eager_one():
 def test_compiled_networks_have_the_gradients_of_eager_ones(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     found = compared("moco")  # a queue, and groups of batch norm
-    assert "in 3 graphs" in found  # student, teacher, loss
+    assert "in 3 graphs" in found  # student, teacher, loss; a second method needs no others

@@ -20,6 +20,7 @@ from selfsight.nn import encoders
 from selfsight.nn.patch_student import PatchStudent
 from selfsight.recipe import Recipe
 
+MAX_COMPILED = 512  # versions of one function, of all runs of a process
 SMALL_VIEW = 64  # pixels; cuDNN tries every convolution for views up to this size
 
 
@@ -60,10 +61,19 @@ def persist_compile_cache() -> None:
 
 
 def compile_networks(method: Method) -> None:
-    """Compile a method's networks in place; state-dict keys do not change."""
-    # torch compiles a function for at most eight shapes. Reset that count, which earlier runs of
-    # this process may have used up; their compiled code stays in the cache on disk.
-    torch.compiler.reset()
+    """Compile a method's networks in place; state-dict keys do not change.
+
+    Networks of an earlier run in this process that were equal but for their weights are not
+    compiled again: parameters are inputs of the compiled code.
+    """
+    import torch._dynamo.config as dynamo_config  # takes seconds
+
+    # By default torch compiles a function for eight different networks or shapes only, which the
+    # runs of a study use up.
+    dynamo_config.recompile_limit = max(dynamo_config.recompile_limit, MAX_COMPILED)
+    dynamo_config.accumulated_recompile_limit = max(
+        dynamo_config.accumulated_recompile_limit, 4 * MAX_COMPILED
+    )
     for encoder in encoders(method):
         encoder.backbone.compile(**COMPILE_OPTIONS)
         encoder.projector.compile(**COMPILE_OPTIONS)
