@@ -10,6 +10,7 @@ from selfsight.recipe import Recipe
 from selfsight.recipes import RECIPES
 
 Scale = Literal["imagenet", "imagenet100", "stl10", "imagenette", "cifar10"]
+Measure = Literal["knn", "knn_200", "linear"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,12 @@ class Arm:
     """Paper and table of the published number."""
     scale: Scale = "imagenet"
     """The data set; a study can repeat its arms on smaller ones."""
+    like: str = ""
+    """The arm that this one repeats on a smaller data set, whose published number is shown."""
+    line: str = ""
+    """The line of the study's plot that it is a point of."""
+    x: float | None = None
+    """Its place on the axis of the plot: the value of what is varied."""
 
     def build(self) -> Recipe:
         """Build the recipe with the changed settings."""
@@ -43,6 +50,20 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A comparison of two arms that was claimed, to be judged over seeds."""
+
+    text: str
+    better: str
+    """The arm that is claimed to be better."""
+    than: str | tuple[str, ...]
+    """The arm that it is compared with; of several, the fastest that took at least as long."""
+    margin: float = 0.0
+    """Points by which it must be better; -1 if it may be worse by less than one point."""
+    measure: Measure = "linear"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """A table or a claim of a paper, as arms that can be trained."""
 
@@ -55,6 +76,14 @@ class Study:
     judged_by: str
     """The comparison that decides whether the claim holds."""
     arms: tuple[Arm, ...]
+    claims: tuple[Claim, ...] = ()
+    """The comparisons between arms that were or can be trained here."""
+    varied: str = ""
+    """What is varied: the title of the axis of its plot."""
+
+    def arms_at(self, scale: str) -> tuple[Arm, ...]:
+        """The arms on one data set."""
+        return tuple(arm for arm in self.arms if arm.scale == scale)
 
 
 def change_settings(config: Any, settings: Mapping[str, Any]) -> Any:

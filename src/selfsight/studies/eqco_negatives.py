@@ -1,7 +1,7 @@
 """EqCo: accuracy against the number of negatives, with and without the margin."""
 
 from selfsight.optim import Optim, Schedule
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.base import Arm, Claim, Study
 
 PAPER = "EqCo, arXiv:2010.01929"
 PLOTTED = f"plotted, not printed ({PAPER}, figure 2)"
@@ -42,6 +42,23 @@ def _simclr(k: int, num_negatives: int | None, alpha: float | None) -> Arm:
             "batch_size": 256,
         },
         source=PLOTTED,
+    )
+
+
+def _cifar10(method: str, k: int, *, eqco: bool) -> Arm:
+    """50 epochs of MoCo v2 with a queue of 4096, or of SiMo with 511 other keys in its batch."""
+    name, negatives = {"v2": ("moco", "queue_size"), "simo": ("simo", "num_negatives")}[method]
+    alpha = {"v2": 4096.0, "simo": 511.0}[method] if eqco else None
+    paper = f"v2_{'eqco_' if eqco else ''}k{k}"
+    return Arm(
+        name=f"cifar10_{method}_{'eqco_' if eqco else ''}k{k}",
+        recipe=f"{name}.cifar10_r18_200ep",
+        settings={"epochs": 50, f"method.{negatives}": k, "method.alpha": alpha},
+        source="none published at this setting",
+        scale="cifar10",
+        like=paper if method == "v2" else "",
+        line=f"{'MoCo v2' if method == 'v2' else 'SiMo'}{' with EqCo' if eqco else ''}",
+        x=float(k),
     )
 
 
@@ -96,5 +113,37 @@ STUDY = Study(
             ),
             scale="imagenette",
         ),
+        # Those that decide first.
+        _cifar10("v2", 4096, eqco=False),
+        _cifar10("v2", 16, eqco=False),
+        _cifar10("v2", 16, eqco=True),
+        _cifar10("simo", 511, eqco=False),
+        _cifar10("simo", 16, eqco=False),
+        _cifar10("simo", 16, eqco=True),
+        *(_cifar10("v2", k, eqco=eqco) for k in (4, 64, 256, 1024) for eqco in (False, True)),
+        _cifar10("v2", 16384, eqco=False),
+    ),
+    varied="negatives K",
+    claims=tuple(
+        claim
+        for method, title, many in (("v2", "MoCo v2", 4096), ("simo", "SiMo", 511))
+        for claim in (
+            Claim(
+                text=f"{title}: with EqCo, K = 16 keeps the accuracy of K = {many} to 1 point.",
+                better=f"cifar10_{method}_eqco_k16",
+                than=f"cifar10_{method}_k{many}",
+                margin=-1.0,
+            ),
+            Claim(
+                text=f"{title}: without EqCo, K = 16 is worse than K = {many}.",
+                better=f"cifar10_{method}_k{many}",
+                than=f"cifar10_{method}_k16",
+            ),
+            Claim(
+                text=f"{title}: at K = 16, EqCo is better than the plain loss.",
+                better=f"cifar10_{method}_eqco_k16",
+                than=f"cifar10_{method}_k16",
+            ),
+        )
     ),
 )

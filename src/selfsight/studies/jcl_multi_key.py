@@ -1,6 +1,6 @@
 """JCL against the plain loss over the same number of keys, and against MoCo v2."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.base import Arm, Claim, Study
 
 PAPER = "JCL, arXiv:2009.14776"
 BELOW = "none printed; below JCL at equal memory (JCL, supplement, section 2)"
@@ -56,6 +56,30 @@ STUDY = Study(
                 scale="imagenet100",
             )
             for m in (2, 5, 9)
+        ),
+        # 50 epochs; queue, temperature, momentum, batch norm and views are the same in all three.
+        *(
+            Arm(
+                name=f"cifar10_{name}",
+                recipe=f"{name.split('_')[0]}.cifar10_r18_200ep",
+                settings={"epochs": 50} | settings,
+                source="none published at this setting",
+                scale="cifar10",
+                like=like,
+            )
+            for name, like, settings in (
+                ("moco_v2", "imagenet_moco_v2", {}),
+                ("jcl", "imagenet_jcl", {}),
+                ("jcl_multi_key", "imagenet_multi_key", {"method.loss": "multi_key"}),
+            )
+        ),
+    ),
+    claims=(
+        Claim(text="JCL beats MoCo v2.", better="cifar10_jcl", than="cifar10_moco_v2"),
+        Claim(
+            text="JCL beats the plain loss over as many keys.",
+            better="cifar10_jcl",
+            than="cifar10_jcl_multi_key",
         ),
     ),
 )

@@ -1,0 +1,55 @@
+"""All methods on CIFAR-10 with the same network, epochs and batch."""
+
+from typing import Any
+
+from selfsight.studies.base import Arm, Study
+
+LIGHTLY = "lightly, CIFAR-10 benchmark, 200 epochs, the best over epochs, batch {}"
+DEMO = "facebookresearch/moco, CIFAR-10 demo, on the output of a linear head"
+NONE = "none published at this setting"
+
+# Arm: recipe, changed settings, kNN (k = 200) in percent and its source. A batch holds 512 images;
+# of MSBReg and JCL, whose images have more than two views, about as many views.
+ARMS: dict[str, tuple[str, dict[str, Any], float | None, str]] = {
+    "barlow_twins": ("barlow_twins.cifar10_r18_200ep", {}, 84.2, LIGHTLY.format(128)),
+    "byol": ("byol.cifar10_r18_100ep", {}, 86.8, LIGHTLY.format(512)),
+    "fast_moco": ("fast_moco.cifar10_r18_200ep", {}, None, NONE),
+    "fastsiam": (
+        "simsiam.cifar10_fastsiam_r18_200ep",
+        {"batch_size": 128},  # as published: 78.8 at batch 512
+        90.6,
+        LIGHTLY.format(128),
+    ),
+    "instdisc": ("instdisc.cifar10_r18_200ep", {"optim.lr": 0.12}, 80.8, "InstDisc, table 1"),
+    "jcl": ("jcl.cifar10_r18_200ep", {"batch_size": 192}, None, NONE),
+    "moco": ("moco.cifar10_r18_200ep", {}, 82.6, DEMO),
+    "moco_v2plus": ("moco.cifar10_v2plus_r18_200ep", {}, 85.3, DEMO),
+    "mocov3": ("mocov3.cifar10_r18_100ep", {}, None, NONE),
+    "msbreg": ("msbreg.cifar10_r18_100ep", {"batch_size": 256}, None, NONE),
+    "nnclr": ("nnclr.cifar10_r18_200ep", {}, 83.4, LIGHTLY.format(128)),
+    "simclr": ("simclr.cifar10_r18_200ep", {}, 84.8, LIGHTLY.format(512)),
+    "simo": ("simo.cifar10_r18_200ep", {}, None, NONE),
+    "simsiam": ("simsiam.cifar10_r18_800ep", {}, 81.9, LIGHTLY.format(128)),
+    "swav": ("swav.cifar10_r18_200ep", {}, 84.2, LIGHTLY.format(512)),
+    "vicreg": ("vicreg.cifar10_r18_1000ep", {}, None, NONE),
+    "supervised": ("supervised.cifar10_r18_100ep", {}, None, NONE),
+}
+
+STUDY = Study(
+    name="methods",
+    paper="no paper: all methods in one setting; the references are other libraries'",
+    claim="Each method reaches what other libraries publish for it at 200 epochs.",
+    judged_by="kNN (k = 200, temperature 0.1) on the test set against the published number.",
+    arms=tuple(
+        Arm(
+            name=name,
+            recipe=recipe,
+            settings={"epochs": 200, "batch_size": 512} | settings,
+            published=published,
+            metric="kNN (k = 200)",
+            source=source,
+            scale="cifar10",
+        )
+        for name, (recipe, settings, published, source) in ARMS.items()
+    ),
+)
