@@ -14,14 +14,15 @@ from selfsight.version import __version__
 
 if TYPE_CHECKING:
     from selfsight import backbones, losses, methods, nn, optim, views
-    from selfsight.api import compare, evaluate, load, pretrain, resume
+    from selfsight.api import compare, evaluate, load, pretrain, resume, study
     from selfsight.methods import METHODS
-    from selfsight.options import EvalOptions, PretrainOptions
+    from selfsight.options import EvalOptions, PretrainOptions, StudyOptions
 
 __all__ = [
     "METHODS",
     "EvalOptions",
     "PretrainOptions",
+    "StudyOptions",
     "__version__",
     "backbones",
     "compare",
@@ -33,6 +34,7 @@ __all__ = [
     "optim",
     "pretrain",
     "resume",
+    "study",
     "views",
 ]
 
@@ -41,7 +43,10 @@ MODULE_OF = {
     "METHODS": "selfsight.methods",
     "EvalOptions": "selfsight.options",
     "PretrainOptions": "selfsight.options",
-    **dict.fromkeys(("compare", "evaluate", "load", "pretrain", "resume"), "selfsight.api"),
+    "StudyOptions": "selfsight.options",
+    **dict.fromkeys(
+        ("compare", "evaluate", "load", "pretrain", "resume", "study"), "selfsight.api"
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 """The commands as Python functions: pretrain, resume, evaluate, compare, load, doctor."""
 
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,13 +18,22 @@ from selfsight.data import open_source
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError
 from selfsight.nn import Backbone
-from selfsight.options import EVAL_DEFAULTS, PRETRAIN_DEFAULTS, EvalOptions, PretrainOptions
+from selfsight.options import (
+    EVAL_DEFAULTS,
+    PRETRAIN_DEFAULTS,
+    STUDY_DEFAULTS,
+    EvalOptions,
+    PretrainOptions,
+    StudyOptions,
+)
 from selfsight.recipe import override, to_dict
-from selfsight.run_folder import Run, open_run
+from selfsight.run_folder import Run, open_run, to_json
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import start_resume
 from selfsight.runs.encoders import load_recipe, load_student
+from selfsight.studies import find_study, runner
+from selfsight.studies.ledger import RESULTS, read_ledger
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
 
@@ -133,6 +143,45 @@ def doctor(
         console.print(doctors.describe(summary), highlight=False)
         console.print(start_resume.recipe_table(recipe, reasons))
     return asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons}
+
+
+def study(
+    name: str, options: StudyOptions = STUDY_DEFAULTS, /, *, quiet: bool = False, **changes: Any
+) -> list[dict[str, Any]]:
+    """Train the arms of a study that the ledger lacks; returns their entries.
+
+    Keywords are the fields of StudyOptions: `study("methods", data="cifar10/", seeds=(0, 1))`.
+    """
+    options = replace(options, **changes)
+    end = None
+    if options.minutes is not None:
+        end = time.monotonic() - runner.process_seconds() + 60 * options.minutes
+    console, device = Console(quiet=quiet), auto_recipe.resolve_device(options.device)
+    ledger = Path(options.ledger) if options.ledger else RESULTS
+    entries = read_ledger((RESULTS, ledger))
+    jobs = runner.plan_jobs(
+        find_study(name), options, lambda recipe: auto_recipe.adapt_to_device(recipe, device)[0]
+    )
+    todo = [job for job in jobs if options.quick or not job.is_done(entries)]
+    console.print(
+        f"{name} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
+        highlight=False,
+    )
+    dist.start(device.type)
+    try:
+        finished = runner.run_jobs(
+            todo,
+            device,
+            console,
+            data=str(options.data or "torchvision:CIFAR10"),
+            entries=entries,
+            ledger=None if options.quick and not options.ledger else ledger,
+            work=Path(options.work),
+            end=end,
+        )
+    finally:
+        dist.stop()
+    return [to_json(asdict(entry)) for entry in finished]
 
 
 def _resume(run: Run, device: torch.device, console: Console, *, allow: str | None) -> Run:

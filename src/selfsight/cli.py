@@ -16,9 +16,11 @@ from selfsight.options import (
     BENCH_DEFAULTS,
     EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
+    STUDY_DEFAULTS,
     BenchOptions,
     EvalOptions,
     PretrainOptions,
+    StudyOptions,
 )
 from selfsight.stop_signals import exit_status
 from selfsight.version import __version__
@@ -34,7 +36,8 @@ and prove how good they are.
   selfsight bench                      how fast training is on this machine, and what limits it
   selfsight methods                    list the methods
   selfsight recipes                    list the recipes: settings with a name
-  selfsight studies                    the papers' tables, as settings to train
+  selfsight studies                    the papers' tables and claims, and what was trained of them
+  selfsight study NAME                 train what is missing of a study
 
   selfsight COMMAND --help             the options of a command
 """
@@ -223,6 +226,28 @@ def studies(
         _print_json(rows) if json else catalog.print_studies(rows)
 
 
+def study(
+    name: Annotated[str, tyro.conf.arg(metavar="NAME")],
+    /,
+    *,
+    options: Annotated[StudyOptions, INLINE] = STUDY_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Train the arms of a study that the ledger lacks, in one process; write their results to it.
+
+    Settings of the recipes have flags as in pretrain: --optim.lr 0.06 changes every arm.
+
+    Args:
+        name: A study of `selfsight studies`.
+        json: Print the new results as JSON instead of text.
+    """
+    from selfsight import api
+
+    entries = api.study(name, options, quiet=json)
+    if json:
+        _print_json(entries)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "pretrain": pretrain,
     "resume": resume,
@@ -233,6 +258,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "methods": methods,
     "recipes": recipes,
     "studies": studies,
+    "study": study,
 }
 
 

@@ -6,7 +6,7 @@ The text under each field is its help. Nothing here imports torch, so that help 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Suppress, arg
 
@@ -167,5 +167,39 @@ class BenchOptions:
     """Settings of the recipe as flags: ("--method.bn", "sync")."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """Options of `selfsight study`, which are also keywords of `selfsight.study`."""
+
+    data: Images = None
+    """Images: a folder with train/ and test/, or with Parquet files so named.
+    If not given, torchvision:CIFAR10, which needs --scale cifar10."""
+    scale: Annotated[
+        Literal["cifar10", "imagenette", "stl10", "imagenet100", "imagenet"], arg(metavar="NAME")
+    ] = "cifar10"
+    """Data set of the arms: cifar10, imagenette, stl10, imagenet100 or imagenet."""
+    arms: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
+    """Arms to train. If not given, all arms of the scale."""
+    seeds: Annotated[Sequence[int], arg(metavar="INT...")] = (0,)
+    """Seeds; all arms are trained with the first, then with the next."""
+    minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Stop in time: an arm begins only if it is expected to end by then.
+    The first always begins, and the same command goes on with it."""
+    held_out: bool = False
+    """Score on a tenth of the training images, left out of training, to tune settings.
+    The test images are not read."""
+    quick: bool = False
+    """Try every arm with a tiny network, few images and one epoch."""
+    ledger: Folder = None
+    """Folder of the results. If not given, the one of the package."""
+    work: Annotated[str | Path, arg(metavar="FOLDER")] = Path("runs/studies")
+    """Folder of the run folders, from which interrupted arms go on."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+    settings: Suppress[Sequence[str]] = ()
+    """Settings to change in every arm, as flags: ("--optim.lr", "0.06")."""
+
+
 # Function defaults: frozen, so that sharing them is safe.
-PRETRAIN_DEFAULTS, EVAL_DEFAULTS, BENCH_DEFAULTS = PretrainOptions(), EvalOptions(), BenchOptions()
+PRETRAIN_DEFAULTS, EVAL_DEFAULTS = PretrainOptions(), EvalOptions()
+BENCH_DEFAULTS, STUDY_DEFAULTS = BenchOptions(), StudyOptions()

@@ -112,6 +112,24 @@ class CachedImages:
             notes=self.notes,
         )
 
+    def select(self, index: Int64[Tensor, " b"]) -> "CachedImages":
+        """Copy these images into a store of their own, in this order."""
+        index = index.cpu()
+        starts, sizes = self.locate(index)
+        lengths = self.channels * sizes.prod(dim=1)
+        first = starts - (lengths.cumsum(0) - lengths)  # what a byte moves by
+        byte = torch.arange(int(lengths.sum())) + first.repeat_interleave(lengths)
+        return CachedImages(
+            self.flat[byte.to(self.device)],
+            self.heights[index],
+            self.widths[index],
+            channels=self.channels,
+            names=[self.names[i] for i in index.tolist()],
+            labels=None if self.labels is None else self.labels[index.to(self.labels.device)],
+            class_names=self.class_names,
+            notes=self.notes,
+        )
+
     def locate(
         self, index: Int64[Tensor, " b"]
     ) -> tuple[Int64[Tensor, " b"], Int64[Tensor, "b 2"]]:

@@ -1,5 +1,7 @@
 """Drive the loop: log, save and evaluate, with plain control flow instead of callbacks."""
 
+import time
+
 import torch
 from rich.console import Console
 
@@ -76,8 +78,13 @@ def pretrain(
     *,
     knn: KNN | None,
     console: Console,
+    deadline: float | None = None,
 ) -> State:
-    """Train from the run's last checkpoint, if any, to the end; write log and checkpoints."""
+    """Train from the run's last checkpoint, if any, to the end; write log and checkpoints.
+
+    At the end of the first epoch after `deadline`, a time of the monotonic clock, training stops
+    with a checkpoint.
+    """
     loader = build_loader(recipe, images, device)
     per_epoch = loader.steps_per_epoch
     total = recipe.epochs * per_epoch
@@ -90,7 +97,7 @@ def pretrain(
         metrics.resume_time(run.logged_seconds())
     accuracies = [r["online_knn"] for r in run.records() if "online_knn" in r] if is_main else []
     metrics.restart()
-    saver = Saver(run, recipe, per_epoch, state.step)
+    saver, out_of_time = Saver(run, recipe, per_epoch, state.step), False
     steps = train(
         state,
         load_batches(loader, recipe, state.step),
@@ -123,7 +130,8 @@ def pretrain(
                     # Before the last one: a run that is killed in between repeats this epoch.
                     checkpoint.keep(run, state.state_dict(), epochs_done)
                 request = stop.agree(save=saver.is_late(), now=last)
-                if saver.is_due(state.step) or last or any(request):
+                out_of_time = out_of_time or (bool(epochs_done) and _is_past(deadline, device))
+                if saver.is_due(state.step) or last or any(request) or out_of_time:
                     saver.save(state, step)
                 if request.signal_number:
                     raise StoppedError(
@@ -133,6 +141,8 @@ def pretrain(
                         request.signal_number,
                     )
                 bar.advance()
+                if out_of_time and not saver.due:  # due: a skipped step cannot be saved
+                    break
     except DivergedError as error:
         raise DivergedError(f"{error} {saver.set_diverged_aside()}") from error
     except WriteError as error:
@@ -141,3 +151,10 @@ def pretrain(
             f"with: selfsight resume {run.path}"
         ) from error
     return state
+
+
+def _is_past(deadline: float | None, device: torch.device) -> bool:
+    """Whether the deadline of any process has passed: all stop after the same epoch."""
+    if deadline is None:
+        return False
+    return bool(dist.all_sum(torch.tensor(int(time.monotonic() > deadline), device=device)))

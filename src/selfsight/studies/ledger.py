@@ -1,0 +1,163 @@
+"""The ledger: one small JSON file for each arm and seed that was trained to the end."""
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from selfsight.errors import UserError
+from selfsight.recipe import Data, Recipe, from_dict, to_dict
+from selfsight.run_folder import to_json, write_json
+from selfsight.version import __version__
+
+PACKAGE = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).with_name("results")  # the ledger that comes with the package
+GOLDEN = PACKAGE.parents[1] / "tests/golden/traces.json"  # only in a checkout
+# Settings of a recipe that do not decide its result.
+NEUTRAL = (
+    *("seed", "repeatable", "log_every", "measure_every"),
+    *("keep_epochs", "save_every", "save_steps", "save_minutes"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What was trained, by which code and on what, and what came out."""
+
+    study: str
+    arm: str
+    scale: str
+    seed: int
+    scored_on: str
+    """test, or held-out: 5,000 of the training images, for tuning."""
+    recipe: dict[str, Any]
+    recipe_hash: str
+    version: dict[str, Any]
+    """Version of the package, commit, hash of the sources and of the golden traces."""
+    device: str
+    command: str
+    finished: str
+    """Date and time of the end, UTC."""
+    images: dict[str, int]
+    results: dict[str, dict[str, Any]]
+    """knn, knn_200 and linear, each with its interval; empty if training diverged."""
+    curve: dict[str, list[float | None]]
+    """Columns epoch, seconds, loss, online_knn, effective_rank and, if there is one, the bound."""
+    seconds: dict[str, float]
+    """Wall clock by phase. `startup`, shared by all arms of the process, is not in `total`."""
+    images_per_second: float | None
+    peak_memory_gib: float | None
+    quick: bool = False
+    diverged: str = ""
+    """Why training stopped, if the loss or a gradient was no longer finite."""
+
+    @property
+    def file_name(self) -> str:
+        """Name of its file: study, arm, seed and recipe; held_out if it is for tuning."""
+        suffix = (".held_out" if self.scored_on == "held-out" else "") + ".quick" * self.quick
+        return f"{self.study}.{self.arm}.seed{self.seed}.{self.recipe_hash}{suffix}.json"
+
+    def write(self, folder: Path) -> Path:
+        """Write the entry into a folder."""
+        path = folder / self.file_name
+        try:
+            write_json(path, to_json(asdict(self)))
+        except OSError as error:
+            raise UserError(
+                f"The ledger {folder} cannot be written: {error.strerror}. Give a folder of yours "
+                "with --ledger."
+            ) from error
+        return path
+
+    def accuracy(self, measure: str) -> float | None:
+        """An accuracy in percent; None if it was not measured."""
+        result = self.results.get(measure)
+        return None if result is None else 100 * result["accuracy"]
+
+    @cached_property
+    def trained(self) -> Recipe | None:
+        """Its recipe without what does not decide the result; None if a setting is unknown now.
+
+        A setting that did not exist when it was trained has its default.
+        """
+        try:
+            return comparable(from_dict(self.recipe))
+        except UserError:
+            return None
+
+
+def read_ledger(folders: Iterable[Path] = (RESULTS,)) -> list[Entry]:
+    """Read all entries of these folders, each file name once."""
+    known = {field.name for field in fields(Entry)}
+    found: dict[str, Entry] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+            try:
+                saved = json.loads(path.read_text())
+                entry = Entry(**{k: v for k, v in saved.items() if k in known})
+            except (ValueError, TypeError, AttributeError) as error:
+                raise UserError(
+                    f"{path} is not an entry of the ledger: {error}. Remove the file, or give "
+                    "another folder with --ledger."
+                ) from error
+            found[path.name] = entry
+    return list(found.values())
+
+
+def find_entries(
+    entries: Iterable[Entry], recipe: Recipe, *, scale: str, scored_on: str = "test"
+) -> dict[int, Entry]:
+    """The entries that trained this recipe, by seed, for whichever study they were trained."""
+    wanted = comparable(recipe)
+    return {
+        entry.seed: entry
+        for entry in entries
+        if entry.scale == scale
+        and entry.scored_on == scored_on
+        and not entry.quick
+        and entry.trained == wanted
+    }
+
+
+def comparable(recipe: Recipe) -> Recipe:
+    """Set to one value what does not decide the result: seed, paths, logging, saving."""
+    data = Data(store_size=recipe.data.store_size, channels=recipe.data.channels)
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(Recipe)}
+    return replace(recipe, data=data, **{name: defaults[name] for name in NEUTRAL})
+
+
+def hash_recipe(recipe: Recipe) -> str:
+    """A short hash of all settings that decide the result."""
+    text = json.dumps(to_dict(comparable(recipe)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@cache
+def describe_version() -> dict[str, Any]:
+    """Version, commit (None outside a checkout), and hashes of sources and golden traces."""
+    sources = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        sources.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes())
+    golden = hashlib.sha256(GOLDEN.read_bytes()).hexdigest()[:12] if GOLDEN.exists() else None
+    return {
+        "selfsight": __version__,
+        "commit": _git("rev-parse", "--short=10", "HEAD"),
+        "changed": bool(_git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE))),
+        "sources": sources.hexdigest()[:12],
+        "golden": golden,
+    }
+
+
+def _git(*words: str) -> str | None:
+    """Output of git in the checkout of the package; None if there is no checkout."""
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,172 @@
+"""The runner of studies: what is missing, what fits in the time, and the ledger it writes."""
+
+import json
+import time
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from rich.console import Console
+
+import selfsight
+from selfsight.data import CachedImages
+from selfsight.errors import UserError
+from selfsight.options import STUDY_DEFAULTS
+from selfsight.recipe import to_dict
+from selfsight.studies import STUDIES, runner
+from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
+from selfsight.studies.runner import Job, estimate_seconds, plan_jobs, run_jobs
+
+EQCO = STUDIES["eqco_negatives"]
+
+
+def entry_of(job: Job, **changes) -> Entry:
+    """An entry as if the job had been trained."""
+    entry = Entry(
+        study=job.study,
+        arm=job.arm,
+        scale=job.scale,
+        seed=job.recipe.seed,
+        scored_on=job.scored_on,
+        recipe=json.loads(json.dumps(to_dict(job.recipe))),
+        recipe_hash=hash_recipe(job.recipe),
+        version={},
+        device="CPU",
+        command="",
+        finished="",
+        images={"train": 50000, "test": 10000},
+        results={"linear": {"accuracy": 0.8, "low": 0.79, "high": 0.81}},
+        curve={},
+        seconds={"first_step": 10.0, "train": 100.0, "evaluate": 5.0, "total": 115.0},
+        images_per_second=1000.0,
+        peak_memory_gib=None,
+    )
+    return replace(entry, **changes)
+
+
+def one_pixel_images() -> CachedImages:
+    """As many images as CIFAR-10 has; the pixel and the name say their number."""
+    number, one = torch.arange(50000), torch.ones(50000, dtype=torch.int64)
+    names = [str(i) for i in range(50000)]
+    pixels = number.to(torch.uint8)
+    return CachedImages(pixels, one, one, channels=1, names=names, labels=number % 10)
+
+
+def jobs_of(*arms, **options) -> list[Job]:
+    options = replace(STUDY_DEFAULTS, arms=arms, **options)
+    return plan_jobs(EQCO, options, lambda recipe: recipe)
+
+
+def test_all_arms_are_trained_with_one_seed_before_the_next():
+    jobs = jobs_of("cifar10_v2_k16", "eqco_negatives.cifar10_v2_k4096", seeds=(0, 1))
+    named = [(job.arm, job.recipe.seed) for job in jobs]
+    arms = ("cifar10_v2_k16", "cifar10_v2_k4096")
+    assert named == [(arm, seed) for seed in (0, 1) for arm in arms]
+
+
+def test_an_arm_is_done_by_a_run_of_the_same_settings_and_seed_only(tmp_path):
+    (job,) = jobs_of("cifar10_v2_k16")
+    entry_of(job, study="other", arm="equal").write(tmp_path)  # trained for another study
+    entries = read_ledger([tmp_path])
+    assert job.is_done(entries)
+    assert not jobs_of("cifar10_v2_k16", seeds=(1,))[0].is_done(entries)
+    assert not jobs_of("cifar10_v2_k16", held_out=True)[0].is_done(entries)
+    assert not jobs_of("cifar10_v2_k16", settings=("--optim.lr", "0.06"))[0].is_done(entries)
+    assert not jobs_of("cifar10_v2_eqco_k16")[0].is_done(entries)
+
+
+def test_a_setting_newer_than_an_entry_must_have_its_default():
+    (job,) = jobs_of("cifar10_v2_k16")
+    entry = entry_of(job)
+    del entry.recipe["method"]["symmetric"]
+    found = find_entries([entry], job.recipe, scale="cifar10")
+    assert list(found) == [0]
+    symmetric = replace(job.recipe, method=replace(job.recipe.method, queue_size=4096))
+    symmetric = replace(symmetric, method=replace(symmetric.method, symmetric=True))
+    assert not find_entries([entry], symmetric, scale="cifar10")
+
+
+def test_unknown_arms_and_scales_are_explained():
+    with pytest.raises(UserError, match=r'no arm "cifar10_v2_k17".* Did you mean "cifar10_v2_k16"'):
+        jobs_of("cifar10_v2_k17")
+    with pytest.raises(UserError, match="Give --scale cifar10 or imagenet or imagenette"):
+        jobs_of(scale="stl10")
+
+
+def test_the_time_of_an_arm_is_estimated_from_the_most_similar_entry():
+    k16, k4096 = jobs_of("cifar10_v2_k16", "cifar10_v2_k4096")
+    (simo,) = jobs_of("cifar10_simo_k16")
+    seconds = {"first_step": 1.0, "train": 7.0, "evaluate": 1.0, "total": 9.0}
+    entries = [entry_of(simo, seconds=seconds), entry_of(k4096)]
+    assert estimate_seconds(k16.recipe, entries, "CPU", 50000) == pytest.approx(115)
+    longer = replace(k16.recipe, epochs=100)
+    assert estimate_seconds(longer, entries, "CPU", 50000) == pytest.approx(215)
+
+
+def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_path, capsys):
+    began = []
+
+    def run_job(job, *_, **__):
+        began.append(job.arm)
+        return entry_of(job)
+
+    monkeypatch.setattr(runner, "run_job", run_job)
+    data = runner.StudyData(one_pixel_images(), one_pixel_images())
+    monkeypatch.setattr(runner, "open_study_data", lambda *_: data)
+    jobs = jobs_of("cifar10_v2_k16", "cifar10_v2_k4096", "cifar10_v2_eqco_k16")
+    for seconds, count in ((1, 1), (116, 3), (114, 1)):  # an arm like these takes 115 s
+        began.clear()
+        finished = run_jobs(
+            jobs,
+            torch.device("cpu"),
+            Console(),
+            data="",
+            entries=[entry_of(job) for job in jobs[1:]],
+            ledger=None,
+            work=tmp_path,
+            end=time.monotonic() + seconds,
+        )
+        assert len(began) == len(finished) == count
+    assert "The same command goes on with it" in capsys.readouterr().out
+
+
+def test_held_out_images_are_500_of_each_class_and_not_trained_on():
+    images = one_pixel_images()
+    train, test = runner.hold_out(images)
+    assert test.labels.bincount().tolist() == [500] * 10 and len(train) == 45000
+    assert not {*train.names} & {*test.names}
+    assert [int(p) for p in test.flat] == [int(name) % 256 for name in test.names]
+
+
+def test_selected_images_keep_their_pixels():
+    heights, widths = torch.tensor([1, 2, 3]), torch.tensor([2, 1, 2])
+    flat = torch.arange(10, dtype=torch.uint8)
+    images = CachedImages(flat, heights, widths, channels=1, names=["a", "b", "c"])
+    chosen = images.select(torch.tensor([2, 0]))
+    assert chosen.flat.tolist() == [4, 5, 6, 7, 8, 9, 0, 1]
+    assert list(chosen.names) == ["c", "a"] and chosen.starts.tolist() == [0, 6]
+
+
+@pytest.mark.slow
+def test_a_study_is_trained_evaluated_and_recorded_and_an_interrupted_arm_goes_on(tmp_path):
+    """Both by time limits: without one, and with one that has passed after the first epoch."""
+    common = dict(
+        data="shapes",
+        quick=True,
+        device="cpu",
+        arms=("cifar10_v2_k16",),
+        settings=("--epochs", "2", "--batch-size", "256"),
+    )
+    folders = [tmp_path / name for name in ("whole", "parts")]
+    options = [dict(ledger=f / "ledger", work=f / "work") for f in folders]
+    (whole,) = selfsight.study("eqco_negatives", **common, **options[0])
+    assert selfsight.study("eqco_negatives", **common, **options[1], minutes=0.0) == []
+    (resumed,) = selfsight.study("eqco_negatives", **common, **options[1])
+    assert whole["results"] == resumed["results"]
+    assert whole["curve"]["loss"] == resumed["curve"]["loss"]
+    for folder, entry in zip(folders, (whole, resumed), strict=True):
+        (saved,) = read_ledger([folder / "ledger"])
+        assert asdict(saved) == entry and saved.quick
+        assert saved.seconds["total"] == pytest.approx(
+            sum(saved.seconds[phase] for phase in ("first_step", "train", "evaluate"))
+        )
