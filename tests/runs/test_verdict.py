@@ -1,12 +1,38 @@
 import json
+import math
 import subprocess
 import sys
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 
+from selfsight.evals.intervals import mean_interval
 from selfsight.runs.verdict import judge, judge_evidence
-from selfsight.runs.verdict_evidence import RunEvidence
+from selfsight.runs.verdict_evidence import LabeledScore, RunEvidence
+
+
+def score(accuracy, untrained, *, images=2000, name="kNN accuracy"):
+    """A score whose two networks err independently, as different ones nearly do."""
+    error = math.sqrt((accuracy * (1 - accuracy) + untrained * (1 - untrained)) / images)
+    gain, half = accuracy - untrained, 1.96 * error
+    return LabeledScore(
+        name=name,
+        accuracy=accuracy,
+        untrained=untrained,
+        gain_low=gain - half,
+        gain_high=gain + half,
+        images=images,
+    )
+
+
+def knn(*args, **kwargs):
+    return {"labeled": (score(*args, **kwargs),)}
+
+
+def both(knn, linear, **kwargs):
+    return {"labeled": (score(*knn, **kwargs), score(*linear, name="linear accuracy", **kwargs))}
+
 
 HEALTHY = dict(
     records=50,
@@ -21,11 +47,12 @@ HEALTHY = dict(
     batch_size=64,
     trained_rank=30.0,
     untrained_rank=18.9,
-    knn=0.33,
-    untrained_knn=0.21,
+    **knn(0.33, 0.21),
     chance=0.12,
     retrieval=0.10,
     untrained_retrieval=0.045,
+    retrieval_images=2048,
+    first_loss=5.4,
     queue_steps=4.0,
     queue_epochs=0.16,
     teacher_steps=100.0,
@@ -36,7 +63,12 @@ BYOL = HEALTHY | dict(
     chance_loss=None, loss=1.4, embedding_std=0.79, queue_steps=None, queue_epochs=None
 )
 WITHOUT_PREDICTOR = BYOL | dict(
-    predictor=False, loss=0.03, embedding_std=0.10, embedding_rank=5.1, knn=0.262, retrieval=0.033
+    predictor=False,
+    loss=0.03,
+    embedding_std=0.10,
+    embedding_rank=5.1,
+    retrieval=0.033,
+    **knn(0.262, 0.21),
 )
 STALE = HEALTHY | dict(
     loss=7.3,
@@ -45,25 +77,27 @@ STALE = HEALTHY | dict(
     embedding_rank=2.5,
     effective_rank=9.8,
     trained_rank=12.2,
-    knn=0.23,
+    **knn(0.23, 0.21),
     retrieval=0.027,
     queue_steps=25.0,
     queue_epochs=1.0,
     teacher_steps=2.0,
 )
-STALE_BUT_GAINING = STALE | dict(knn=0.327, queue_steps=128.0, queue_epochs=5.1, teacher_steps=10.0)
+STALE_BUT_GAINING = STALE | dict(
+    **knn(0.327, 0.21), queue_steps=128.0, queue_epochs=5.1, teacher_steps=10.0
+)
 
 CASES = {
     "healthy contrast": (HEALTHY, "learning", ["33.0%", "21.0%", "12.0%", "30 directions"]),
     "healthy prediction": (BYOL, "learning", ["33.0%"]),
     "no predictor": (WITHOUT_PREDICTOR, "collapsed", ["embeddings", "0.10", "predictor"]),
     "no predictor, embeddings not logged": (
-        WITHOUT_PREDICTOR | dict(embedding_std=None, embedding_rank=None, knn=0.22),
+        WITHOUT_PREDICTOR | dict(embedding_std=None, embedding_rank=None, **knn(0.22, 0.21)),
         "collapsed",
         ["predictor"],
     ),
     "features are one point": (
-        HEALTHY | dict(feature_std=0.004, effective_rank=1.0, loss=5.55, knn=0.12),
+        HEALTHY | dict(feature_std=0.004, effective_rank=1.0, loss=5.55, **knn(0.12, 0.21)),
         "collapsed",
         ["features", "one point", "0.004"],
     ),
@@ -78,7 +112,7 @@ CASES = {
         ["33.0%"],
     ),
     "few directions": (
-        HEALTHY | dict(effective_rank=2.3, knn=0.22),
+        HEALTHY | dict(effective_rank=2.3, **knn(0.22, 0.21)),
         "collapsed",
         ["features", "2.3 directions", "dimensional collapse"],
     ),
@@ -88,12 +122,12 @@ CASES = {
         ["embeddings", "2.1 of 64 directions", "dimensional collapse"],
     ),
     "half of the directions lost and no gain": (
-        HEALTHY | dict(trained_rank=7.0, knn=0.21),
+        HEALTHY | dict(trained_rank=7.0, **knn(0.21, 0.21)),
         "collapsed",
         ["7.0 directions", "18.9"],
     ),
     "half of the directions lost but many left": (
-        HEALTHY | dict(trained_rank=40.0, untrained_rank=121.0, knn=0.21),
+        HEALTHY | dict(trained_rank=40.0, untrained_rank=121.0, **knn(0.21, 0.21)),
         "unclear",
         ["no clear gain"],
     ),
@@ -120,7 +154,7 @@ CASES = {
         ["33.0%", "although the queue", "5.1 epochs"],
     ),
     "loss at chance without a gain": (
-        HEALTHY | dict(loss=5.54, knn=0.20),
+        HEALTHY | dict(loss=5.54, **knn(0.20, 0.21)),
         "unclear",
         ["20.0%", "21.0%", "5.54", "guessing"],
     ),
@@ -129,25 +163,69 @@ CASES = {
         "unclear",
         ["5.54", "5.55", "guessing"],
     ),
-    "worse than untrained": (HEALTHY | dict(knn=0.12), "unclear", ["worse", "12.0%", "21.0%"]),
-    "no clear gain": (HEALTHY | dict(knn=0.24), "unclear", ["no clear gain"]),
-    "small gain near the top": (HEALTHY | dict(knn=0.975, untrained_knn=0.955), "learning", []),
+    "worse than untrained": (
+        HEALTHY | dict(**knn(0.12, 0.21)),
+        "unclear",
+        ["worse", "12.0%", "21.0%"],
+    ),
+    "no clear gain": (HEALTHY | dict(**knn(0.24, 0.21)), "unclear", ["no clear gain"]),
+    "small gain near the top": (HEALTHY | knn(0.975, 0.955, images=10_000), "learning", []),
+    "five points on a few images": (
+        HEALTHY | knn(0.26, 0.21, images=400),
+        "unclear",
+        ["26.0% of 400 images", "no clear gain (+5.0 points, 95 % interval -0.9 to +10.9)"],
+    ),
+    "linear rose, kNN did not": (
+        HEALTHY | both((0.22, 0.21), (0.40, 0.21)),
+        "learning",
+        ["22.0%", "linear accuracy 40.0% against 21.0%"],
+    ),
+    "linear rose, kNN fell": (
+        HEALTHY | both((0.17, 0.21), (0.40, 0.21)),
+        "unclear",
+        ["17.0%", "40.0%", "one rose and the other fell"],
+    ),
+    "both rose a little, and agree": (
+        HEALTHY | both((0.248, 0.21), (0.248, 0.21)),
+        "learning",
+        ["24.8%"],
+    ),
+    "a gain, but no better than guessing": (
+        HEALTHY | knn(0.12, 0.02) | dict(chance=0.12),
+        "unclear",
+        ["12.0%", "not clearly better than guessing"],
+    ),
+    "raw pixels do better": (
+        HEALTHY | knn(0.776, 0.703) | dict(pixels=0.824),
+        "learning",
+        ["77.6%", "70.3%", "but raw pixels give 82.4%"],
+    ),
+    "loss below guessing from the start": (
+        HEALTHY | dict(labeled=(), retrieval=None, first_loss=4.3),
+        "unclear",
+        ["evaluate the run"],
+    ),
+    "retrieval of few images": (
+        HEALTHY | dict(labeled=(), retrieval_images=100),
+        "unclear",
+        ["10.0%", "no clear gain"],
+    ),
     "without labels": (
-        HEALTHY | dict(knn=None, untrained_knn=None),
+        HEALTHY | dict(labeled=()),
         "learning",
         ["second view", "10.0%", "4.5%"],
     ),
     "without labels or gain": (
-        HEALTHY | dict(knn=None, untrained_knn=None, retrieval=0.05),
+        HEALTHY | dict(labeled=(), retrieval=0.05),
         "unclear",
         ["5.0%", "4.5%", "no clear gain"],
     ),
     "by the loss alone": (
-        HEALTHY | dict(knn=None, retrieval=None),
+        HEALTHY | dict(labeled=(), retrieval=None),
         "learning",
         ["loss alone", "4.30", "5.55"],
     ),
-    "nothing measured": (BYOL | dict(knn=None, retrieval=None), "unclear", ["evaluate"]),
+    "nothing measured": (BYOL | dict(labeled=(), retrieval=None), "unclear", ["evaluate"]),
     "too few records": (dict(records=2, loss=4.0, chance_loss=5.5), "unclear", ["2 log records"]),
     "diverged": (HEALTHY | dict(diverged=True), "unclear", ["no longer finite", "diverged"]),
     "empty": ({}, "unclear", ["0 log records"]),
@@ -198,8 +276,25 @@ def test_nothing_known_gives_no_evidence():
 
 
 def record(step, **values):
-    fine = {"loss": 4.0, "chance_loss": 5.55, "feature_std": 0.5, "effective_rank": 20.0}
+    fine = {
+        "loss": 4.0 + 20 / step,
+        "chance_loss": 5.55,
+        "feature_std": 0.5,
+        "effective_rank": 20.0,
+    }
     return {"step": step, "epoch": step / 25, **fine, **values}
+
+
+def result(accuracy, untrained, n=1000):
+    """A result file of kNN, without what the verdict does not read."""
+    gain = accuracy - untrained
+    interval = {"difference": gain, "low": gain - 0.04, "high": gain + 0.04}
+    return {
+        "accuracy": accuracy,
+        "untrained_accuracy": untrained,
+        "n": n,
+        "differences": {"untrained": {"accuracy": interval}},
+    }
 
 
 RECIPE = {
@@ -211,7 +306,7 @@ RECIPE = {
 def test_facts_are_gathered_from_the_run_folder():
     records = [record(10 * i, embedding_std=0.9, embedding_rank=2.0) for i in range(1, 20)]
     results = {
-        "knn": {"accuracy": 0.2, "untrained_accuracy": 0.21},
+        "knn": result(0.2, 0.21),
         "baselines": {"chance": 0.1},
         "label_free": {"effective_rank": {"trained": 12.0, "untrained": 19.0}},
     }
@@ -226,15 +321,18 @@ def test_facts_are_gathered_from_the_run_folder():
 
 
 def test_an_evaluation_counts_more_than_online_knn():
-    online = {"accuracy": 0.6, "untrained_accuracy": 0.2}
+    online = result(0.6, 0.2)
     records = [record(10 * i) for i in range(1, 9)]
     results = {"online_knn": online, "online_baselines": {"chance": 0.1}}
     assert judge(records, results, {}).sentence.startswith(
-        "Learning: online kNN accuracy (on training images) is 60.0%, against 20.0% for the "
-        "untrained network and 10.0% by guessing"
+        "Learning: online kNN accuracy (on training images) is 60.0% of 1,000 images, against "
+        "20.0% for the untrained network and 10.0% by guessing"
     )
-    results["knn"] = {"accuracy": 0.5, "untrained_accuracy": 0.3}
-    assert "kNN accuracy is 50.0%, against 30.0%" in judge(records, results, {}).sentence
+    results["knn"] = result(0.5, 0.3)
+    assert (
+        "kNN accuracy is 50.0% of 1,000 images, against 30.0%"
+        in judge(records, results, {}).sentence
+    )
     assert "online" not in judge(records, results, {}).sentence
 
 
@@ -289,6 +387,35 @@ def test_a_recipe_without_a_predictor_is_read():
     answer = judge(records, {}, byol)
     assert answer.verdict == "collapsed"
     assert "predictor" in answer.sentence
+
+
+def judge_simulated(rng, chance_of_right, n):
+    """Judge kNN and linear of a trained and an untrained network, right by chance as given."""
+    scores = []
+    for name, (trained, untrained) in chance_of_right.items():
+        right = [rng.random(n) < p for p in (trained, untrained)]
+        gain = mean_interval(right[0].astype(float) - right[1])
+        scores.append(
+            LabeledScore(
+                name=name,
+                accuracy=float(right[0].mean()),
+                untrained=float(right[1].mean()),
+                gain_low=gain.low,
+                gain_high=gain.high,
+                images=n,
+            )
+        )
+    return judge_evidence(RunEvidence(**HEALTHY | dict(labeled=tuple(scores), chance=0.1))).verdict
+
+
+def test_random_labels_are_never_called_learning_and_six_points_nearly_always_are():
+    rng = np.random.default_rng(0)
+    gain = {"kNN": (0.27, 0.21)}
+    for p in (0.1, 0.3):  # random labels of ten classes, and a network that did not change
+        none = {"kNN": (p, p), "linear": (p, p)}
+        assert "learning" not in {judge_simulated(rng, none, 400) for _ in range(200)}
+    called = [judge_simulated(rng, gain, 4000) for _ in range(100)]
+    assert called.count("learning") >= 95
 
 
 def test_judging_needs_no_torch():

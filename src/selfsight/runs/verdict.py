@@ -37,11 +37,14 @@ BELOW_CHANCE = 0.9
 # After three time constants, 5 % of the weights that encoded a key are left in the teacher.
 STALE_TIME_CONSTANTS = 3.0
 STALE_EPOCHS = 1.0  # an older queue holds keys of the same images that it is compared with
-# Untrained networks that differ only by their seed differed by up to six points on 400 images, and
-# most by less than three. Near 100 %, the odds ratio decides.
-GAIN_POINTS = 0.05
-GAIN_ODDS = 1.5
+# A gain counts if chance alone would hardly give it: 3.5 standard errors happen by chance in one of
+# 4,300 measurements. If kNN and linear agree, 2.75 of each are about as rare.
+CLEAR, CLEAR_TOGETHER = 3.5, 2.75  # standard errors
 MIN_GAIN = 0.01
+WORSE = -2.0  # standard errors: one accuracy that fell this far contradicts another that rose
+# How high retrieval is depends on how much the views differ, so the odds ratio has to rise as well.
+GAIN_ODDS = 1.5
+FALLEN_LOSS = 0.95  # of the first records: before training, the loss can be below that of guessing
 MIN_RECORDS = 3
 MAX_SKIPPED = 0.5  # share of the steps
 
@@ -99,18 +102,18 @@ def _decide(e: RunEvidence) -> tuple[State, str]:
         )
     stale = f", although {_describe_stale(e)}" if _is_stale(e) else ""
     if gain is not None and gain > 0:
-        return "learning", f"Learning: {_describe_gain(e)}{_directions(e)}{stale}."
+        return "learning", f"Learning: {_describe_gain(e)}{_directions(e)}{stale}{_pixels(e)}."
     if gain is not None:
         why = _describe_stale(e) if _is_stale(e) else "train for longer, or look at the curves"
         guess = f", and the loss {e.loss:.2f} is that of guessing" if _at_chance(e) else ""
-        worse = "that is worse" if gain < 0 else "that is no clear gain"
-        return "unclear", f"Unclear: {_describe_gain(e)}; {worse}{guess}; {why}."
+        problem = _describe_problem(e, gain)
+        return "unclear", f"Unclear: {_describe_gain(e)}; {problem}{guess}{_pixels(e)}; {why}."
     if _at_chance(e):
         why = _describe_stale(e) if _is_stale(e) else "train for longer or raise the learning rate"
         return "unclear", (
             f"Unclear: the loss is {e.loss:.2f}, and guessing gives {e.chance_loss:.2f}; {why}."
         )
-    if e.loss is not None and e.chance_loss is not None and e.loss < BELOW_CHANCE * e.chance_loss:
+    if e.loss is not None and e.chance_loss is not None and _loss_has_fallen(e):
         return "learning", (
             f"Learning, by the loss alone: it is {e.loss:.2f}, well below the {e.chance_loss:.2f} "
             f"of guessing{_directions(e)}{stale}."
@@ -220,42 +223,90 @@ def _describe_stale(e: RunEvidence) -> str:
 
 
 def _gain(e: RunEvidence) -> int | None:
-    """Compare with the untrained network: 1 better, -1 worse, 0 similar, None if not measured."""
-    signs = [sign for *_, sign in _measures(e)]
-    return signs[0] if signs else None
+    """Compare with the untrained network: 1 better, -1 worse, 0 similar, None if not measured.
+
+    Labels decide if there are any: both accuracies count, and neither may contradict the other or
+    be no better than guessing.
+    """
+    if not e.labeled:
+        return _retrieval_gain(e)
+    zs = [score.z for score in e.labeled]
+    if min(zs) <= -CLEAR and max(zs) < CLEAR:
+        return -1
+    is_clear = any(score.z >= CLEAR and score.gain >= MIN_GAIN for score in e.labeled)
+    agree = len(zs) > 1 and min(zs) > 0 and sum(zs) / len(zs) >= CLEAR_TOGETHER
+    return int((is_clear or agree) and min(zs) > WORSE and not _guesses(e))
 
 
-def _measures(e: RunEvidence) -> list[tuple[str, float, float, int]]:
-    """Name, value, untrained value and sign of each measure; measures with labels come first."""
-    pairs = (
-        (e.knn_name, e.knn, e.untrained_knn, GAIN_POINTS),
-        # How high retrieval is depends on how much the views differ, so only the odds ratio counts.
-        ("same-image retrieval", e.retrieval, e.untrained_retrieval, math.inf),
-    )
-    return [
-        (name, now, before, _better(now, before, points) - _better(before, now, points))
-        for name, now, before, points in pairs
-        if now is not None and before is not None
-    ]
+def _guesses(e: RunEvidence) -> bool:
+    """Whether the better accuracy is not clearly above that of guessing."""
+    best = max(e.labeled, key=lambda score: score.accuracy)
+    if e.chance is None:
+        return False
+    error = math.sqrt(max(e.chance * (1 - e.chance), 1e-9) / best.images)
+    return best.accuracy - e.chance < CLEAR * error
 
 
-def _better(now: float, before: float, points: float) -> bool:
-    """Return whether a share rose by this many points or by the odds ratio of a clear gain."""
+def _retrieval_gain(e: RunEvidence) -> int | None:
+    if e.retrieval is None or e.untrained_retrieval is None:
+        return None
+    now, before, n = e.retrieval, e.untrained_retrieval, e.retrieval_images or 1
+    mean = (now + before) / 2
+    error = math.sqrt(max(2 * mean * (1 - mean), 1e-9) / n)
+    return _odds_rose(now, before, error) - _odds_rose(before, now, error)
+
+
+def _odds_rose(now: float, before: float, error: float) -> bool:
+    """Return whether a share rose clearly in points and in odds."""
     odds = now * (1 - before) >= GAIN_ODDS * before * (1 - now)
-    return now - before >= points or (odds and now - before >= MIN_GAIN)
+    return odds and now - before >= max(MIN_GAIN, CLEAR * error)
+
+
+def _loss_has_fallen(e: RunEvidence) -> bool:
+    if e.loss is None or e.chance_loss is None or e.first_loss is None:
+        return False
+    return e.loss < BELOW_CHANCE * e.chance_loss and e.loss < FALLEN_LOSS * e.first_loss
 
 
 def _describe_gain(e: RunEvidence) -> str:
-    if e.knn is not None and e.untrained_knn is not None:
-        guess = "" if e.chance is None else f" and {e.chance:.1%} by guessing"
+    if not e.labeled:
         return (
-            f"{e.knn_name} is {e.knn:.1%}, against {e.untrained_knn:.1%} for the untrained "
-            f"network{guess}"
+            f"a second view of an image retrieves the first in {e.retrieval:.1%} of cases, against "
+            f"{e.untrained_retrieval:.1%} for the untrained network"
         )
-    return (
-        f"a second view of an image retrieves the first in {e.retrieval:.1%} of cases, against "
-        f"{e.untrained_retrieval:.1%} for the untrained network"
+    first, *others = e.labeled
+    guess = "" if e.chance is None else f" and {e.chance:.1%} by guessing"
+    text = (
+        f"{first.name} is {first.accuracy:.1%} of {first.images:,} images, against "
+        f"{first.untrained:.1%} for the untrained network{guess}"
     )
+    if others and (first.z < CLEAR or others[0].z < CLEAR):  # they do not say the same
+        text += f", and {others[0].name} {others[0].accuracy:.1%} against {others[0].untrained:.1%}"
+    return text
+
+
+def _describe_problem(e: RunEvidence, gain: int) -> str:
+    """Say why this is not called learning."""
+    if gain < 0:
+        return "that is worse"
+    if not e.labeled:
+        return "that is no clear gain"
+    if _guesses(e):
+        return "that is not clearly better than guessing"
+    if max(s.z for s in e.labeled) >= CLEAR:
+        return "one rose and the other fell"
+    first = e.labeled[0]
+    return (
+        f"that is no clear gain ({100 * first.gain:+.1f} points, 95 % interval "
+        f"{100 * first.gain_low:+.1f} to {100 * first.gain_high:+.1f})"
+    )
+
+
+def _pixels(e: RunEvidence) -> str:
+    """Say that raw pixels classify better, if they do."""
+    if e.pixels is None or not e.labeled or e.pixels <= e.labeled[0].accuracy:
+        return ""
+    return f", but raw pixels give {e.pixels:.1%}"
 
 
 def _directions(e: RunEvidence) -> str:
@@ -304,10 +355,22 @@ def _build_rows(e: RunEvidence) -> list[EvidenceRow]:
         expected = f"above {least:.1f} (untrained {e.untrained_rank:.1f})"
         bad, value = _has_lost_rank(e), f"{e.trained_rank:.1f}"
         add("rank against untrained", value, expected, bad, "directions lost", "no directions lost")
-    meanings = {1: "better than untrained", 0: "no clear gain", -1: "worse than untrained"}
-    for name, now, before, sign in _measures(e):
-        expected = f"above {before:.1%} (untrained)"
-        add(name, f"{now:.1%}", expected, False, "", meanings[sign])
+    for score in e.labeled:
+        expected = f"clearly above {score.untrained:.1%} (untrained)"
+        value = f"{score.accuracy:.1%} of {score.images:,} images"
+        degree = "better" if score.z >= CLEAR else "worse" if score.z <= -CLEAR else "no clear gain"
+        ends = f"{100 * score.gain_low:+.1f} to {100 * score.gain_high:+.1f} points"
+        add(score.name, value, expected, False, "", f"{degree} ({ends})")
+    if e.pixels is not None and e.labeled:
+        bad = e.pixels > e.labeled[0].accuracy
+        expected = f"below {e.labeled[0].accuracy:.1%} ({e.labeled[0].name})"
+        better, worse = "pixels do better", "the features do better"
+        add("kNN on raw pixels", f"{e.pixels:.1%}", expected, bad, better, worse)
+    if e.retrieval is not None and e.untrained_retrieval is not None:
+        meanings = {1: "better than untrained", 0: "no clear gain", -1: "worse than untrained"}
+        expected = f"above {e.untrained_retrieval:.1%} (untrained)"
+        meaning = meanings[_retrieval_gain(e) or 0]
+        add("same-image retrieval", f"{e.retrieval:.1%}", expected, False, "", meaning)
     if e.knn_dips is not None:
         value = f"{e.knn_dips} of {e.knn_measurements} measurements"
         dipped = "unstable: it fell a point or more below its best"

@@ -8,6 +8,32 @@ from typing import Any
 
 Json = Mapping[str, Any]
 RECENT = 5  # records whose median is the current value
+Z95 = 1.96  # half of a 95 % interval, in standard errors
+LABELED = {"knn": "kNN accuracy", "linear": "linear accuracy"}
+ONLINE = {"online_knn": "online kNN accuracy (on training images)"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabeledScore:
+    """Accuracy of one protocol, trained and untrained, on the same test images."""
+
+    name: str
+    accuracy: float
+    untrained: float
+    gain_low: float  # 95 % interval of accuracy - untrained
+    gain_high: float
+    images: int
+
+    @property
+    def gain(self) -> float:
+        """Gain over the untrained network."""
+        return self.accuracy - self.untrained
+
+    @property
+    def z(self) -> float:
+        """The gain in its standard errors; 0 if every image has the same outcome in both."""
+        error = (self.gain_high - self.gain_low) / (2 * Z95)
+        return self.gain / error if error > 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +45,7 @@ class RunEvidence:
     steps: int = 0
     skipped_steps: int = 0  # skipped because their gradient was not finite
     loss: float | None = None
+    first_loss: float | None = None
     chance_loss: float | None = None  # of guessing
     feature_std: float | None = None
     effective_rank: float | None = None
@@ -29,17 +56,15 @@ class RunEvidence:
     batch_size: int | None = None  # samples that each rank is computed from
     trained_rank: float | None = None  # of the same images as untrained_rank
     untrained_rank: float | None = None
-    knn_name: str = "kNN accuracy"  # or that of online_knn, measured on training images
-    knn: float | None = None
-    untrained_knn: float | None = None
-    knn_gain_low: float | None = None  # 95 % interval of knn - untrained_knn, on the same images
-    knn_gain_high: float | None = None
-    knn_images: int | None = None  # that knn is measured on
+    # kNN first, then linear; of an evaluation, or else online kNN, on training images.
+    labeled: tuple[LabeledScore, ...] = ()
     knn_dips: int | None = None  # measurements of online_knn a point or more below the best before
     knn_measurements: int = 0
     chance: float | None = None  # accuracy of always predicting the most common class
+    pixels: float | None = None  # kNN accuracy on raw pixels, of the same images
     retrieval: float | None = None
     untrained_retrieval: float | None = None
+    retrieval_images: int | None = None
     predictor: bool | None = None  # only of methods that collapse without one
     queue_steps: float | None = None  # age of the oldest key
     queue_epochs: float | None = None
@@ -58,10 +83,9 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
         queue_steps = min(queue_steps, step)  # no key is older than the run
     per_epoch = step / epoch if step and epoch else None
     # An evaluation on labeled images counts more than one on training images.
-    prefix = "" if results.get("knn") else "online_"
-    knn = results.get(f"{prefix}knn") or {}
-    gain = ((knn.get("differences") or {}).get("untrained") or {}).get("accuracy") or {}
-    baselines = results.get("baselines") or results.get("online_baselines") or {}
+    labeled = _labeled(results, LABELED) or _labeled(results, ONLINE)
+    is_online = not _labeled(results, LABELED)
+    baselines = results.get("online_baselines" if is_online else "baselines") or {}
     label_free = results.get("label_free") or {}
     rank = label_free.get("effective_rank") or {}
     retrieval = label_free.get("retrieval") or {}
@@ -73,6 +97,7 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
         steps=int(step or 0),
         skipped_steps=int(_number(last.get("skipped_steps")) or 0),
         loss=_current(records, "loss"),
+        first_loss=_first(records, "loss"),
         chance_loss=_current(records, "chance_loss"),
         feature_std=_current(records, "feature_std"),
         effective_rank=_current(records, "effective_rank"),
@@ -83,23 +108,45 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
         batch_size=None if batch is None else int(batch),
         trained_rank=_number(rank.get("trained")),
         untrained_rank=_number(rank.get("untrained")),
-        knn_name="kNN accuracy" if not prefix else "online kNN accuracy (on training images)",
-        knn=_number(knn.get("accuracy")),
-        untrained_knn=_number(knn.get("untrained_accuracy")),
-        knn_gain_low=_number(gain.get("low")),
-        knn_gain_high=_number(gain.get("high")),
-        knn_images=knn.get("n"),
+        labeled=labeled,
         knn_dips=None if not dips else int(dips[-1]),
         knn_measurements=len(_values(records, "online_knn")),
         chance=_number(baselines.get("chance")),
+        pixels=_number(baselines.get("pixels")),
         retrieval=_number(retrieval.get("trained")),
         untrained_retrieval=_number(retrieval.get("untrained")),
+        retrieval_images=(label_free.get("settings") or {}).get("images"),
         # With negatives, embeddings do not collapse without a predictor.
         predictor=method.get("predictor") if _current(records, "chance_loss") is None else None,
         queue_steps=queue_steps,
         queue_epochs=queue_steps / per_epoch if queue_steps and per_epoch else None,
         teacher_steps=1 / max(1 - momentum, 1e-9) if momentum is not None else None,
     )
+
+
+def _labeled(results: Json, names: Mapping[str, str]) -> tuple[LabeledScore, ...]:
+    """Scores of these results that were measured for the untrained network too."""
+    scores = []
+    for key, name in names.items():
+        result = results.get(key) or {}
+        difference = (result.get("differences") or {}).get("untrained") or {}
+        gain = difference.get("accuracy") or {}
+        values = (result.get("accuracy"), result.get("untrained_accuracy"))
+        ends = (gain.get("low"), gain.get("high"))
+        found = [n for value in (*values, *ends) if (n := _number(value)) is not None]
+        if len(found) == 4 and isinstance(result.get("n"), int):
+            now, before, low, high = found
+            scores.append(
+                LabeledScore(
+                    name=name,
+                    accuracy=now,
+                    untrained=before,
+                    gain_low=low,
+                    gain_high=high,
+                    images=result["n"],
+                )
+            )
+    return tuple(scores)
 
 
 def _values(records: Sequence[Json], key: str) -> list[float]:
@@ -111,6 +158,12 @@ def _current(records: Sequence[Json], key: str) -> float | None:
     """Median of the last few values, so that one unusual batch does not decide."""
     recent = _values(records, key)[-RECENT:]
     return median(recent) if recent else None
+
+
+def _first(records: Sequence[Json], key: str) -> float | None:
+    """Median of the first few values."""
+    first = _values(records, key)[:RECENT]
+    return median(first) if first else None
 
 
 def _number(value: Any) -> float | None:

@@ -13,7 +13,6 @@ from selfsight import rng
 from selfsight.data import ImageStore
 from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.splits import Split, stratified
 from selfsight.recipe import Recipe, eval_view
 from selfsight.train.grad_scaler import step_if_finite
 
@@ -58,19 +57,13 @@ class OnlineProbe:
 def build_online_knn(recipe: Recipe, images: ImageStore) -> KNN | None:
     """Build the kNN that is measured during training: on training images, if they have labels.
 
-    Both the neighbors and the test images are training images, so its accuracy is called
-    `online_knn` and is not comparable with the protocol `knn`.
+    Each image is classified by the others, so that every one counts. All of them are training
+    images: the accuracy is called `online_knn` and is not comparable with the protocol `knn`.
     """
     if images.labels is None:
         return None
     subset = sample_images(images, ONLINE_IMAGES, recipe.seed)
-    split = stratified(images.labels.cpu()[subset], seed=recipe.seed)
-    data = LabeledData(
-        train=images,
-        spec=eval_view(recipe),
-        split=Split(subset[split.train], subset[split.test]),
-    )
-    return KNN(data=data, ks=(20,))
+    return KNN(data=LabeledData(train=images, spec=eval_view(recipe), subset=subset), ks=(20,))
 
 
 def count_dips(accuracies: Sequence[float]) -> int:
