@@ -24,6 +24,7 @@ from selfsight.progress import track
 
 MAX_LOGITS = 1 << 26  # in memory at a time: 256 MiB in float32
 HISTORY = 10  # past steps from which L-BFGS estimates the curvature
+CONVEXITY = (1e-8, 1e-3)  # lower bound where weight decay is 0, and of the biases without decay
 MAX_HALVINGS = 10  # of a step that does not lower the loss
 
 
@@ -33,24 +34,27 @@ def logistic_regression(
     *,
     weight_decays: tuple[float, ...],
     num_classes: int,
-    max_steps: int = 200,
-    tolerance: float = 1e-5,
+    max_steps: int = 1000,
+    tolerance: float = 1e-6,
     start: Float[Tensor, "s d c"] | None = None,
     progress: str | None = None,
 ) -> Float[Tensor, "s d c"]:
     """Minimize mean cross-entropy + decay / 2 * |weights|^2 for each weight decay.
 
-    The last column of x must be 1: its weights are the biases and are not decayed. A problem is
-    solved when no component of its gradient is above `tolerance`.
+    The last column of x must be 1: its weights are the biases and are not decayed. Weight decay
+    bounds the distance from the minimum: loss - minimum <= |gradient|^2 / (2 decay). A problem is
+    solved when that is at most `tolerance` * loss.
     """
     decay = x.new_tensor(weight_decays)[:, None, None].repeat(1, x.shape[1], 1)
     decay[:, -1] = 0
     weights = x.new_zeros(len(weight_decays), x.shape[1], num_classes) if start is None else start
     loss, grad = _objective(weights, x, y, decay)
+    convexity = decay[:, :1].clamp(*CONVEXITY)
     # The curvature is at most half the mean squared norm of a row.
     scale = (2 / x.pow(2).sum(dim=1).mean()).expand(len(weights), 1, 1)
     past: list[tuple[Tensor, Tensor, Tensor]] = []
-    solved = grad.abs().amax(dim=(1, 2), keepdim=True) <= tolerance
+    solved = _dot(grad, grad) <= 2 * tolerance * convexity * loss
+    failed = torch.zeros_like(solved)
     for _ in track(range(max_steps), progress):
         if bool(solved.all()):
             break
@@ -64,7 +68,6 @@ def logistic_regression(
             if bool(lower.all()):
                 break
             length = torch.where(lower, length, length / 2)
-        # A problem whose loss no longer falls is solved to the precision of its dtype.
         new, new_grad = torch.where(lower, new, weights), torch.where(lower, new_grad, grad)
         step, grad_change = new - weights, new_grad - grad
         curvature = _dot(step, grad_change)
@@ -72,7 +75,10 @@ def logistic_regression(
         past = [*past, (step, grad_change, torch.where(usable, 1 / curvature, 0))][-HISTORY:]
         scale = torch.where(usable, curvature / _dot(grad_change, grad_change), scale)
         weights, grad, loss = new, new_grad, torch.where(lower, new_loss, loss)
-        solved |= ~lower | (grad.abs().amax(dim=(1, 2), keepdim=True) <= tolerance)
+        # If the loss does not fall, forget the past; a second time, this is the dtype's limit.
+        past = [(s, g, torch.where(lower, rho, 0)) for s, g, rho in past]
+        solved |= ~lower & failed | (_dot(grad, grad) <= 2 * tolerance * convexity * loss)
+        failed = ~lower
     return weights
 
 
@@ -163,7 +169,7 @@ class LinearProbe:
 
     data: LabeledData
     weight_decays: tuple[float, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
-    max_steps: int = 200
+    max_steps: int = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:

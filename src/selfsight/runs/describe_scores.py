@@ -7,7 +7,8 @@ from selfsight.evals.per_image import Difference
 from selfsight.runs.compare import find_headline, format_measure, is_end
 from selfsight.runs.encoders import UNTRAINED
 
-SELECTED = ("lr", "weight_decay")  # hyperparameters that a protocol selects
+# Hyperparameters that a protocol selects, and the settings that hold the values it tries.
+SELECTED = {"lr": ("lrs", "head_lrs"), "weight_decay": ("weight_decays",)}
 AP_VARIANTS = ("", "50", "75", "_s", "_m", "_l", "_spread")
 # Numbers that are printed together with a result's headline.
 SECONDARY = {"top5", "ema_accuracy", "map_11_point"} | {
@@ -36,16 +37,39 @@ def describe_results(results: Results) -> list[str]:
     for name, result in results.items():
         if name == "baselines":
             continue
-        selected = [f"{key.replace('_', ' ')} {result[key]:g}" for key in SELECTED if key in result]
-        if selected:
-            held_out = result.get("held_out_accuracy")
-            how = "the only choice" if held_out is None else f"{held_out:.1%} of a held-out tenth"
-            notes.append(f"{name}: selected {' and '.join(selected)} ({how}).")
-        notes += _describe_differences(name, result) + _describe_classes(name, result)
         settings = result.get("settings", {})
+        notes += _describe_selection(name, result, settings)
+        notes += _describe_differences(name, result) + _describe_classes(name, result)
         notes += [f"{name}: {settings['note']}"] if "note" in settings else []
         notes += settings.get("notes", ())
     return list(dict.fromkeys(notes))
+
+
+def _describe_selection(
+    name: str, result: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[str]:
+    """Name the selected hyperparameters, and those at the end of the values that were tried."""
+    words = {key: key.replace("_", " ") for key in SELECTED if key in result}
+    if not words:
+        return []
+    held_out = result.get("held_out_accuracy")
+    how = "the only choice" if held_out is None else f"{held_out:.1%} of a held-out tenth"
+    selected = [f"{word} {result[key]:g}" for key, word in words.items()]
+    notes = [f"{name}: selected {' and '.join(selected)} ({how})."]
+    for key, word in words.items():
+        tried = next((settings[grid] for grid in SELECTED[key] if settings.get(grid)), ())
+        if held_out is None or len(tried) < 2:
+            continue
+        for end, which, beyond in (
+            (min(tried), "lowest", "lower"),
+            (max(tried), "highest", "higher"),
+        ):
+            if result[key] == end != 0:
+                notes.append(
+                    f"{name}: {word} {end:g} is the {which} of the {len(tried)} that were tried; a "
+                    f"{beyond} one may be better."
+                )
+    return notes
 
 
 def _describe_data(results: Results) -> list[str]:
