@@ -1,14 +1,17 @@
 """The analysis of features, from made images."""
 
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from selfsight.data import read_batches
 from selfsight.errors import UserError
-from selfsight.evals.feature_analysis import FeatureAnalysis
+from selfsight.evals import spectrum
+from selfsight.evals.feature_analysis import EPOCH, AnalysisSettings, FeatureAnalysis
 from selfsight.evals.spectrum import alignment, effective_rank
 from selfsight.methods import METHODS
 from selfsight.nn import Backbone, Encoder, Teacher
@@ -28,11 +31,19 @@ NUMBERS = {
     "similarity",
     "variance",
 }
-BOUNDS = {"information_bound", "gradient_norm", "gradient_norm_std", "gradient_norm_bound"}
+BOUNDS = {
+    "information_bound",
+    "gradient_norm",
+    "gradient_norm_std",
+    "gradient_norm_bound",
+    "gradient_norm_expected_bound",
+}
+SETTINGS = {field.name for field in fields(AnalysisSettings)}
 
 
-def analysis(**settings):
-    return FeatureAnalysis(**{"images": bright(40), "views": VIEWS, "num_views": 4} | settings)
+def analysis(**given):
+    settings = AnalysisSettings(**{"num_views": 4} | {k: given.pop(k) for k in SETTINGS & {*given}})
+    return FeatureAnalysis(**{"images": bright(40), "views": VIEWS} | given, analysis=settings)
 
 
 def encoder():
@@ -70,11 +81,12 @@ def test_similarity_and_variance_keep_jcl_s_identity():
 
 def test_numbers_are_the_pure_functions_of_the_rows():
     setting = analysis()
-    rows = setting.embed(Means())
-    assert rows.backbone.shape == (40, 4, 3) and rows.projector is None
+    embedded = setting.embed(Means())
+    rows = embedded.backbone.rows
+    assert rows.first.shape == (40, 3) and embedded.projector is None
     found = setting(Means())
-    assert found["effective_rank"] == effective_rank(rows.backbone[:, 0]).item()
-    assert found["alignment"] == alignment(rows.backbone[:, 0], rows.backbone[:, 1]).item()
+    assert found["effective_rank"] == effective_rank(rows.first).item()
+    assert found["alignment"] == alignment(rows.first, rows.second).item()
 
 
 def test_keys_are_the_teacher_s():
@@ -90,13 +102,71 @@ def test_keys_are_the_teacher_s():
     rows = setting.embed(pair)
     torch.testing.assert_close(rows.keys, pair.teacher.net.projector.bias.expand_as(rows.keys))
     own = setting.embed(pair.student)
-    torch.testing.assert_close(own.keys, own.projector[:, 1])
+    torch.testing.assert_close(own.keys, own.projector.rows.second)
 
 
 def test_numbers_depend_on_the_seed_and_not_on_the_batch():
     one, two = analysis(batch_size=7)(Means()), analysis(batch_size=40)(Means())
     assert one == pytest.approx(two, rel=1e-4, nan_ok=True)
     assert analysis(seed=1)(Means())["alignment"] != pytest.approx(one["alignment"], rel=1e-4)
+
+
+def test_numbers_of_batches_are_those_of_all_views_at_once(monkeypatch):
+    """Views are reduced in batches of 7 images, and pairs of images in blocks of 3 rows."""
+    setting = analysis(views=(View(size=16),), num_negatives=(8, 39), batch_size=7)
+    network = encoder()
+    with monkeypatch.context() as patch:
+        patch.setattr(spectrum, "MAX_ELEMENTS", 3 * 40)
+        found = setting.measure(network)
+    batch = [(EPOCH, setting._sample_index())]
+    (raw,) = read_batches(setting.images, batch, torch.device("cpu"))
+    with torch.no_grad():
+        network.eval()
+        z = torch.stack([network(x)[1] for x in setting._sample_views(raw)], dim=1).double()
+    unit = torch.nn.functional.normalize(z, dim=2)
+    # JCL: all pairs of views of each image, and the diagonal of its covariance.
+    similarity = torch.stack([(rows @ rows.T).mean() for rows in unit])
+    variance = torch.stack([torch.cov(rows.T, correction=0).diagonal().mean() for rows in unit])
+    direct = {
+        "projector_similarity": similarity.mean(),
+        "projector_variance": variance.mean(),
+        "projector_lidar": spectrum.lidar(z),
+        "projector_uniformity": torch.pdist(unit[:, 0]).pow(2).mul(-2).exp().mean().log(),
+    }
+    for name, value in direct.items():
+        assert found.numbers[name] == pytest.approx(value.item(), rel=1e-4), name
+    whole = setting.measure(network)  # one block
+    assert found.numbers == pytest.approx(whole.numbers, rel=1e-5)
+    for one, other in zip(found.figures["gradients"], whole.figures["gradients"], strict=True):
+        assert one | {"alpha": 0} == pytest.approx(other | {"alpha": 0}, rel=1e-5)
+
+
+def test_memory_does_not_grow_with_images_times_views():
+    """The rows that are kept have the size of four views in float32, however many there are."""
+    embedded = analysis(num_views=12, batch_size=20).embed(Means())
+    kept = [*embedded.backbone.rows, embedded.backbone.within]
+    assert sum(x.untyped_storage().nbytes() for x in kept) == 4 * 40 * (4 * 3 + 2) + 8 * 3 * 3
+
+
+def test_negatives_are_those_of_the_queue_up_to_its_size():
+    method = make("moco")
+    size = len(method.queue.keys)
+    setting = analysis(views=(View(size=16),), num_negatives=(4, 65536), negatives="queue")
+    found = setting.measure(method).figures["gradients"]
+    assert [row["num_negatives"] for row in found] == [4, 4, size, size]
+    # Once all keys of the queue are equal, more of them change nothing under EqCo's rule.
+    method.queue.keys.copy_(method.queue.keys[:1].expand_as(method.queue.keys))
+    _, few, _, all_of_them = setting.measure(method).figures["gradients"]
+    assert few["mean"] == pytest.approx(all_of_them["mean"], rel=1e-4)
+    with pytest.raises(UserError, match="needs a method with a queue"):
+        setting.measure(encoder())
+
+
+def test_fewer_negatives_than_were_asked_for_are_said():
+    assert "notes" not in analysis(num_negatives=(39,)).settings()
+    settings = analysis(num_negatives=(8, 65536)).settings()
+    assert settings["num_negatives"] == [8, 39]
+    assert "40 images have 39 negatives each, not 65536" in settings["notes"][0]
 
 
 def test_results_and_figures_are_written(tmp_path):
@@ -132,7 +202,11 @@ def in_processes(count):
             return self.net(x)
 
     return FeatureAnalysis(
-        images=bright(count), views=VIEWS, num_views=3, batch_size=4, distributed=True
+        images=bright(count),
+        views=VIEWS,
+        analysis=AnalysisSettings(num_views=3),
+        batch_size=4,
+        distributed=True,
     )(Net())
 
 

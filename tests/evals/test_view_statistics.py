@@ -1,11 +1,14 @@
 """JCL's figure 3 and EqCo's figures 1 and 4, from their equations."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from selfsight.evals import spectrum
 from selfsight.evals.view_statistics import (
     histogram,
     information_bound,
@@ -70,6 +73,60 @@ def test_no_gradient_is_above_its_bound():
         found = query_gradients(q, keys, num_negatives=64, temperature=0.1, alpha=alpha)
         assert bool((found.norm <= found.bound + 1e-12).all())
         assert bool((found.bound <= 2 / 0.1).all())
+
+
+def equation_7(q, keys, i, temperature, alpha, pool):
+    """The right side of equation 7, as it is printed."""
+    s0 = np.exp(q[i] @ keys[i] / temperature)
+    mean = np.mean([np.exp(q[i] @ k / temperature) for k in pool])
+    return 2 / temperature * (1 - s0 / (s0 + alpha * mean))
+
+
+@pytest.mark.parametrize("alpha", [None, 3.0, 65536.0])
+def test_the_expected_bound_is_equation_7_and_no_mean_over_samples_is_above_it(alpha):
+    """The left side is a mean over every set of K negatives, with gradients by equation 1."""
+    n, k, temperature = 7, 3, 0.3
+    rows = [F.normalize(random(n, 3, seed=seed), dim=1) for seed in (0, 1)]
+    q, keys = (x.numpy() for x in rows)
+    found = query_gradients(*rows, num_negatives=k, temperature=temperature, alpha=alpha)
+    for i in range(n):
+        others = [keys[j] for j in range(n) if j != i]
+        right = equation_7(q, keys, i, temperature, alpha or k, others)
+        assert found.expected_bound[i].item() == pytest.approx(right)
+        norms = []
+        for negatives in itertools.combinations(others, k):
+            s = np.exp([q[i] @ keys[i] / temperature, *(q[i] @ x / temperature for x in negatives)])
+            s[1:] *= (alpha or k) / k
+            p = s / s.sum()
+            grad = (p[0] - 1) * keys[i] + sum(w * x for w, x in zip(p[1:], negatives, strict=True))
+            norms.append(np.linalg.norm(grad) / temperature)
+        assert np.mean(norms) <= right * (1 + 1e-12)
+
+
+def test_keys_of_a_queue_are_negatives_of_every_query():
+    q, keys, queue = random(6, 4), random(6, 4, seed=1), random(9, 4, seed=2)
+    found = query_gradients(q, keys, num_negatives=5, temperature=0.2, alpha=64.0, queue=queue)
+    units = F.normalize(q, dim=1), F.normalize(keys, dim=1), F.normalize(queue, dim=1)
+    for i in range(6):
+        one = units[0][i].clone().requires_grad_()
+        logits = torch.cat([units[1][i : i + 1], units[2][:5]]) @ one / 0.2
+        logits = logits - torch.tensor([math.log(64 / 5), 0, 0, 0, 0, 0])
+        loss = F.cross_entropy(logits[None], torch.tensor([0]))
+        loss.backward()
+        assert found.loss[i].item() == pytest.approx(loss.item())
+        assert found.norm[i].item() == pytest.approx(one.grad.norm().item())
+        right = equation_7(*(x.numpy() for x in units[:2]), i, 0.2, 64.0, units[2].numpy())
+        assert found.expected_bound[i].item() == pytest.approx(right)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_blocks_of_queries_change_nothing(rows, monkeypatch):
+    q, keys = random(10, 6), random(10, 6, seed=1)
+    settings = {"num_negatives": 4, "temperature": 0.2, "alpha": 64.0}
+    whole = query_gradients(q, keys, **settings)
+    monkeypatch.setattr(spectrum, "MAX_ELEMENTS", rows * 10)
+    for one, other in zip(query_gradients(q, keys, **settings), whole, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_the_bound_is_reached_where_all_negatives_are_opposite():

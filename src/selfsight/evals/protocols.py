@@ -24,7 +24,7 @@ from selfsight.evals.detection import (
     DetectorSettings,
     detector_settings,
 )
-from selfsight.evals.feature_analysis import FeatureAnalysis
+from selfsight.evals.feature_analysis import AnalysisSettings, FeatureAnalysis
 from selfsight.evals.few_labels import LabelAmount, load_or_sample_few
 from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
@@ -37,7 +37,8 @@ from selfsight.evals.svm import SVM
 from selfsight.options import EvalOptions
 from selfsight.views import View
 
-AnySettings = TypeVar("AnySettings", ClassifierSettings, DetectorSettings, SGDGrid)
+FlagSettings = ClassifierSettings | DetectorSettings | SGDGrid | AnalysisSettings
+AnySettings = TypeVar("AnySettings", bound=FlagSettings)
 
 
 DataKind = Literal["labeled", "boxes", "images"]
@@ -74,7 +75,7 @@ class ProtocolSpec(NamedTuple):
     @property
     def accepts_flags(self) -> bool:
         """Whether flags such as --head.lr change its settings."""
-        return isinstance(self.settings, ClassifierSettings | DetectorSettings | SGDGrid)
+        return isinstance(self.settings, FlagSettings)
 
     @property
     def has_epochs(self) -> bool:
@@ -183,7 +184,12 @@ def build_analysis(
     images, views = data
     distributed = dist.world_size() > 1
     return FeatureAnalysis(
-        images=images, views=views, seed=options.seed, progress=True, distributed=distributed
+        images=images,
+        views=views,
+        analysis=apply_flags(AnalysisSettings(), options.settings),
+        seed=options.seed,
+        progress=True,
+        distributed=distributed,
     )
 
 
@@ -261,7 +267,7 @@ PROTOCOLS: dict[str, ProtocolSpec] = {
     "analysis": ProtocolSpec(
         "RankMe (arXiv:2210.02885), LiDAR (arXiv:2312.04000), EqCo, JCL: see docs/analysis.md",
         build_analysis,
-        FeatureAnalysis,
+        AnalysisSettings(),
         "images",
     ),
 }
@@ -328,8 +334,15 @@ def summarize(settings: Any) -> str:
         return f"{model}, {length}, lr {lr}"
     if is_dataclass(settings):
         listed = [f for f in fields(settings) if f.name not in NOT_LISTED]
-        return ", ".join(f"{f.name.replace('_', ' ')} {f.default}" for f in listed)
+        return ", ".join(f"{f.name.replace('_', ' ')} {_plain(f.default)}" for f in listed)
     return ""
+
+
+def _plain(value: Any) -> str:
+    """Format a default as a user types it."""
+    if isinstance(value, tuple):
+        return " ".join(map(_plain, value))
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _summarize_classifier(training: ClassifierSettings) -> str:

@@ -4,10 +4,14 @@ Pure functions that return a scalar on the device of the features, fast enough f
 of a training run. If a row is not finite, the result is not finite.
 """
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+MAX_ELEMENTS = 2**25  # of a matrix of pairs that is computed at once: 128 MiB in float32
 
 
 def feature_std(h: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
@@ -47,12 +51,25 @@ def lidar(
     between views, so that it is never 0. Needs two or more views, and more images than directions.
     """
     views = views.double()
-    if not bool(views.isfinite().all()):
-        return views.new_tensor(float("nan"))
-    n, m, d = views.shape
+    n, m, _ = views.shape
     mean = views.mean(dim=1)  # [N, D]
     deviation = (views - mean[:, None]).flatten(0, 1)
-    within = deviation.T @ deviation / (n * (m - 1)) + delta * torch.eye(d).to(views)
+    within = deviation.T @ deviation / (n * (m - 1))
+    return lidar_of_moments(mean, within, delta=delta, eps=eps)
+
+
+def lidar_of_moments(
+    mean: Float[Tensor, "n d"],
+    within: Float[Tensor, "d d"],
+    *,
+    delta: float = 1e-4,
+    eps: float = 1e-7,
+) -> Float[Tensor, ""]:
+    """LiDAR from the mean of each image's views, and the covariance of views around their mean."""
+    if not bool(mean.isfinite().all() and within.isfinite().all()):
+        return mean.new_tensor(float("nan"))
+    n, d = mean.shape
+    within = within + delta * torch.eye(d).to(within)
     between = (mean - mean.mean(dim=0)) / max(1, n - 1) ** 0.5
     # within^-1/2 between' between within^-1/2 has the eigenvalues of the product below.
     whitened = torch.linalg.solve_triangular(torch.linalg.cholesky(within), between.T, upper=False)
@@ -98,9 +115,12 @@ def uniformity(x: Float[Tensor, "n d"], *, t: float = 2.0) -> Float[Tensor, ""]:
     Wang and Isola 2020 (arXiv:2005.10242). Needs two rows or more.
     """
     x = unit(x)
-    potential = (2 * t * (x @ x.T - 1)).clamp(max=0).exp()  # |x - y|^2 = 2 - 2 x.y
-    pairs = len(x) * (len(x) - 1)
-    return (potential.fill_diagonal_(0).sum() / pairs).log()
+    total = x.new_zeros(())
+    for first, rows in enumerate_blocks(x):
+        potential = (2 * t * (rows @ x.T - 1)).clamp(max=0).exp()  # |x - y|^2 = 2 - 2 x.y
+        potential.diagonal(offset=first).zero_()  # of a row with itself
+        total = total + potential.sum()
+    return (total / (len(x) * (len(x) - 1))).log()
 
 
 def retrieval(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
@@ -118,6 +138,18 @@ def _exp_entropy(values: Float[Tensor, " k"], eps: float) -> Float[Tensor, ""]:
     """Exponential of the entropy of the normalized values: k for k equal values."""
     share = values / values.sum().clamp(min=torch.finfo(values.dtype).tiny) + eps
     return (-share * share.log()).sum().exp()
+
+
+def enumerate_blocks(
+    x: Float[Tensor, "n d"], *, width: int | None = None
+) -> Iterator[tuple[int, Float[Tensor, "b d"]]]:
+    """Yield the rows in blocks, each with its first row, so that [b, width] numbers are few.
+
+    The width is that of the matrix that a caller computes for a block: N if not given.
+    """
+    size = max(1, MAX_ELEMENTS // max(1, width or len(x)))
+    for first in range(0, len(x), size):
+        yield first, x[first : first + size]
 
 
 def unit(h: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
