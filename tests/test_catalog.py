@@ -1,11 +1,13 @@
 """The lists of methods, recipes and studies, as a person and a program read them."""
 
 import json
+import re
 
 import pytest
 
-from selfsight.catalog import build_recipe
+from selfsight.catalog import _published_number, build_recipe, list_flags, list_recipes
 from selfsight.cli import main
+from selfsight.console import format_setting, format_value
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.recipes import RECIPES
@@ -57,6 +59,63 @@ def test_one_recipe_is_shown_with_plain_numbers(capsys):
     assert words[words.index("--optim.weight-decay") + 1] == "0.0001"
     text = printed(capsys, "recipes", "eqco_negatives.v2_eqco_k16")
     assert "--method.alpha" in text and " 65536\n" in text and "plotted, not printed" in text
+    words = printed(capsys, "recipes", "byol.imagenet_r50_1000ep").split()
+    assert words[words.index("--optim.weight-decay") + 1] == "1.5e-6"
+
+
+def test_the_numbers_of_every_recipe_are_printed_as_typed_and_read_back():
+    """No exponent of Python's such as 6.554e+04 or 1e-06, and no digit that counts is lost."""
+    for name in (*RECIPES, *(f"{study.name}.{study.arms[0].name}" for study in STUDIES.values())):
+        for row in list_flags(name):
+            values = row["value"] if isinstance(row["value"], list | tuple) else [row["value"]]
+            for value in values:
+                if isinstance(value, float):
+                    text = format_setting(value)
+                    assert not re.search(r"e\+|e-0|\.0$", text), (name, row["flag"], text)
+                    assert float(text) == pytest.approx(value, rel=1e-5), (name, row["flag"])
+
+
+def test_tables_have_no_exponents_for_large_numbers():
+    values = (65536.0, 123456.7, -65536.0, 1234.5678, 0.00012345, 3.0, 65536, float("inf"))
+    texts = ["65,536", "123,457", "-65,536", "1235", "0.0001234", "3", "65,536", "inf"]
+    assert [format_value(value) for value in values] == texts
+
+
+# ResNet-50 on ImageNet, linear top-1 in percent, by (epochs, batch size): the papers and the
+# repositories of their authors; BYOL and SimSiam of fewer epochs are SimSiam's table 4.
+PUBLISHED = {
+    "barlow_twins": {(1000, 2048): 73.2},
+    "byol": {(100, 4096): 66.5, (1000, 4096): 74.3},
+    "fast_moco": {(100, 512): 73.5, (200, 512): 75.1, (400, 512): 75.5},
+    "instdisc": {(200, 256): 54.0},
+    "jcl": {(200, 256): 68.7},
+    "moco": {(200, 256): 67.5, (800, 256): 71.1},
+    "mocov3": {(100, 4096): 68.9, (300, 4096): 72.8, (800, 4096): 73.8, (1000, 4096): 74.6},
+    "nnclr": {(100, 4096): 69.4, (1000, 4096): 75.4},
+    "simclr": {(100, 4096): 64.5, (200, 4096): 66.6, (1000, 4096): 69.3},
+    "simo": {(100, 256): 64.4, (200, 256): 68.0},
+    "simsiam": {
+        (100, 512): 68.1,
+        **{(100, 256): 68.1, (200, 256): 70.0, (400, 256): 70.8, (800, 256): 71.3},
+    },
+    "swav": {(800, 4096): 75.3},
+    "vicreg": {(1000, 2048): 73.2},
+}
+
+
+def test_a_number_quoted_without_a_star_is_published_for_those_epochs_and_that_batch_size():
+    compared = 0
+    for row in list_recipes():
+        number, _, metric = _published_number(row["reference"]).partition(" ")
+        plain = re.fullmatch(r"\w+\.imagenet_(r50|v2)_\d+ep", row["name"])
+        if plain and metric == "linear":
+            known = PUBLISHED[row["method"]]
+            assert known[row["epochs"], row["batch_size"]] == float(number), row["name"]
+            compared += 1
+        quoted = re.match(r"[^(;]*batch (\d+)", row["reference"] or "")
+        if quoted and int(quoted[1]) != row["batch_size"]:
+            assert metric.endswith("*"), row["name"]
+    assert compared >= 20
 
 
 def test_studies_are_listed_with_their_published_numbers(capsys):

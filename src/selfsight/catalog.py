@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from selfsight.console import build_table
+from selfsight.console import build_table, format_setting
 from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Recipe, method_name
 from selfsight.recipes import RECIPES
@@ -166,7 +166,7 @@ def print_flags(name: str) -> None:
     width = max(len(row["flag"]) for row in rows)
     print()
     for row in rows:
-        print(f"{row['flag']:{width}} {_plain(row['value'])}")
+        print(f"{row['flag']:{width}} {format_setting(row['value'])}")
 
 
 def print_studies(rows: list[Row]) -> None:
@@ -263,22 +263,13 @@ def _changed_flags(arm: Arm) -> list[str]:
     recipe, changed = RECIPES[arm.recipe](), arm.build()
     before = dict(_flags(recipe))
     flags = [
-        f"{flag} {_plain(value)}"
+        f"{flag} {format_setting(value)}"
         for flag, value in _flags(changed)
         if before.get(flag, _flags) != value and not flag.startswith("--views.")
     ]
     if recipe.views != changed.views:
         flags.append(f"({len(changed.views)} views)")
     return flags
-
-
-def _plain(value: Any) -> str:
-    """Format a value as a user types it: 65536 and 0.0001, never 6.554e+04."""
-    if isinstance(value, list | tuple):
-        return " ".join(_plain(item) for item in value)
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else f"{value:.6g}"
-    return str(value)
 
 
 def _shorten(line: str) -> str:

@@ -22,11 +22,23 @@ def build_table(records: Iterable[Mapping[str, Any]], *, title: str | None = Non
 
 
 def format_value(value: Any) -> str:
-    """Format one value for a table: yes or no, four digits, thousands separated."""
+    """Format one value for a table: yes or no, four digits or more, thousands separated."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def format_setting(value: Any) -> str:
+    """Format a value as a person types it: 65536, 0.0001 and 1.5e-6, never 6.554e+04."""
+    if isinstance(value, list | tuple):
+        return " ".join(format_setting(item) for item in value)
+    if not isinstance(value, float):
+        return str(value)
+    if value.is_integer():
+        return str(int(value))
+    digits, _, exponent = f"{value:.6g}".partition("e")
+    return f"{digits}e{int(exponent)}" if exponent else digits

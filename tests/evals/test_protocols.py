@@ -145,6 +145,8 @@ def test_published_linear_settings():
 
 def test_published_settings_of_few_labels():
     found = {}
+    bicubic = {n for n, (_, t) in few_labels.PUBLISHED.items() if t.interpolation == "bicubic"}
+    assert bicubic == {"fast_moco_1", "fast_moco_10"}
     for name, (amount, t) in few_labels.PUBLISHED.items():
         assert amount.share == (0.01 if name.endswith("_1") else 0.1)
         assert t.head.weight_decay == 0

@@ -5,7 +5,7 @@ files can be given as a file of names.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,14 +196,20 @@ ONE, TEN = LabelAmount(share=0.01), LabelAmount(share=0.1)
 PUBLISHED: dict[str, tuple[LabelAmount, ClassifierSettings]] = {
     "fast_moco_1": (
         ONE,
-        sgd_settings(
-            FAST_MOCO, 0.05, None, drop_twice(60), epochs=60, nesterov=True, head_lrs=HEAD_LRS
+        replace(
+            sgd_settings(
+                FAST_MOCO, 0.05, None, drop_twice(60), epochs=60, nesterov=True, head_lrs=HEAD_LRS
+            ),
+            interpolation="bicubic",  # as in its pretraining and its linear protocol
         ),
     ),
     "fast_moco_10": (
         TEN,
-        sgd_settings(
-            FAST_MOCO, 0.05, 1e-6, drop_twice(20), epochs=20, nesterov=True, head_lrs=HEAD_LRS
+        replace(
+            sgd_settings(
+                FAST_MOCO, 0.05, 1e-6, drop_twice(20), epochs=20, nesterov=True, head_lrs=HEAD_LRS
+            ),
+            interpolation="bicubic",  # as in its pretraining and its linear protocol
         ),
     ),
     "msbreg_1": (

@@ -13,6 +13,7 @@ import tyro
 from torch import nn
 
 from selfsight import dist
+from selfsight.console import format_setting
 from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
 from selfsight.evals import few_labels, fine_tune, linear_augmented, svm, transfer
@@ -334,15 +335,8 @@ def summarize(settings: Any) -> str:
         return f"{model}, {length}, lr {lr}"
     if is_dataclass(settings):
         listed = [f for f in fields(settings) if f.name not in NOT_LISTED]
-        return ", ".join(f"{f.name.replace('_', ' ')} {_plain(f.default)}" for f in listed)
+        return ", ".join(f"{f.name.replace('_', ' ')} {format_setting(f.default)}" for f in listed)
     return ""
-
-
-def _plain(value: Any) -> str:
-    """Format a default as a user types it."""
-    if isinstance(value, tuple):
-        return " ".join(map(_plain, value))
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _summarize_classifier(training: ClassifierSettings) -> str:
