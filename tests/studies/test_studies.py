@@ -45,6 +45,28 @@ def test_table_5_of_msbreg_has_its_cells_in_place():
     assert ARMS["msbreg_lambdas.k2_s000_b000"].published == 71.9
 
 
+def test_rows_of_simclrs_figure_5_have_the_means_that_it_prints():
+    arms = {a.name: a for a in STUDIES["simclr_augmentations"].arms if a.scale == "imagenet"}
+    names = ("crop", "cutout", "color", "sobel", "noise", "blur", "rotate")
+    means = (39.2, 29.4, 25.7, 18.8, 15.5, 14.5, 13.8)  # the last column, a check of the others
+    for first, mean in zip(names, means, strict=True):
+        row = [arms[first if first == s else f"{first}_{s}"].published for s in names]
+        assert sum(row) / 7 == pytest.approx(mean, abs=0.06), first
+
+
+def test_simclrs_pairs_change_one_branch_in_their_order():
+    for name, order in (
+        ("crop_color", ("second_crop", "jitter", "gray")),
+        ("color_crop", ("jitter", "gray", "second_crop")),
+        ("rotate", ("rotate",)),
+    ):
+        plain, changed = ARMS[f"simclr_augmentations.{name}"].build().views
+        assert changed.order == order and (plain.crop, changed.crop) == ("random", "shared")
+        assert not any(plain.probability(operation) for operation in plain.order)
+        assert all(changed.probability(operation) for operation in changed.order)
+        assert (plain.scale, plain.ratio) == (changed.scale, changed.ratio)
+
+
 def test_numbers_of_eqco_that_the_paper_prints():
     published = {
         arm.name: arm.published

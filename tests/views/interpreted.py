@@ -30,6 +30,7 @@ CASES = {
     "small": (moco_v3(12)[1:], 3),
     "several_parts": ((ALWAYS,), 3),
     "plain": ((PLAIN, replace(PLAIN, interpolation="bicubic", flip=1.0)), 3),
+    "center": ((replace(PLAIN, crop="center"),), 3),
     "one_step_of_jitter": ((replace(PLAIN, jitter=(0.0, 0.9, 0.0, 0.0), jitter_p=1.0),), 3),
     "one_channel": (tuple(for_channels(v, 1) for v in moco_v3(24)), 1),
     "four_channels": (tuple(for_channels(v, 4) for v in moco_v2(16)[:1]), 4),
@@ -38,7 +39,7 @@ CASES = {
 
 
 # The interpreter takes a second to draw a view: of these the params are checked, others are given.
-DRAWN = ("small", "moco_v1", "swav", "four_channels")
+DRAWN = ("small", "center", "moco_v1", "swav", "four_channels")
 
 
 def case(name, dtype=torch.float32):

@@ -34,7 +34,9 @@ EVERYTHING = View(
     cutout=0.5,
     sobel=0.3,
     noise=0.5,
+    second_crop=0.5,
 )
+PLAIN = View(size=24, flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)
 
 
 def batch(n=12, channels=3, side=40, seed=8):
@@ -128,6 +130,54 @@ def test_a_view_that_changes_nothing_is_the_normalized_image():
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
     evaluation = apply_eval_view_reference(pixels, sizes, EvalView(size=24, resize=24))
     torch.testing.assert_close(evaluation, theirs, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("order", [("second_crop", "solarize"), ("solarize", "second_crop")])
+def test_a_second_crop_is_torchvisions_at_its_place_in_the_order(order):
+    view = replace(PLAIN, second_crop=0.5, solarize=1.0, order=order, interpolation="bicubic")
+    pixels, sizes, index = batch()
+    ours = apply_views_reference((view,), pixels, sizes, index, seed=3, epoch=1)[0]
+    key = view_keys(3, 1)[0]
+    d = sample_view_params(view, sizes, index, key=key, epoch=1, channels=3)
+    whole, mode = [0, 0, view.size, view.size], tv.InterpolationMode("bicubic")
+    boxes = d.second_crop_box.tolist()
+    assert 0 < sum(box != whole for box in boxes) < len(boxes)
+    for i, (height, width) in enumerate(sizes.tolist()):
+        x = pixels[i, :, :height, :width].double() / 255
+        square = [view.size] * 2
+        x = tv.resized_crop(x, *d.crop_box[i].tolist(), square, mode, antialias=True).clamp(0, 1)
+        for name in order:
+            if name == "solarize":
+                x = tv.solarize(x, view.solarize_threshold)
+            else:
+                x = tv.resized_crop(x, *boxes[i], square, mode, antialias=True).clamp(0, 1)
+        x = tv.normalize(x, list(view.mean), list(view.std))
+        torch.testing.assert_close(ours[i].double(), x, atol=2e-5, rtol=0)
+
+
+def test_a_center_crop_is_torchvisions_largest_square():
+    pixels, sizes, index = batch()
+    view = replace(PLAIN, crop="center")
+    ours = apply_views_reference((view,), pixels, sizes, index, seed=3, epoch=1)[0]
+    for i, (height, width) in enumerate(sizes.tolist()):
+        x = pixels[i, :, :height, :width].double() / 255
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        x = tv.resized_crop(x, top, left, side, side, [view.size] * 2, antialias=True)
+        x = tv.normalize(x, list(view.mean), list(view.std))
+        torch.testing.assert_close(ours[i].double(), x, atol=2e-5, rtol=0)
+
+
+def test_a_shared_crop_is_that_of_the_first_view_and_nothing_else_is_shared():
+    pixels, sizes, index = batch()
+    noisy = replace(PLAIN, noise=1.0)
+    views = (noisy, replace(PLAIN, crop="shared"), replace(noisy, crop="shared"), PLAIN)
+    first, crop, other, own = apply_views_reference(views, pixels, sizes, index, seed=3, epoch=1)
+    plain = apply_views_reference((PLAIN,), pixels, sizes, index, seed=3, epoch=1)[0]
+    assert torch.equal(crop, plain)  # the first view's crop, without its noise
+    assert not torch.equal(own, plain)
+    added = (first - plain, other - plain)
+    assert all(noise.std() > 0.1 for noise in added) and not torch.allclose(*added, atol=0.1)
 
 
 def test_the_order_of_operations_matters():

@@ -17,7 +17,16 @@ from selfsight.views.sampling import (
 )
 
 EVERYTHING = View(
-    size=8, flip=0.5, gray=0.3, blur=0.5, solarize=0.2, rotate=0.5, cutout=0.5, sobel=0.5, noise=0.5
+    size=8,
+    flip=0.5,
+    gray=0.3,
+    blur=0.5,
+    solarize=0.2,
+    rotate=0.5,
+    cutout=0.5,
+    sobel=0.5,
+    noise=0.5,
+    second_crop=0.5,
 )
 
 

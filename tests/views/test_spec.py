@@ -30,6 +30,7 @@ from selfsight.views import PRESETS, EvalView, View, for_channels
         ({"std": (0.2, 0.0, 0.2)}, "std above 0"),
         ({"order": ("flip", "jitter", "grays", "blur")}, 'Did you mean "gray"'),
         ({"order": ("flip", "flip", "jitter", "gray", "blur")}, "once"),
+        ({"second_crop": 2.0}, "second_crop is 2"),
         ({"order": ("flip", "jitter", "gray")}, 'Add "blur" to order'),
     ],
 )

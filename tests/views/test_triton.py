@@ -32,10 +32,13 @@ from selfsight.views.triton import apply
 ROOT = Path(__file__).parents[2]
 # Of views in units of their deviation, some 0.225 of the range of a pixel
 TOLERANCE = 2e-5
-EVERYTHING = View(size=12, solarize=0.3, rotate=0.5, cutout=0.5, sobel=0.3, noise=0.5)
+EVERYTHING = View(
+    size=12, solarize=0.3, rotate=0.5, cutout=0.5, sobel=0.3, noise=0.5, second_crop=0.5
+)
 SPECIAL = [
     "several_parts",
     "plain",
+    "center",
     "one_step_of_jitter",
     "one_channel",
     "four_channels",

@@ -33,7 +33,8 @@ def apply_views(
     """Return one batch per view, in channels_last.
 
     On a CUDA device, `views.triton` computes every view that `can_fuse` accepts. The reference
-    implementation computes the others, and all views on other devices. Both agree within rounding.
+    implementation computes the others (those with a rotation, cutout, Sobel filter, noise, second
+    or shared crop), and all views on other devices. Both agree within rounding.
     """
     keys = view_keys(seed, len(views))
     fused: list[int] = []
@@ -55,7 +56,9 @@ def apply_views(
     unfused = [i for i in range(len(views)) if i not in fused]
     if unfused:
         specs = [views[i] for i in unfused], [keys[i] for i in unfused]
-        batches = apply_views_with_keys(*specs, images.padded(), images.sizes, index, epoch)
+        batches = apply_views_with_keys(
+            *specs, images.padded(), images.sizes, index, epoch, first_key=keys[0]
+        )
         for i, x in zip(unfused, batches, strict=True):
             results[i] = x.to(dtype, memory_format=torch.channels_last)
     return [results[i] for i in range(len(views))]
@@ -81,8 +84,12 @@ def apply_views_with_keys(
     sizes: Int64[Tensor, "n 2"],
     index: Int64[Tensor, " n"],
     epoch: int | Tensor,
+    first_key: Key | None = None,
 ) -> list[Float[Tensor, "n c _ _"]]:
-    """Do the work of `apply_views_reference` once the seed is hashed; compiles as one graph."""
+    """Do the work of `apply_views_reference` once the seed is hashed; compiles as one graph.
+
+    `first_key` is the key of the first view, if that is not among these.
+    """
     channels = pixels.shape[1]
     for view in views:
         check_channels(view, channels)
@@ -91,7 +98,15 @@ def apply_views_with_keys(
     with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
         x = pixels.float().div_(255)
         for view, key in zip(views, keys, strict=True):
-            params = sample_view_params(view, sizes, index, key=key, epoch=epoch, channels=channels)
+            params = sample_view_params(
+                view,
+                sizes,
+                index,
+                key=key,
+                epoch=epoch,
+                channels=channels,
+                first_key=first_key or keys[0],
+            )
             batches.append(apply_view(view, x, params))
     return batches
 
@@ -166,4 +181,8 @@ def apply_operation(name: str, view: View, x: Tensor, params: ViewParams) -> Ten
         case "noise":
             assert params.noise is not None
             return spatial.noise(x, params.noise)
+        case "second_crop":
+            assert params.second_crop_box is not None
+            box = params.second_crop_box
+            return spatial.crop(x, box, view.size, interpolation=view.interpolation)
     raise AssertionError(name)

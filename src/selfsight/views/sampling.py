@@ -37,7 +37,10 @@ COLUMNS = {
     "hole": 2,
     "sobel": 1,
     "noise": 1,
+    "second_crop": 1,
 }
+# Keys of random numbers that few views need, as a change to the view's key.
+NOISE_KEY, SECOND_CROP_KEY = 1, 2
 
 
 def view_keys(seed: int, count: int) -> list[rng.Key]:
@@ -59,6 +62,7 @@ class ViewParams(NamedTuple):
     cutout_box: Int64[Tensor, "n 4"]  # zero height and width: no cutout
     sobel: Bool[Tensor, " n"]
     noise: Float32[Tensor, "n c s s"] | None  # added to the pixels; None: the view has no noise
+    second_crop_box: Int64[Tensor, "n 4"] | None  # in the view; None: it is never cropped again
 
 
 def sample_view_params(
@@ -69,10 +73,16 @@ def sample_view_params(
     key: rng.Key,
     epoch: int | Tensor,
     channels: int,
+    first_key: rng.Key | None = None,
 ) -> ViewParams:
-    """Sample the parameters of the view with this key, for images of these (height, width)."""
-    numbers = rng.uniform(key, index, sum(COLUMNS.values()), epoch)
-    u = dict(zip(COLUMNS, numbers.split(list(COLUMNS.values()), dim=1), strict=True))
+    """Sample the parameters of the view with this key, for images of these (height, width).
+
+    `first_key` is that of the first view, whose crop a view may share.
+    """
+    u = _sample_columns(key, index, epoch)
+    crop_u = u
+    if view.crop == "shared" and first_key is not None:
+        crop_u = _sample_columns(first_key, index, epoch)
     applied = {name: u[name][:, 0] < view.probability(name) for name in view.order}
     never = torch.zeros_like(index, dtype=torch.bool)
 
@@ -81,14 +91,19 @@ def sample_view_params(
     cutout_box = sample_cutout_boxes(u["hole"], view.size, round(view.cutout_side * view.size))
     noise = None
     if view.noise > 0:
-        noise_key = (key[0] ^ 1, key[1])  # independent of the numbers above
+        noise_key = (key[0] ^ NOISE_KEY, key[1])
         noise = rng.normal(noise_key, index, channels * view.size**2, epoch).float()
         noise = noise * (view.noise_sigma * applied["noise"].float()[:, None])
         noise = noise.view(-1, channels, view.size, view.size)
+    second_crop_box = None
+    if view.second_crop > 0:
+        second = _sample_columns((key[0] ^ SECOND_CROP_KEY, key[1]), index, epoch)
+        whole = torch.full_like(sizes, view.size)
+        box = _crop_boxes(second, whole, (view.scale, view.ratio))
+        unchanged = torch.cat([torch.zeros_like(whole), whole], dim=1)
+        second_crop_box = torch.where(applied["second_crop"][:, None], box, unchanged)
     return ViewParams(
-        crop_box=sample_crop_boxes(
-            u["area"], u["ratio"], u["place"], sizes, view.scale, view.ratio
-        ),
+        crop_box=_crop_boxes(crop_u, sizes, view.crop_ranges),
         flip=applied.get("flip", never),
         jitter_factors=sample_jitter_factors(
             u["factors"], applied.get("jitter", never), view.jitter
@@ -101,7 +116,24 @@ def sample_view_params(
         cutout_box=cutout_box * applied.get("cutout", never)[:, None],
         sobel=applied.get("sobel", never),
         noise=noise,
+        second_crop_box=second_crop_box,
     )
+
+
+def _sample_columns(
+    key: rng.Key, index: Int64[Tensor, " n"], epoch: int | Tensor
+) -> dict[str, Float64[Tensor, "n _"]]:
+    """Return the uniform numbers of each parameter."""
+    numbers = rng.uniform(key, index, sum(COLUMNS.values()), epoch)
+    return dict(zip(COLUMNS, numbers.split(list(COLUMNS.values()), dim=1), strict=True))
+
+
+def _crop_boxes(
+    u: dict[str, Tensor],
+    sizes: Int64[Tensor, "n 2"],
+    ranges: tuple[tuple[float, float], tuple[float, float]],
+) -> Int64[Tensor, "n 4"]:
+    return sample_crop_boxes(u["area"], u["ratio"], u["place"], sizes, *ranges)
 
 
 def sample_crop_boxes(

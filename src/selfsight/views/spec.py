@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, get_args
 from selfsight.errors import UserError, check_choice, check_number, suggest
 
 Interpolation = Literal["bilinear", "bicubic"]
+Crop = Literal["random", "shared", "center"]
 
 # ImageNet statistics, as in all published code cited here.
 MEAN = (0.485, 0.456, 0.406)
@@ -24,14 +25,18 @@ OPERATIONS = (
     "cutout",
     "sobel",
     "noise",
+    "second_crop",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A random crop, and operations that are applied to it with some probability, in order."""
+    """A crop, and operations that are applied to it with some probability, in order."""
 
     size: int = 224
+    crop: Crop = "random"
+    """A random resized crop; the same one as in the first view, if scale and ratio are equal
+    (shared); or the largest square in the center of the image (center)."""
     scale: tuple[float, float] = (0.2, 1.0)  # fraction of the image's area
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width over height
     interpolation: Interpolation = "bilinear"
@@ -54,6 +59,8 @@ class View:
     sobel: float = 0.0
     noise: float = 0.0
     noise_sigma: float = 0.1
+    second_crop: float = 0.0
+    """Probability of a random resized crop of the view itself, at its place in the order."""
     order: tuple[str, ...] = OPERATIONS
     """Between the crop, always first, and normalization, always last."""
     mean: tuple[float, ...] = MEAN
@@ -71,6 +78,7 @@ class View:
         _check_range("ratio", self.ratio)
         _check_range("blur_sigma", self.blur_sigma)
         check_choice("interpolation", self.interpolation, get_args(Interpolation))
+        check_choice("crop", self.crop, get_args(Crop))
         _check_statistics(self.mean, self.std)
         if len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5:
             raise UserError(
@@ -89,6 +97,13 @@ class View:
         if operation == "jitter":
             return self.jitter_p if any(self.jitter) else 0.0
         return float(getattr(self, operation))
+
+    @property
+    def crop_ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return the ranges of scale and ratio that the first crop is sampled from."""
+        if self.crop == "center":  # no box of four times the image fits, so the center is used
+            return (4.0, 4.0), (1.0, 1.0)
+        return self.scale, self.ratio
 
     def _check_order(self) -> None:
         for name in self.order:

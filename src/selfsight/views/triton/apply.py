@@ -43,12 +43,14 @@ class _LaunchGroup(NamedTuple):
 def can_fuse(view: View) -> bool:
     """Return whether the kernels support the view's operations and their order.
 
-    Gray may come before or after the blur, since both are linear, and a flip anywhere.
+    Gray may come before or after the blur, since both are linear, and a flip anywhere. A crop that
+    is shared with the first view needs that view's random numbers, which the kernels do not have.
     """
     steps = _steps(view)
     after_blur = steps[steps.index("blur") :] if "blur" in steps else []
     return (
-        {"jitter", "gray", "blur", "solarize"}.issuperset(steps)
+        view.crop != "shared"
+        and {"jitter", "gray", "blur", "solarize"}.issuperset(steps)
         and "solarize" not in steps[:-1]
         and "jitter" not in after_blur
     )
@@ -141,8 +143,8 @@ def _sample_params(
 
 def _settings(view: View) -> tuple[float, ...]:
     """Return a view's settings in the order of `views.triton.sampling`."""
-    low, high = view.ratio
-    ranges = [view.scale, (math.log(low), math.log(high)), view.ratio, view.blur_sigma]
+    scale, ratio = view.crop_ranges
+    ranges = [scale, (math.log(ratio[0]), math.log(ratio[1])), ratio, view.blur_sigma]
     ranges += jitter_ranges(view.jitter)
     probabilities = [view.probability(name) for name in sampling.PROBABILITIES]
     return tuple(float(x) for x in (*(x for pair in ranges for x in pair), *probabilities))
