@@ -17,7 +17,7 @@ Images = Annotated[str | Path | None, arg(metavar="DATA", help_behavior_hint="")
 Folder = Annotated[str | Path | None, arg(metavar="FOLDER", help_behavior_hint="")]
 File = Annotated[str | Path | None, arg(metavar="FILE", help_behavior_hint="")]
 ClassNames = Annotated[
-    str | Path | Sequence[str], arg(metavar="NAME...|FILE", help_behavior_hint="")
+    str | Path | tuple[str, ...], arg(metavar="NAME...|FILE", help_behavior_hint="")
 ]
 Device = Annotated[str, arg(metavar="NAME")]
 
