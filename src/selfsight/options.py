@@ -93,6 +93,9 @@ class EvalOptions:
     A file holds weights, such as a published checkpoint."""
     image_size: Number = None
     """Side of the input in pixels. If not given, that of training."""
+    preprocess: Annotated[str, arg(metavar="NAME")] = "standard"
+    """Transform of the images: standard, the same for all encoders, or native, that of timm or
+    torchvision for their networks. Mean and std are the network's own in both."""
     part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
     """Prefix of the weights to load, from a file that holds several encoders."""
     stem: Name = None

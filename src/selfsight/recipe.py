@@ -13,12 +13,13 @@ import torch
 import tyro
 
 from selfsight.backbones import BackboneConfig
+from selfsight.data.eval_transform import EvalTransform, standard_transform
 from selfsight.errors import UserError, check_number, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method
 from selfsight.nn.chunked_encoder import check_chunk_size
 from selfsight.optim import Optim
-from selfsight.views import EvalView, View, for_channels
+from selfsight.views import View
 
 ALL_METHODS = METHODS | BASELINES
 
@@ -139,17 +140,12 @@ def override(
     return Recipe(**vars(parsed))
 
 
-def eval_view(recipe: Recipe, image_size: int | None = None) -> EvalView:
+def eval_transform(recipe: Recipe, image_size: int | None = None) -> EvalTransform:
     """Build the evaluation transform from the first training view, or for another size."""
     first = recipe.views[0]
-    size = image_size or first.size
-    view = EvalView(size=size, resize=resize_for(size), mean=first.mean, std=first.std)
-    return for_channels(view, recipe.data.channels)
-
-
-def resize_for(size: int) -> int:
-    """Short side to resize to before the center crop: 8/7 of a large crop, as is usual."""
-    return size if size < 96 else size * 8 // 7
+    return standard_transform(
+        image_size or first.size, mean=first.mean, std=first.std, channels=recipe.data.channels
+    )
 
 
 def method_name(config: MethodConfig) -> str:

@@ -94,11 +94,11 @@ def test_commands_start_without_a_compiler():
 
 
 def test_only_views_calls_the_reference_implementation_of_views():
-    """Training, evaluation and report make views by `apply_views` and `apply_eval_view`."""
+    """Training, evaluation and report make views by `apply_views`."""
     callers = [
         path.relative_to(SOURCE)
         for path in SOURCE.rglob("*.py")
-        if re.search(r"apply_(eval_)?views?_reference", path.read_text())
+        if re.search(r"apply_views?_reference", path.read_text())
     ]
     assert {path.parts[0] for path in callers} == {"views"}
 

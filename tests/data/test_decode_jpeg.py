@@ -11,8 +11,8 @@ from selfsight.data.decode import (
     UnreadableError,
     decode,
     decode_rgb_jpeg,
-    read_jpeg_header,
 )
+from selfsight.data.jpeg_header import read_jpeg_header
 from tests.data.image_files import encoded, pixels
 
 SIZES = {(37, 53): 32, (160, 121): 64, (64, 48): 64}  # width and height: short side that is kept

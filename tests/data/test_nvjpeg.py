@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.data.decode import decode, decode_with_nvjpeg, read_jpeg_header
+from selfsight.data.decode import decode, decode_with_nvjpeg
+from selfsight.data.jpeg_header import read_jpeg_header
 from tests.data.image_files import encoded, pixels, png
 
 

@@ -4,10 +4,11 @@ import torch
 from torch import nn
 
 from selfsight.data import CachedImages
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.views import EvalView, View
+from selfsight.views import View
 
-SPEC = EvalView(size=8, resize=8, mean=(0.5,), std=(0.25,))
+TRANSFORM = EvalTransform(size=8, resize=8, mean=(0.5,), std=(0.25,))
 VIEWS = (
     View(size=8, mean=(0.5,), std=(0.25,), blur=0.0, gray=0.0, jitter=(0.1, 0.1, 0.0, 0.0)),
 ) * 2
@@ -44,8 +45,8 @@ def bright(
 
 
 def labeled(train, **settings) -> LabeledData:
-    """Labeled images with the small evaluation view."""
-    return LabeledData(train=train, **{"spec": SPEC, **settings})
+    """Labeled images with the small transform."""
+    return LabeledData(train=train, **{"transform": TRANSFORM, **settings})
 
 
 class Means(nn.Module):

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,7 +7,8 @@ from torch import nn
 
 from selfsight.evals.baselines import ColorHistogram, baselines
 from selfsight.evals.knn import KNN
-from tests.evals.small_networks import SPEC, Means, bright, from_pixels, labeled
+from selfsight.evals.splits import Split
+from tests.evals.small_networks import TRANSFORM, Means, bright, from_pixels, labeled
 
 
 def test_histogram_counts_each_color_once():
@@ -46,14 +48,17 @@ def test_histogram_does_not_see_where_and_pixels_do():
     assert found["untrained"] < 0.8
 
 
-def test_pixels_are_compared_as_a_whole_and_not_only_their_middle():
-    # What tells the classes apart lies at the border, which an evaluation crop cuts off.
+def test_baselines_see_the_crop_that_the_encoder_sees():
+    # What tells the classes apart lies at the border, which the evaluation crop cuts off.
     x = torch.full((12, 3, 16, 16), 100)
     y = torch.arange(12) % 2
     x[y == 1, :, :2] = 255
     images = from_pixels(x.to(torch.uint8), y, ("plain", "bordered"))
-    middle = KNN(data=labeled(images, spec=SPEC.__class__(size=8, resize=16)), ks=(3,))
-    assert baselines(middle, nn.Sequential(nn.Flatten()))["pixels"] == 1.0
+    for size, expected in ((16, 1.0), (8, 0.5)):
+        crop = replace(TRANSFORM, size=size, resize=16)
+        split = Split(torch.arange(8), torch.arange(8, 12))
+        knn = KNN(data=labeled(images, transform=crop, split=split), ks=(3,))
+        assert baselines(knn, nn.Flatten())["pixels"] == expected
 
 
 def test_chance_is_guessing_the_most_common_class():

@@ -16,8 +16,7 @@ from selfsight.evals.classifier_settings import (
 from selfsight.evals.drop_path import DropPath
 from selfsight.evals.features import augmented_batches
 from selfsight.optim import Optim
-from selfsight.views import EvalView
-from tests.evals.small_networks import SPEC, Means, Small, bright, from_pixels, labeled
+from tests.evals.small_networks import TRANSFORM, Means, Small, bright, from_pixels, labeled
 
 HEAD = ClassifierSettings(source="here", epochs=10, batch_size=20, head=sgd(1.0, COSINE))
 WHOLE = replace(HEAD, backbone=sgd(0.1, COSINE), head=sgd(0.1, COSINE))
@@ -103,7 +102,7 @@ def test_frozen_training_is_torchs_loop():
     optimizer = torch.optim.SGD(head.parameters(), lr=0.5, momentum=0.9, weight_decay=1e-3)
     rows = [it._index(it.data, step) for step in range(6)]
     drawn = augmented_batches(
-        it.data.train, rows, it.training.view(SPEC), seed=0, device=torch.device("cpu")
+        it.data.train, rows, it.training.view(TRANSFORM), seed=0, device=torch.device("cpu")
     )
     for step, (x, index, _) in enumerate(drawn):
         optimizer.param_groups[0]["lr"] = 0.5 if step < 3 else 0.05
@@ -203,11 +202,11 @@ def test_what_is_scored_is_resized_as_what_was_learned_from():
     network = Small()
     network.register_forward_pre_hook(lambda net, x: None if net.training else seen.append(x[0]))
     it = trained(replace(WHOLE, epochs=1, interpolation="bicubic"))
-    spec = EvalView(size=6, resize=6, mean=(0.5,), std=(0.25,))
-    replace(it, data=replace(it.data, spec=spec))(network)
+    transform = replace(it.data.transform, size=6, resize=6)
+    replace(it, data=replace(it.data, transform=transform))(network)
     expected = []
     for kind in ("bicubic", "bilinear"):
-        view = replace(it.data, spec=replace(spec, interpolation=kind))
+        view = replace(it.data, transform=replace(transform, interpolation=kind))
         view.test_features(network)
         expected.append(seen.pop())
     assert torch.equal(seen[-1], expected[0]) and not torch.equal(seen[-1], expected[1])

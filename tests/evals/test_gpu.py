@@ -14,7 +14,7 @@ from selfsight.evals.linear import LinearProbe
 from selfsight.evals.splits import stratified
 from selfsight.run_folder import Run
 from selfsight.runs.report_data import write_map, write_neighbors, write_views
-from tests.evals.small_networks import SPEC, VIEWS, Means, Small, bright, labeled
+from tests.evals.small_networks import TRANSFORM, VIEWS, Means, Small, bright, labeled
 from tests.evals.test_classifier import HEAD, STRONG, WHOLE
 
 pytestmark = pytest.mark.gpu
@@ -66,7 +66,7 @@ def test_neighbors_of_cifar_take_less_than_a_second():
 
 def test_sheets_are_written_from_features_on_the_device(backbone, tmp_path):
     images, run = bright(30).to("cuda"), Run(tmp_path)
-    found = features(backbone.cuda(), images, SPEC)
+    found = features(backbone.cuda(), images, TRANSFORM)
     assert found.h.is_cuda
     write_views(run, images, VIEWS, seed=0)
     write_map(run, images, found)

@@ -14,17 +14,16 @@ from selfsight.backbones.vit import ViT
 from selfsight.cli import main
 from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.per_image import score_predictions
-from selfsight.recipe import eval_view
+from selfsight.recipe import eval_transform
 from selfsight.run_folder import Run
 from selfsight.runs import describe_scores, evaluate
 from selfsight.runs.collect_scores import collect_arrays, collect_scores
 from selfsight.runs.compare import compare, format_number, format_records
 from selfsight.runs.encoders import EncoderUnderTest, load_recipe
 from selfsight.runs.score_protocols import score_labeled
-from selfsight.views import EvalView
 from tests.evals.detection.generated_data import rectangles
 from tests.evals.detection.test_annotations import voc
-from tests.evals.small_networks import SPEC, Means, bright
+from tests.evals.small_networks import TRANSFORM, Means, bright
 from tests.folders import QUICK, images
 from tests.test_cli import fails
 
@@ -143,18 +142,11 @@ def test_a_run_can_be_shown_larger_images(run, photos, capsys):
     assert found["knn"]["settings"]["view"] == "48 px of 48"
 
 
-def test_the_evaluation_view_has_the_statistics_of_the_training_views(run):
+def test_the_transform_has_the_statistics_of_the_training_views(run):
     recipe = load_recipe(run)
     other = tuple(replace(view, mean=(0.3,), std=(0.7,)) for view in recipe.views)
-    view = eval_view(replace(recipe, views=other))
-    assert (view.mean, view.std) == ((0.3,), (0.7,))
-
-
-def test_images_are_loaded_as_large_as_the_largest_view(run):
-    recipe = load_recipe(run)
-    small, large = (EncoderUnderTest("x", Means(), EvalView(size=s, resize=s)) for s in (8, 300))
-    assert evaluate._data_settings(run, [small]) == recipe.data
-    assert evaluate._data_settings(run, [small, large]).store_size == 300
+    transform = eval_transform(replace(recipe, views=other))
+    assert (transform.mean, transform.std) == ((0.3,), (0.7,))
 
 
 def test_few_labels_are_sampled_once_and_stored(run, photos, capsys):
@@ -184,6 +176,32 @@ def test_features_of_the_projector_have_a_file_of_their_own(run, photos, capsys)
     assert found["knn.projector"]["settings"]["features"] == "projector"
     assert run.result("knn.projector") == found["knn.projector"]
     assert run.result("knn") == before
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Images of several shapes, all larger than what the run sees."""
+    folder = tmp_path_factory.mktemp("data") / "large"
+    for count, size in ((8, (97, 140)), (16, (300, 200)), (24, (64, 64)), (32, (41, 130))):
+        images(folder, count=count, size=size, ending="png")
+    return folder
+
+
+def test_an_encoder_has_one_number_however_it_is_named(run, large, tmp_path, capsys):
+    network = BackboneConfig(name="resnet10_narrow", stem="imagenet").build()
+    save_file(network.state_dict(), tmp_path / "other.safetensors")  # sees 224 pixels
+    words = ("--labeled", large, "--k", "3")
+    other = (tmp_path / "other.safetensors", *words, "--out", tmp_path / "other")
+    alone = evaluated(capsys, run.path, *words)
+    backbone = evaluated(capsys, "--backbone", run.path, *words, "--out", tmp_path / "mine too")
+    beside = evaluated(capsys, run.path, *words, "--against", other[0])
+    other_alone = evaluated(capsys, "--backbone", *other)
+    for name in ("knn", "linear"):
+        numbers = [x[name]["accuracy"] for x in (alone, backbone, beside)]
+        assert numbers == [numbers[0]] * 3, name
+        against = beside[name]["against"][str(other[0])]["accuracy"]
+        assert against == other_alone[name]["accuracy"], name
+    assert alone["knn"]["settings"]["transform"] == backbone["knn"]["settings"]["transform"]
 
 
 def test_another_run_is_compared_with(run, finished, photos, capsys):
@@ -280,8 +298,8 @@ def test_a_network_of_other_images_gets_a_sentence_from_training_too(run, tmp_pa
 def test_a_detector_takes_the_statistics_of_its_network():
     detection = DetectionEvaluator(train=rectangles(4), test=rectangles(4))
     for mean, expected in (((0.3,), (0.3,) * 3), ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3))):
-        spec = EvalView(size=8, resize=8, mean=mean, std=mean)
-        found = evaluate.with_normalization_of(spec, detection, 3).detector
+        transform = replace(TRANSFORM, mean=mean, std=mean)
+        found = evaluate.with_normalization_of(transform, detection).detector
         assert (found.mean, found.std) == (expected, expected)
 
 
@@ -503,7 +521,7 @@ def test_a_class_that_training_lacks_is_named(run, photos, tmp_path, capsys):
 
 def measured(folder):
     """Results of some protocols, each process having its share of the work."""
-    encoders = [EncoderUnderTest(name, Means(), SPEC) for name in ("this", "untrained")]
+    encoders = [EncoderUnderTest(name, Means(), TRANSFORM) for name in ("this", "untrained")]
     names = ("knn", "linear", "few_labels.linear_10")
     return score_labeled(Run(folder), encoders, bright(120), None, names=names)
 

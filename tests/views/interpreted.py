@@ -4,7 +4,6 @@ Run with TRITON_INTERPRET=1, which must be set before Triton is imported:
 `python -m tests.views.interpreted CASE...` prints what was found for each case as JSON.
 """
 
-import itertools
 import json
 import sys
 from dataclasses import replace
@@ -13,12 +12,10 @@ from unittest import mock
 import torch
 from triton.runtime import interpreter
 
-from selfsight.views import PRESETS, EvalView, View, for_channels, moco_v2, moco_v3, swav
+from selfsight.views import PRESETS, View, for_channels, moco_v2, moco_v3, swav
 from selfsight.views.apply import apply_views_with_keys
 from selfsight.views.sampling import sample_view_params, view_keys
-from selfsight.views.spatial import center_crop
 from selfsight.views.triton import apply, sampling
-from selfsight.views.triton import center_crop as fused
 from selfsight.views.triton.sampling import BRIGHTNESS, FIELDS, NOT_APPLIED, RANK
 from tests.views.ragged import ragged, worst
 
@@ -73,13 +70,6 @@ def case(name, dtype=torch.float32):
     }
 
 
-def eval_case(channels, **settings):
-    """The largest error of the fused center crop."""
-    spec, images = EvalView(**settings), ragged(((13, 17), (50, 31), (20, 1)), channels=channels)
-    expected = center_crop(images.padded().float() / 255, images.sizes, spec)
-    return worst([fused.center_crop(images, spec)], [expected])
-
-
 def fields(params):
     """Parameters as the kernels have them; a step that changes nothing has no place."""
     rows = params.crop_box.new_zeros(len(params.crop_box), FIELDS.value, dtype=torch.float64)
@@ -112,22 +102,7 @@ def let_numpy_index():
     interpreter._patch_lang_tensor = patched
 
 
-def eval_view():
-    """The errors of any three of four settings in all combinations: half of all cases."""
-    return [
-        eval_case(
-            (1, 3)[channels],
-            size=12,
-            resize=(12, 15)[resized],
-            interpolation=("bilinear", "bicubic")[cubic],
-            keep_aspect=channels ^ resized ^ cubic,
-        )
-        for channels, resized, cubic in itertools.product((False, True), repeat=3)
-    ]
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     let_numpy_index()
-    names = sys.argv[1:]
-    print(json.dumps({name: eval_view() if name == "eval_view" else case(name) for name in names}))
+    print(json.dumps({name: case(name) for name in sys.argv[1:]}))

@@ -12,9 +12,7 @@ from torchvision.transforms.v2 import functional as tv
 from selfsight.errors import UserError
 from selfsight.views import (
     PRESETS,
-    EvalView,
     View,
-    apply_eval_view_reference,
     apply_views_reference,
     for_channels,
     moco_v2,
@@ -111,12 +109,6 @@ def test_the_padding_is_never_seen():
             strict=True,
         ):
             torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
-        torch.testing.assert_close(
-            apply_eval_view_reference(pixels, sizes, EvalView(size=20, resize=24)),
-            apply_eval_view_reference(changed, sizes, EvalView(size=20, resize=24)),
-            atol=1e-5,
-            rtol=0,
-        )
 
 
 def test_a_view_that_changes_nothing_is_the_normalized_image():
@@ -128,8 +120,6 @@ def test_a_view_that_changes_nothing_is_the_normalized_image():
     (ours,) = apply_views_reference((plain,), pixels, sizes, index, seed=0, epoch=0)
     theirs = tv.normalize(pixels.float() / 255, list(plain.mean), list(plain.std))
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-    evaluation = apply_eval_view_reference(pixels, sizes, EvalView(size=24, resize=24))
-    torch.testing.assert_close(evaluation, theirs, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("order", [("second_crop", "solarize"), ("solarize", "second_crop")])
@@ -218,8 +208,6 @@ def test_for_channels_adapts_a_view_to_any_number_of_channels(channels):
     views = tuple(for_channels(v, channels) for v in (EVERYTHING, *moco_v2(16)))
     made = apply_views_reference(views, pixels, sizes, index, seed=0, epoch=0)
     assert [tuple(m.shape) for m in made] == [(12, channels, s, s) for s in (12, 16, 16)]
-    evaluation = for_channels(EvalView(size=16, resize=20), channels)
-    assert apply_eval_view_reference(pixels, sizes, evaluation).shape == (12, channels, 16, 16)
     # Every channel by the same numbers: a channel alone comes out as it does among others
     plain = replace(views[1], jitter_p=0.0)
     together = apply_views_reference((plain,), pixels, sizes, index, seed=0, epoch=0)[0]
@@ -246,8 +234,6 @@ def test_statistics_for_another_number_of_channels_are_refused():
     pixels, sizes, index = batch(channels=1)
     with pytest.raises(UserError, match="3 numbers but the images have 1 channels"):
         apply_views_reference(moco_v2(8), pixels, sizes, index, seed=0, epoch=0)
-    with pytest.raises(UserError, match="3 numbers but the images have 1 channels"):
-        apply_eval_view_reference(pixels, sizes, EvalView(size=8, resize=8))
 
 
 def test_autocast_does_not_round_the_views():
@@ -265,7 +251,6 @@ def test_no_value_is_read_back():
         made = apply_views_reference(
             (EVERYTHING, *moco_v2(16)), pixels, sizes, index, seed=0, epoch=0
         )
-        apply_eval_view_reference(pixels, sizes, EvalView(size=8, resize=8))
     assert [m.shape[2] for m in made] == [12, 16, 16]
 
 
@@ -319,6 +304,5 @@ def test_the_host_never_waits_for_the_gpu():
     torch.cuda.set_sync_debug_mode("error")
     try:
         apply_views_reference((EVERYTHING, *moco_v2(24)), *there, seed=0, epoch=1)
-        apply_eval_view_reference(*there[:2], EvalView(size=20, resize=24))
     finally:
         torch.cuda.set_sync_debug_mode("default")

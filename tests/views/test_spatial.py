@@ -11,7 +11,6 @@ from selfsight.views import spatial
 from selfsight.views.spatial import (
     blur,
     blur_radius,
-    center_crop,
     crop,
     cutout,
     flip,
@@ -19,7 +18,6 @@ from selfsight.views.spatial import (
     rotate,
     sobel,
 )
-from selfsight.views.spec import EvalView
 
 
 def images(n=4, height=18, width=18):
@@ -167,17 +165,3 @@ def test_pixels_outside_the_box_have_no_effect():
     for interpolation in MODES:
         one, two = (crop(p, box, 24, interpolation=interpolation) for p in (x, other))
         assert torch.equal(one, two)
-
-
-@pytest.mark.parametrize("interpolation", MODES)
-@pytest.mark.parametrize(("resize", "size"), [(32, 28), (20, 20), (64, 33), (17, 8)])
-def test_eval_view_is_torchvisions_resize_and_center_crop_to_1e_6(interpolation, resize, size):
-    shapes = [(40, 56), (56, 40), (33, 33), (21, 50), (47, 46)]
-    padded = torch.randint(0, 256, (len(shapes), 3, 56, 56), dtype=torch.uint8)
-    spec = EvalView(size=size, resize=resize, interpolation=interpolation)
-    ours = center_crop(padded.float() / 255, torch.tensor(shapes), spec)
-    for i, (h, w) in enumerate(shapes):
-        own = padded[i, :, :h, :w].double() / 255
-        theirs = tv.resize(own, [resize], MODES[interpolation], antialias=True).clamp(0, 1)
-        theirs = tv.center_crop(theirs, [size, size])
-        torch.testing.assert_close(ours[i].double(), theirs, atol=1e-6, rtol=0)

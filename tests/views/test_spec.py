@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from selfsight.errors import UserError
-from selfsight.views import PRESETS, EvalView, View, for_channels
+from selfsight.views import PRESETS, View, for_channels
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,6 @@ def test_an_unknown_interpolation_offers_the_nearest():
         view.__post_init__()
 
 
-def test_a_center_crop_must_fit_in_the_resized_image():
-    with pytest.raises(UserError, match="Raise resize to 224"):
-        EvalView(size=224, resize=200)
-
-
 def test_a_view_comes_back_from_json():
     for preset in PRESETS.values():
         for view in preset():
@@ -60,8 +55,7 @@ def test_a_view_comes_back_from_json():
 
 
 def test_for_channels_keeps_a_view_for_three_channels():
-    for view in (View(), EvalView()):
-        assert for_channels(view, 3) == view
+    assert for_channels(View(), 3) == View()
 
 
 def test_for_channels_drops_what_needs_red_green_and_blue():

@@ -7,7 +7,6 @@ batches of JPEG files.
 import functools
 import importlib.util
 import io
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,14 +18,15 @@ from jaxtyping import UInt8
 from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
+from selfsight.data.jpeg_header import ORIENTATION, read_jpeg_header
 from selfsight.data.resize import resize_each, resize_to_store, stored_size
 
 Encoded = bytes | np.ndarray  # a file's content, or HWC pixels that need no decoding
 Decoded = np.ndarray | str  # pixels [C, H, W], or the reason why there are none
+Crop = Callable[[np.ndarray], np.ndarray]  # HWC pixels of an image at full size to those to store
 
 VERSION = 2  # of the decoded pixels: a change invalidates cached ones
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-ORIENTATION = 0x0112  # EXIF tag
 BITS_PER_SAMPLE = 258  # TIFF tag
 UPRIGHT = {  # EXIF orientation: whether to transpose, then which axes to flip
     2: (False, (1,)),
@@ -40,13 +40,6 @@ UPRIGHT = {  # EXIF orientation: whether to transpose, then which axes to flip
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 HEIC_HINT = "HEIC needs one more package: pip install 'selfsight[heic]'"
 
-END_MARKER_WITHIN = 4096  # bytes from the end in which a complete JPEG has its end marker
-FRAMES = {0xC0, 0xC1, 0xC2}  # JPEG markers: baseline, extended, progressive
-STANDALONE = {0x01, *range(0xD0, 0xD8)}  # JPEG markers without a length
-EXIF = b"Exif\0\0"
-XMP = b"http://ns.adobe.com/xap/1.0/\0"
-XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')  # the same pattern as Pillow's
-EXIF_TYPES = {3: 2, 4: 4}  # bytes of EXIF's short and long integers
 NVJPEG_BATCH = 128  # files per call
 
 
@@ -65,15 +58,6 @@ class Header(NamedTuple):
     def is_gray(self) -> bool:
         """Whether the image has no color."""
         return self.mode in ("1", "L", "LA", "I", "F") or self.mode.startswith("I;")
-
-
-class JpegHeader(NamedTuple):
-    """Size, number of components and EXIF orientation from the markers of a JPEG file."""
-
-    width: int  # as stored in the file
-    height: int
-    components: int
-    orientation: int
 
 
 @functools.cache
@@ -98,10 +82,12 @@ def read_header(data: Encoded) -> Header:
         return Header(*((height, width) if transposed else (width, height)), image.mode)
 
 
-def decode(data: Encoded, *, store_size: int, channels: int = 3) -> UInt8[np.ndarray, "h w c"]:
-    """Decode to upright pixels with a short side of at most `store_size`; never enlarge.
+def decode(
+    data: Encoded, *, store_size: int | None, channels: int = 3
+) -> UInt8[np.ndarray, "h w c"]:
+    """Decode to upright pixels with a short side of at most `store_size`, or at full size.
 
-    Transparent pixels become white, unless four channels are requested.
+    Images are never enlarged. Transparent pixels become white, unless four channels are requested.
     """
     if isinstance(data, np.ndarray):
         return _convert_pixels(data, store_size, channels)
@@ -113,17 +99,31 @@ def decode(data: Encoded, *, store_size: int, channels: int = 3) -> UInt8[np.nda
             # A JPEG can be decoded at 1/2, 1/4 or 1/8; twice the size leaves room to filter.
             width, height = stored_size(image.size, store_size)
             image.draft(None, (2 * width, 2 * height))
-            orientation = _pillow_orientation(image)
-            pixels = np.atleast_3d(np.array(_convert_mode(_to_eight_bits(image), channels)))
-            return _make_upright(resize_to_store(pixels, store_size), orientation)
+            return decode_pillow(image, store_size=store_size, channels=channels)
         except Exception as error:  # Pillow's plugins raise any exception on broken files
             raise UnreadableError(_pillow_reason(error)) from error
 
 
-def try_decode(read: Callable[[], Encoded], *, store_size: int, channels: int) -> Decoded:
+def decode_pillow(
+    image: Image.Image, *, store_size: int | None, channels: int
+) -> UInt8[np.ndarray, "h w c"]:
+    """Convert an image of Pillow to upright pixels."""
+    orientation = _pillow_orientation(image)
+    pixels = np.atleast_3d(np.array(_convert_mode(_to_eight_bits(image), channels)))
+    return _make_upright(resize_to_store(pixels, store_size), orientation)
+
+
+def try_decode(
+    read: Callable[[], Encoded],
+    *,
+    channels: int,
+    store_size: int | None = None,
+    crop: Crop | None = None,
+) -> Decoded:
     """Read and decode one image to pixels [C, H, W], or return the reason why it has none."""
     try:
         pixels = decode(read(), store_size=store_size, channels=channels)
+        pixels = pixels if crop is None else crop(pixels)
     except (OSError, ValueError) as error:
         return describe_error(error)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -201,38 +201,6 @@ def ignore_pillow_warnings() -> None:
     warnings.filterwarnings("ignore", module=r"PIL\b")
 
 
-def read_jpeg_header(data: bytes) -> JpegHeader | None:
-    """Read the markers of a JPEG file; None if only Pillow can decode it."""
-    if data[:2] != b"\xff\xd8" or data.rfind(b"\xff\xd9", -END_MARKER_WITHIN) < 0:
-        return None
-    at, exif, xmp, frame = 2, b"", b"", None
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF or marker in STANDALONE:  # 0xFF is padding
-            at += 1 if marker == 0xFF else 2
-            continue
-        length = int.from_bytes(data[at + 2 : at + 4], "big")
-        body = data[at + 4 : at + 2 + length]
-        if marker == 0xE1 and body.startswith(EXIF):
-            exif += body[len(EXIF) :]  # a long block is split over several markers
-        elif marker == 0xE1 and body.startswith(XMP):
-            xmp = body[len(XMP) :]
-        elif marker in FRAMES:
-            if len(body) < 6 or body[0] != 8:  # bits per sample
-                return None
-            frame = body
-        elif 0xC3 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return None
-        elif marker == 0xDA:  # the pixels follow
-            break
-        at += 2 + length
-    orientation = _jpeg_orientation(exif, xmp)
-    if frame is None or orientation is None:
-        return None
-    height, width = (int.from_bytes(frame[i : i + 2], "big") for i in (1, 3))
-    return JpegHeader(width, height, frame[5], orientation) if height and width else None
-
-
 def decode_rgb_jpeg(data: bytes) -> UInt8[Tensor, "3 h w"] | None:
     """Decode a JPEG to RGB without rotating it; None if libjpeg fails.
 
@@ -271,7 +239,7 @@ def _call_nvjpeg(
         return decoded
 
 
-def _decode_with_libjpeg(data: bytes, store_size: int) -> np.ndarray | None:
+def _decode_with_libjpeg(data: bytes, store_size: int | None) -> np.ndarray | None:
     """Decode a color JPEG at its full size; None for every file that Pillow has to read."""
     header = read_jpeg_header(data)
     if header is None or header.components != 3:
@@ -310,39 +278,6 @@ def _pillow_orientation(image: Image.Image) -> int:
         return 1
 
 
-def _jpeg_orientation(exif: bytes, xmp: bytes) -> int | None:
-    """Orientation of EXIF, else of XMP, else 1 (upright); None if only Pillow can read it."""
-    orientations = _exif_orientations(exif) if exif else []
-    if orientations is None or len(orientations) > 1:
-        return None
-    if orientations:
-        return orientations[0]
-    match = XMP_ORIENTATION.search(xmp)
-    return int(match[1]) if match else 1
-
-
-def _exif_orientations(tiff: bytes) -> list[int] | None:
-    """All orientation entries of an EXIF block; None if it is damaged."""
-    order = {b"II*\0": "little", b"MM\0*": "big"}.get(tiff[:4])
-    if order is None:
-        return None
-
-    def number(at: int, size: int) -> int:
-        return int.from_bytes(tiff[at : at + size], order)  # type: ignore[arg-type]
-
-    table, orientations = number(4, 4), []
-    end = table + 2 + 12 * number(table, 2)
-    if end > len(tiff):
-        return None
-    for entry in range(table + 2, end, 12):
-        if number(entry, 2) == ORIENTATION:
-            size = EXIF_TYPES.get(number(entry + 2, 2))
-            if size is None or number(entry + 4, 4) != 1:
-                return None
-            orientations.append(number(entry + 8, size))
-    return orientations
-
-
 def _make_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
     if orientation not in UPRIGHT:
         return pixels
@@ -373,7 +308,7 @@ def _convert_mode(image: Image.Image, channels: int) -> Image.Image:
     return image if image.mode == MODES[channels] else image.convert(MODES[channels])
 
 
-def _convert_pixels(pixels: np.ndarray, store_size: int, channels: int) -> np.ndarray:
+def _convert_pixels(pixels: np.ndarray, store_size: int | None, channels: int) -> np.ndarray:
     """Convert pixels that need no decoding as those of a file are."""
     height, width, depth = pixels.shape
     if depth == channels and stored_size((width, height), store_size) == (width, height):

@@ -17,6 +17,7 @@ from selfsight import dist
 from selfsight.data.cgroup_limits import free_memory, processes_per_machine
 from selfsight.data.dataset_index import POLL, create_part_file, list_abandoned, remove_abandoned
 from selfsight.data.decode import MODES, VERSION
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.image_store import CachedImages
 from selfsight.data.sources.source import Source, digest, select_names
 from selfsight.data.workers import decode_images
@@ -29,7 +30,8 @@ DEFAULT_LIMIT_GIB = 200.0  # of disk space for all cached pixels
 def load_images(
     source: Source,
     *,
-    store_size: int,
+    store_size: int | None = None,
+    transform: EvalTransform | None = None,
     channels: int | None = None,
     decoder: str = "cpu",
     device: torch.device | str = "cpu",
@@ -39,13 +41,16 @@ def load_images(
 ) -> CachedImages:
     """Decode every image once; unreadable ones are left out and listed in `skipped`.
 
+    The images have a short side of at most `store_size`, or are the crops of `transform`.
     Channels are 3 unless given (sources of decoded pixels keep theirs). Pixels that exceed
     `budget_bytes` (half the free memory unless given) go to a memory-mapped file, which later
     runs load again. Of several processes on a machine one decodes, and all map its file.
     """
-    channels = resolve_channels(source, channels)
+    channels = resolve_channels(source, transform.channels if transform else channels)
     folder = cache_folder()
-    key = cache_key(source, store_size=store_size, channels=channels, decoder=decoder)
+    key = cache_key(
+        source, store_size=store_size, transform=transform, channels=channels, decoder=decoder
+    )
     entry = load_entry(folder, key) if key else None
     shared = key is not None and processes_per_machine() > 1
     if entry is None and key is not None and shared and dist.local_rank() > 0:
@@ -57,6 +62,7 @@ def load_images(
                 source,
                 range(len(source)),
                 store_size=store_size,
+                crop=transform.crop if transform else None,
                 channels=channels,
                 decoder=decoder,
                 workers=workers,
@@ -84,12 +90,20 @@ def load_images(
     ).to(device)
 
 
-def cache_key(source: Source, *, store_size: int, channels: int, decoder: str) -> str | None:
+def cache_key(
+    source: Source,
+    *,
+    store_size: int | None = None,
+    transform: EvalTransform | None = None,
+    channels: int,
+    decoder: str,
+) -> str | None:
     """File name of the cached pixels; None if these images are not cached."""
     if source.fingerprint is None:
         return None
     suffix = "" if decoder == "cpu" else f" {decoder}"
-    settings = f"{source.name} {store_size} {channels} {VERSION}{suffix}"
+    size = store_size if transform is None else transform.cropping
+    settings = f"{source.name} {size} {channels} {VERSION}{suffix}"
     return digest([settings, source.fingerprint()])
 
 

@@ -15,15 +15,17 @@ Pixels = UInt8[Tensor, "c _ _"]
 MAX_ASPECT = 4  # long side in store sizes: one panorama would otherwise pad its whole batch
 
 
-def stored_size(size: tuple[int, int], store_size: int) -> tuple[int, int]:
-    """Width and height at which an image of this width and height is stored."""
+def stored_size(size: tuple[int, int], store_size: int | None) -> tuple[int, int]:
+    """Width and height at which an image of this width and height is stored; None: at its own."""
+    if store_size is None:
+        return size
     scale = min(1.0, store_size / min(size), MAX_ASPECT * store_size / max(size))
     width, height = (max(1, round(side * scale)) for side in size)
     return width, height
 
 
 def resize_to_store(
-    pixels: UInt8[np.ndarray, "h w c"], store_size: int
+    pixels: UInt8[np.ndarray, "h w c"], store_size: int | None
 ) -> UInt8[np.ndarray, "h2 w2 c"]:
     """Reduce an image to its stored size, antialiased and bicubic.
 

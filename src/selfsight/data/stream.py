@@ -200,9 +200,13 @@ class StreamedImages:
             requests = [self._read(i) if local_path is None else local_path(i) for i in numbers]
         except (OSError, ValueError):
             return [self._decode_one(i) for i in numbers]
-        settings = dict(store_size=self.store_size, channels=self.channels)
-        decoded = zip(numbers, self.processes.decode(requests, **settings), strict=True)
-        return [self._decode_one(i) if isinstance(x, str) else x for i, x in decoded]
+        decoded = self.processes.decode(
+            requests, store_size=self.store_size, channels=self.channels
+        )
+        return [
+            self._decode_one(i) if isinstance(x, str) else x
+            for i, x in zip(numbers, decoded, strict=True)
+        ]
 
     def _decode_one(self, i: int) -> Decoded:
         return try_decode(lambda: self._read(i), store_size=self.store_size, channels=self.channels)

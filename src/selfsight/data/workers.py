@@ -30,6 +30,7 @@ from PIL import Image
 
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.decode import (
+    Crop,
     Decoded,
     Encoded,
     decode_with_nvjpeg,
@@ -59,8 +60,9 @@ def decode_images(
     source: Source,
     index: Sequence[int],
     *,
-    store_size: int,
     channels: int,
+    store_size: int | None = None,
+    crop: Crop | None = None,
     decoder: str = "cpu",
     workers: int | None = None,
     processes: "DecodeProcesses | None" = None,
@@ -68,13 +70,14 @@ def decode_images(
 ) -> Iterator[Decoded]:
     """Yield the decoded images in the order of `index`; only a few are in memory at once.
 
+    They have a short side of at most `store_size`, or are what `crop` gives for full-size pixels.
     Threads, `workers` of them, read. Processes decode: those given, or new ones if there are many
     images and `workers` is not given. Otherwise the same threads decode.
     """
     cores = available_cpus()
     start_new = processes is None and decoder == "cpu" and workers is None
     workers = cores if workers is None else max(1, workers)
-    settings = {"store_size": store_size, "channels": channels}
+    settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "crop": crop}
     with contextlib.ExitStack() as stack:
         if start_new and (new := start_processes(source, len(index), cores)):
             processes = new
@@ -99,7 +102,10 @@ def decode_images(
             bar.advance(len(chunk))
             if decoder == "cpu":
                 return chunk
-            decoded = decode_with_nvjpeg(chunk, device="cuda", **settings)
+            assert store_size is not None and crop is None
+            decoded = decode_with_nvjpeg(
+                chunk, store_size=store_size, channels=channels, device="cuda"
+            )
             return [x if isinstance(x, str) else x.cpu().numpy() for x in decoded]
 
         task: Callable[[Sequence[int]], list[Any]]
@@ -166,10 +172,15 @@ class DecodeProcesses:
         return self.started.wait(seconds) and self.idle.qsize() == self.count
 
     def decode(
-        self, requests: Sequence[Request], *, store_size: int, channels: int
+        self,
+        requests: Sequence[Request],
+        *,
+        channels: int,
+        store_size: int | None = None,
+        crop: Crop | None = None,
     ) -> list[Decoded]:
         """Decode each image, or return the reason why it cannot be decoded."""
-        settings = {"store_size": store_size, "channels": channels}
+        settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "crop": crop}
         with contextlib.suppress(queue.Empty):  # no worker is idle
             worker = self.idle.get_nowait()
             try:
@@ -200,7 +211,7 @@ class _Worker:
         for slot in range(1, SLOTS):  # slot 0 is for results that are copied
             self.free_slots.put(slot)
 
-    def decode(self, requests: list[Request], settings: dict[str, int]) -> list[Decoded]:
+    def decode(self, requests: list[Request], settings: dict[str, Any]) -> list[Decoded]:
         try:
             slot = self.free_slots.get_nowait()
         except queue.Empty:
@@ -286,7 +297,7 @@ def _serve(connection: Connection, shared_memory: int) -> None:
         return
 
 
-def _reply(requests: list[Request], shared: np.ndarray, **settings: int) -> list[Any]:
+def _reply(requests: list[Request], shared: np.ndarray, **settings: Any) -> list[Any]:
     """For each image: the shape of its pixels in shared memory, its pixels, or the reason."""
     replies: list[Any] = []
     at = 0
@@ -301,7 +312,7 @@ def _reply(requests: list[Request], shared: np.ndarray, **settings: int) -> list
     return replies
 
 
-def _read_and_decode(request: Request, **settings: int) -> Decoded:
+def _read_and_decode(request: Request, **settings: Any) -> Decoded:
     return try_decode(
         lambda: read_file(request) if isinstance(request, str) else request, **settings
     )

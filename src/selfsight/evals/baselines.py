@@ -3,24 +3,38 @@
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from selfsight.evals.features import module_device
 from selfsight.evals.knn import KNN
 from selfsight.evals.per_image import Scores, score_predictions
-from selfsight.views import EvalView
 
 PIXELS = 32  # side of the images that are compared pixel by pixel
 RGB_BINS = 4  # per color of the joint histogram of red, green and blue
 CHANNEL_BINS = 16  # per channel of other images
 
 
+class Pixels(nn.Module):
+    """The encoder's input, reduced to a few pixels."""
+
+    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
+        """Reduce each image to at most 32 x 32 pixels, one row per image."""
+        return reduce(x).flatten(1)
+
+
 class ColorHistogram(nn.Module):
     """Square roots of a color histogram, whose dot product is the Bhattacharyya coefficient."""
 
+    def __init__(self, mean: tuple[float, ...] = (0.0,), std: tuple[float, ...] = (1.0,)) -> None:
+        super().__init__()
+        self.mean, self.std = mean, std
+
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n b"]:
-        """Map images in [0, 1] to rows of length one."""
+        """Map images, normalized by mean and std, to rows of length one."""
+        mean, std = (x.new_tensor(v)[:, None, None] for v in (self.mean, self.std))
+        x = reduce(x) * std + mean
         n, c = x.shape[:2]
         bins = RGB_BINS if c == 3 else CHANNEL_BINS
         level = (x * bins).long().clamp(0, bins - 1).flatten(2)  # [N, C, HW]
@@ -33,21 +47,25 @@ class ColorHistogram(nn.Module):
         return (counts / code.shape[1]).sqrt()
 
 
+def reduce(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s s"]:
+    """Reduce images to at most 32 x 32 pixels."""
+    side = min(PIXELS, x.shape[-1])
+    return F.interpolate(x, size=(side, side), mode="bilinear", antialias=True)
+
+
 def baselines(
     knn: KNN, untrained: nn.Module, untrained_scores: Scores | None = None
 ) -> dict[str, float]:
-    """kNN accuracy on pixels, colors and untrained features, and accuracy by chance."""
-    data = knn.data
-    side = min(PIXELS, data.spec.size)
-    small = replace(data.spec, size=side, resize=side)
-    device = data.device or module_device(untrained)
+    """kNN accuracy on pixels, colors and untrained features, and accuracy by chance.
 
-    def score(network: nn.Module, spec: EvalView) -> Scores:
-        return replace(knn, data=replace(data, spec=spec, device=device))(network)
-
+    All see the crops that the encoder sees.
+    """
+    transform = knn.data.transform
+    device = knn.data.device or module_device(untrained)
+    on_device = replace(knn, data=replace(knn.data, device=device))
     scores = {
-        "pixels": score(nn.Flatten(), small),
-        "color_histogram": score(ColorHistogram(), replace(small, mean=(0.0,), std=(1.0,))),
+        "pixels": on_device(Pixels()),
+        "color_histogram": on_device(ColorHistogram(transform.mean, transform.std)),
         "untrained": untrained_scores or knn(untrained),
         "chance": score_chance(knn),
     }

@@ -15,10 +15,17 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import dist, rng
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.classifier_settings import ClassifierSettings
 from selfsight.evals.drop_path import DropPath, add_drop_path, set_rows
-from selfsight.evals.features import AugmentedBatch, augmented_batches, eval_mode, module_device
+from selfsight.evals.features import (
+    AugmentedBatch,
+    augmented_batches,
+    encode,
+    eval_mode,
+    module_device,
+)
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.layer_decay import layer_depths
 from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select_best
@@ -96,10 +103,19 @@ class ClassifierEvaluator:
         """The batch size of the settings, but at most the number of training images."""
         return self._batch_size(self.data)
 
+    @property
+    def test_transform(self) -> EvalTransform:
+        """The transform of test images, with the interpolation of the crops (DeiT, Fast-MoCo)."""
+        return replace(self.data.transform, interpolation=self.training.interpolation)
+
     def settings(self) -> dict[str, Any]:
         """The settings that decided the numbers, for the result file."""
         settings = asdict(self.training)
         settings |= {"seed": self.seed, "batch_size": self.batch_size}
+        settings |= {
+            "stored_size": self.data.store_size,
+            "transform": self.test_transform.settings(),
+        }
         if self.batch_size < self.training.batch_size:
             settings["note"] = (
                 f"batch_size {self.training.batch_size} is more than the number of images and was "
@@ -183,11 +199,11 @@ class ClassifierEvaluator:
                 batch.index,
                 magnitude=settings.rand_augment,
                 std=settings.rand_augment_std,
-                mean=data.spec.mean,
+                mean=data.transform.mean,
                 seed=seed,
                 epoch=batch.epoch,
             )
-            x = normalize(x, data.spec.mean, data.spec.std)
+            x = normalize(x, data.transform.mean, data.transform.std)
         x = erase(x, batch.index, settings.random_erasing, seed=seed, epoch=batch.epoch)
         targets = smooth_labels(y, data.num_classes, settings.label_smoothing)
         x, targets = mix_batch(x, targets, settings, seed=seed, step=step)
@@ -222,14 +238,14 @@ class ClassifierEvaluator:
         self, data: LabeledData, device: torch.device
     ) -> Iterator[tuple[int, AugmentedBatch, Int64[Tensor, " n"]]]:
         """Yield the step, and the crops and labels of this process's part of each batch."""
-        spec, per_epoch = data.spec, self._steps_per_epoch(data)
+        transform, per_epoch = data.transform, self._steps_per_epoch(data)
         if self.training.regularization.rand_augment is not None:  # works on values in [0, 1]
-            spec = replace(spec, mean=(0.0,), std=(1.0,))
+            transform = replace(transform, mean=(0.0,), std=(1.0,))
         total = self.training.epochs * per_epoch
         batches = augmented_batches(
-            data.train,
+            data.images_to_augment(),
             (self._index(data, step) for step in range(total)),
-            self.training.view(spec),
+            self.training.view(transform),
             seed=self.seed,
             device=device,
         )
@@ -310,16 +326,14 @@ class ClassifierEvaluator:
     @torch.no_grad()
     def _test_logits(self, model: Any) -> tuple[Int64[Tensor, " n"], Float[Tensor, "n k"]]:
         """Labels of the test images and the logits of the first head."""
-        # Trained on bicubic crops, a classifier is scored on bicubic crops (DeiT, Fast-MoCo).
-        spec = replace(self.data.spec, interpolation=self.training.interpolation)
-        test = replace(self.data, spec=spec).test_features(model.backbone)
+        test = replace(self.data, transform=self.test_transform).test_features(model.backbone)
         assert test.y is not None
         return test.y, model.logits(test.h)[0]
 
 
 def _feature_dim(backbone: nn.Module, data: LabeledData, device: torch.device) -> int:
-    """Width of the features, measured by encoding one image; raises if that fails."""
-    one = replace(
-        data, subset=data.train_index[:1], test=None, split=None, progress=False, device=device
-    )
-    return one.features(backbone)[0].h.shape[1]
+    """Width of the features, measured by encoding a gray image; raises if that fails."""
+    transform = data.transform
+    one = torch.zeros(1, transform.channels, transform.size, transform.size, device=device)
+    with eval_mode(backbone):
+        return encode(backbone, one, data.autocast).shape[1]

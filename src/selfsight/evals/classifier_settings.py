@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from selfsight.data.eval_transform import EvalTransform, Interpolation
 from selfsight.errors import check_number
 from selfsight.optim import Optim, Schedule
-from selfsight.views import EvalView, View
-from selfsight.views.spec import Interpolation
+from selfsight.views import View
 
 MAX_MAGNITUDE = 10.0  # of timm's RandAugment
 
@@ -78,17 +78,17 @@ class ClassifierSettings:
         head = _scale_schedule(self.head, factor)
         return replace(self, epochs=epochs, head=head, backbone=backbone)
 
-    def view(self, spec: EvalView) -> View:
-        """The random crop and flip, with the size and statistics of the evaluation view."""
+    def view(self, transform: EvalTransform) -> View:
+        """The random crop and flip, with the size and statistics of the evaluation transform."""
         return View(
-            size=spec.size,
+            size=transform.size,
             scale=self.crop_scale,
             interpolation=self.interpolation,
             jitter_p=0.0,
             gray=0.0,
             blur=0.0,
-            mean=spec.mean,
-            std=spec.std,
+            mean=transform.mean,
+            std=transform.std,
         )
 
 

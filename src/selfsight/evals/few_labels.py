@@ -14,9 +14,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
 from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, sgd, step_schedule
+from selfsight.evals.eval_images import Images
 from selfsight.optim import Optim, Schedule
 from selfsight.run_folder import read_json, write_json
 
@@ -97,7 +97,7 @@ def find_by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
 
 def load_or_sample_few(
     folder: Path,
-    images: ImageStore,
+    images: Images,
     amount: LabelAmount,
     *,
     candidates: Int64[Tensor, " n"] | None = None,

@@ -7,10 +7,11 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from selfsight.data import ImageStore
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError, list_first, suggest
-from selfsight.evals.features import Features, features
+from selfsight.evals.eval_images import EvalImages, Images, augmentation_size
+from selfsight.evals.features import BATCH_SIZE, Features, features
 from selfsight.evals.splits import Split
-from selfsight.views import EvalView
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,13 +23,13 @@ class LabeledData:
     the evaluator decides which images are scored.
     """
 
-    train: ImageStore
-    test: ImageStore | None = None
-    spec: EvalView
+    train: Images
+    test: Images | None = None
+    transform: EvalTransform
     split: Split | None = None
     subset: Int64[Tensor, " m"] | None = None
     subset_name: str = ""  # for the result file: "1 %", "5 per class"
-    batch_size: int = 256  # of encoding
+    batch_size: int = BATCH_SIZE  # of encoding
     device: torch.device | None = None  # None: the device of the backbone
     autocast: torch.dtype | None = None
     progress: bool = False
@@ -57,6 +58,17 @@ class LabeledData:
         """Names of the classes, or else their numbers."""
         names = self.train.class_names
         return (*names, *map(str, range(len(names), self.num_classes)))
+
+    @property
+    def store_size(self) -> int | None:
+        """Short side of the images that are augmented; None for a store, which has its own."""
+        return augmentation_size(self.transform) if isinstance(self.train, EvalImages) else None
+
+    def images_to_augment(self) -> ImageStore:
+        """The training images at their stored size, for random crops."""
+        if not isinstance(self.train, EvalImages):
+            return self.train
+        return self.train.pixels(augmentation_size(self.transform), self.transform.channels)
 
     @property
     def train_index(self) -> Int64[Tensor, " n"]:
@@ -125,12 +137,12 @@ class LabeledData:
         return self._encode(backbone, self.train, index, "test features")
 
     def _encode(
-        self, backbone: nn.Module, images: ImageStore, index: Tensor | None, title: str
+        self, backbone: nn.Module, images: Images, index: Tensor | None, title: str
     ) -> Features:
         return features(
             backbone,
             images,
-            self.spec,
+            self.transform,
             batch_size=self.batch_size,
             device=self.device,
             autocast=self.autocast,
@@ -139,7 +151,7 @@ class LabeledData:
             distributed=self.distributed,
         )
 
-    def _class_mapping(self, test: ImageStore) -> Int64[Tensor, " c"]:
+    def _class_mapping(self, test: Images) -> Int64[Tensor, " c"]:
         """The class number in `train` for each class number of the test set.
 
         A set numbers its classes by name, so a set without some classes numbers the rest otherwise.
@@ -163,7 +175,7 @@ class LabeledData:
         return torch.tensor([known.index(name) for name in test.class_names])
 
 
-def _check_labels(name: str, images: ImageStore) -> None:
+def _check_labels(name: str, images: Images) -> None:
     if images.labels is None:
         raise UserError(
             f"The {name} images have no labels, which this evaluation needs. Put each "

@@ -1,7 +1,7 @@
 """Images with several classes each, as in Pascal VOC."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfsight.backbones.resnet import ResNet
-from selfsight.data import ImageStore, Source, load_images
+from selfsight.data import Source
+from selfsight.data.eval_transform import MEAN, STD, EvalTransform
 from selfsight.errors import UserError, suggest
+from selfsight.evals.eval_images import EvalImages, Images
 from selfsight.evals.features import features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.nn import Backbone
-from selfsight.views import EvalView
-from selfsight.views.spec import MEAN, STD
 
 ABSENT, PRESENT, IGNORED = 0, 1, -1
+SIZE = 224  # of the squares
 POOL = 6  # window of VISSL: maps of 7 x 7 become 2 x 2
 
 
@@ -57,17 +58,18 @@ class MultilabelData:
     networks use their own features.
     """
 
-    train: ImageStore
+    train: Images
     train_y: Int8[Tensor, "n c"]
-    test: ImageStore
+    test: Images
     test_y: Int8[Tensor, "m c"]
     class_names: tuple[str, ...]
     train_index: Int64[Tensor, " n"] | None = None  # images that the labels belong to; None: all
     test_index: Int64[Tensor, " m"] | None = None
-    size: int = 224
+    size: int = SIZE
     pool_maps: bool = True
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
+    channels: int = 3
     batch_size: int = 256
     autocast: torch.dtype | None = None
     progress: bool = False
@@ -101,25 +103,29 @@ class MultilabelData:
             ),
         )
 
+    @property
+    def transform(self) -> EvalTransform:
+        """The whole image as a square."""
+        return replace(square(self.size), mean=self.mean, std=self.std, channels=self.channels)
+
     def _encode(
-        self, network: nn.Module, images: ImageStore, index: Tensor | None, title: str
+        self, network: nn.Module, images: Images, index: Tensor | None, title: str
     ) -> Float[Tensor, "n d"]:
         return features(
             network,
             images,
-            EvalView(
-                size=self.size,
-                resize=self.size,
-                keep_aspect=False,
-                mean=self.mean,
-                std=self.std,
-            ),
+            self.transform,
             batch_size=self.batch_size,
             autocast=self.autocast,
             index=index,
             progress=f"{title} features" if self.progress else None,
             distributed=self.distributed,
         ).h
+
+
+def square(size: int) -> EvalTransform:
+    """Resize to a square, without cropping."""
+    return EvalTransform(size=size, resize=size, keep_aspect=False)
 
 
 def as_multilabel(data: LabeledData, *, pool_maps: bool = True) -> MultilabelData:
@@ -135,10 +141,11 @@ def as_multilabel(data: LabeledData, *, pool_maps: bool = True) -> MultilabelDat
         test_y=test_y,
         test_index=None if data.split is None else data.split.test,
         class_names=data.train.class_names or tuple(map(str, range(data.num_classes))),
-        size=data.spec.size,
+        size=data.transform.size,
         pool_maps=pool_maps,
-        mean=data.spec.mean,
-        std=data.spec.std,
+        mean=data.transform.mean,
+        std=data.transform.std,
+        channels=data.transform.channels,
         batch_size=data.batch_size,
         autocast=data.autocast,
         progress=data.progress,
@@ -166,8 +173,8 @@ def load_voc07(folder: str | Path, **settings: Any) -> MultilabelData:
 
 
 def load_voc_split(
-    folder: str | Path, split: str, *, store_size: int = 256
-) -> tuple[ImageStore, Int8[Tensor, "n c"], tuple[str, ...]]:
+    folder: str | Path, split: str
+) -> tuple[EvalImages, Int8[Tensor, "n c"], tuple[str, ...]]:
     """Load images, labels and class names of a split of VOCdevkit/VOC2007 or of another year."""
     root = Path(folder)
     names, labels, classes = read_voc_labels(root, split)
@@ -179,7 +186,7 @@ def load_voc_split(
             f"JPEGImages/{missing[0]}. Unpack the archive again."
         )
     source = Source(f"{root} {split}", names, None, (), lambda i: paths[i].read_bytes())
-    images = load_images(source, store_size=store_size, channels=3)
+    images = EvalImages(source, square(SIZE))
     row = {name: i for i, name in enumerate(names)}
     rows = torch.tensor([row[name] for name in images.names])  # unreadable images are left out
     return images, torch.from_numpy(labels)[rows], classes

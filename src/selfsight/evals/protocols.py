@@ -79,6 +79,11 @@ class ProtocolSpec(NamedTuple):
         return isinstance(self.settings, FlagSettings)
 
     @property
+    def augments(self) -> bool:
+        """Whether it trains on random crops."""
+        return isinstance(self.settings, ClassifierSettings)
+
+    @property
     def has_epochs(self) -> bool:
         """Whether it trains for a number of epochs."""
         return isinstance(self.settings, ClassifierSettings | SGDGrid)

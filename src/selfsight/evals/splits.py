@@ -10,8 +10,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.data import ImageStore
 from selfsight.errors import UserError, list_first
+from selfsight.evals.eval_images import Images
 from selfsight.run_folder import read_json, write_json
 
 
@@ -54,7 +54,7 @@ def stratified(
 
 
 def load_or_create_split(
-    folder: Path, images: ImageStore, *, test_share: float = 0.2, seed: int = 0
+    folder: Path, images: Images, *, test_share: float = 0.2, seed: int = 0
 ) -> Split:
     """Load the split of these images from the folder, or create and save it.
 

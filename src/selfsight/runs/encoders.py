@@ -1,7 +1,6 @@
 """Load the networks that are evaluated: a run's encoder, an untrained copy, or any other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,21 +10,23 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from selfsight import dist
+from selfsight.backbones.foreign_checkpoints.report import ImportReport
 from selfsight.backbones.last_blocks import LastBlocks
+from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, check_choice
 from selfsight.evals.protocols import ProtocolSpec
 from selfsight.nn import Encoder
 from selfsight.nn.teacher import reinitialized
 from selfsight.options import EvalOptions
-from selfsight.recipe import Recipe, eval_view, from_dict, resize_for
+from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_folder import Run, read_json
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build_method
-from selfsight.views import EvalView
 
 IMAGE_SIZE = 224  # of encoders that do not state their image size
 UNTRAINED = "untrained"
+PREPROCESS = ("standard", "native")  # this project's transform for all, or that of a library
 
 
 class EncoderUnderTest(NamedTuple):
@@ -33,7 +34,7 @@ class EncoderUnderTest(NamedTuple):
 
     name: str  # in tables: a run folder, a backbone, or "untrained"
     network: nn.Module
-    view: EvalView
+    transform: EvalTransform
     student: Encoder | None = None  # backbone and projector, if it comes from a run
     weights: Sequence[Mapping[str, str]] = ()  # if it comes from a file: how each was used
 
@@ -109,12 +110,14 @@ def load_encoder(
     stem: str | None = None,
     last_blocks: int | None = None,
     patch_mean: bool = False,
+    preprocess: str = "standard",
 ) -> EncoderUnderTest:
     """Load the encoder of a run folder, of a library or of a file, with its input transform.
 
     `last_blocks` and `patch_mean` choose features of a ViT's last blocks, see LastBlocks.
     """
     check_choice("features", source, ("backbone", "projector"))
+    check_choice("preprocess", preprocess, PREPROCESS)
 
     def select(network: nn.Module) -> nn.Module:
         if last_blocks is None:
@@ -125,9 +128,9 @@ def load_encoder(
     if run.recipe_path.exists() and stem is None:
         recipe = load_recipe(run)
         student = load_student(run, recipe, device)
-        view = eval_view(recipe, image_size)
+        transform = eval_transform(recipe, image_size)
         network = _feature_network(student, source)
-        return EncoderUnderTest(name, select(network), view, student)
+        return EncoderUnderTest(name, select(network), transform, student)
     if source != "backbone":
         raise UserError(f"{name} has no projector: --features projector needs a run folder.")
     from selfsight.backbones.foreign_checkpoints.load import load_backbone  # imports timm: a second
@@ -137,11 +140,24 @@ def load_encoder(
     )
     console = Console(stderr=True, quiet=dist.rank() != 0)
     console.print(about.summary(), highlight=False, markup=False)
+    transform = _imported_transform(about, image_size, preprocess)
+    return EncoderUnderTest(name, select(backbone), transform, weights=about.table())
+
+
+def _imported_transform(
+    about: ImportReport, image_size: int | None, preprocess: str
+) -> EvalTransform:
+    """The standard transform at the encoder's size and statistics, or its library's own."""
+    if preprocess == "native":
+        if about.native is None:
+            raise UserError(
+                f"--preprocess native uses what timm or torchvision says for a network, and "
+                f"{about.spec} is of neither. Name its network, as in timm:NAME=FILE, or leave "
+                "--preprocess out."
+            )
+        return about.native if image_size is None else with_size(about.native, image_size)
     size = image_size or about.image_size or IMAGE_SIZE
-    view = EvalView(size=size, resize=resize_for(size))
-    if about.mean and about.std:
-        view = replace(view, mean=about.mean, std=about.std)
-    return EncoderUnderTest(name, select(backbone), view, weights=about.table())
+    return standard_transform(size, mean=about.mean or MEAN, std=about.std or STD)
 
 
 def build_untrained(
@@ -155,7 +171,7 @@ def build_untrained(
     network = _feature_network(student, source)
     if isinstance(last := encoder.network, LastBlocks):
         network = LastBlocks(network, last.num_blocks, patch_mean=last.patch_mean)
-    return EncoderUnderTest(UNTRAINED, network, encoder.view, student)
+    return encoder._replace(name=UNTRAINED, network=network, student=student)
 
 
 def _feature_network(student: Encoder, source: str) -> nn.Module:

@@ -11,9 +11,11 @@ from rich.console import Console
 
 from selfsight import dist
 from selfsight.console import build_table
-from selfsight.data import ImageStore, Source, load_images, open_source
+from selfsight.data import ImageStore, load_images, open_source
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
+from selfsight.evals.eval_images import EvalImages, augmentation_size
 from selfsight.evals.feature_analysis import FeatureAnalysis
 from selfsight.evals.multilabel import load_voc07
 from selfsight.evals.protocols import (
@@ -24,7 +26,6 @@ from selfsight.evals.protocols import (
 )
 from selfsight.nn import Backbone
 from selfsight.options import EvalOptions
-from selfsight.recipe import Data
 from selfsight.run_folder import Run, write_json
 from selfsight.runs.describe_scores import (
     describe_results,
@@ -49,7 +50,7 @@ from selfsight.runs.score_protocols import (
     write_result,
 )
 from selfsight.runs.start_resume import open_recipe_images, write_verdict
-from selfsight.views import EvalView, View, moco_v2
+from selfsight.views import View, moco_v2
 
 DEFAULT_PROTOCOLS = ("knn", "linear")
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")
@@ -83,19 +84,21 @@ def evaluate(
             file = options.result_name(name)
             results[file] = score_protocol(run, file, encoders, build, about=about_rows)
         for name in groups["boxes"]:
-            channels = _data_settings(run, encoders).channels
-            build = _detection_evaluator(name, str(labeled), test, options, channels)
+            build = _detection_evaluator(name, str(labeled), test, options)
             # The settings of detection name both data sets.
             about_boxes = {k: v for k, v in about_frozen.items() if k != "test_data"}
             results[name] = score_protocol(run, name, encoders, build, about=about_boxes)
         train_images = None
         if groups["labeled"]:
-            data = _data_settings(run, encoders)
             sources = open_labeled(options, run_classes(encoder))
             if sources.note and dist.rank() == 0:
                 Console(stderr=True).print(sources.note, highlight=False, markup=False)
             about |= {"classes": list(sources.classes)} if sources.classes else {}
-            train_images, test_images = _load_labeled(data, sources, device)
+            # Pixels to augment are decoded first if a protocol needs them, else the crops.
+            augments = any(get_protocol(name).augments for name in groups["labeled"])
+            transform = encoders[0].transform
+            store_size = augmentation_size(transform) if augments else None
+            train_images, test_images = _load_labeled(sources, transform, device, store_size)
             results |= score_labeled(
                 run,
                 encoders,
@@ -134,6 +137,7 @@ def _load_encoders(
         trust=options.trust,
         last_blocks=options.last_blocks,
         patch_mean=options.patch_mean,
+        preprocess=options.preprocess,
     )
     first = load(encoder, part=options.part, stem=options.stem)
     if first.weights and dist.rank() == 0:
@@ -186,7 +190,7 @@ def _check_options(options: EvalOptions) -> None:
 
 
 def _detection_evaluator(
-    name: str, labeled: str, test: str | None, options: EvalOptions, channels: int
+    name: str, labeled: str, test: str | None, options: EvalOptions
 ) -> BuildEvaluator:
     """Load boxes and return a function that builds the detection evaluator of an encoder."""
     if test is None and labeled.endswith((".parquet", ".json")):
@@ -204,16 +208,17 @@ def _detection_evaluator(
         assert isinstance(evaluator, DetectionEvaluator)
         if any(flag.startswith(("--set.mean", "--set.std")) for flag in options.settings):
             return evaluator
-        return with_normalization_of(encoder.view, evaluator, channels)
+        return with_normalization_of(encoder.transform, evaluator)
 
     return build
 
 
 def with_normalization_of(
-    view: EvalView, evaluator: DetectionEvaluator, channels: int
+    transform: EvalTransform, evaluator: DetectionEvaluator
 ) -> DetectionEvaluator:
     """Return the evaluator with the mean and std that the encoder expects."""
-    mean, std = (v * channels if len(v) == 1 else v for v in (view.mean, view.std))
+    values = (transform.mean, transform.std)
+    mean, std = (v * transform.channels if len(v) == 1 else v for v in values)
     return replace(evaluator, detector=replace(evaluator.detector, mean=mean, std=std))
 
 
@@ -228,8 +233,8 @@ def _multilabel_evaluator(
     data = load_voc07(labeled, progress=True, distributed=dist.world_size() > 1)
 
     def build(encoder: EncoderUnderTest) -> Evaluator:
-        view = encoder.view
-        return build_evaluator(name, replace(data, mean=view.mean, std=view.std), options)
+        mean, std = encoder.transform.mean, encoder.transform.std
+        return build_evaluator(name, replace(data, mean=mean, std=std), options)
 
     return build
 
@@ -244,16 +249,16 @@ def _analyze_features(
 ) -> Results:
     """Analyze features without labels: of the given images, or of the run's training images."""
     first = encoders[0]
-    views: Sequence[View] = moco_v2(first.view.size)
+    views: Sequence[View] = moco_v2(first.transform.size)
     if first.student is not None:
         recipe = load_recipe(run)
         views = recipe.views
     if labeled is not None:
-        data = _data_settings(run, encoders)
+        store_size = augmentation_size(first.transform)
         images: ImageStore = load_images(
             open_source(labeled, classes=options.classes),
-            store_size=data.store_size,
-            channels=data.channels,
+            store_size=store_size,
+            channels=first.transform.channels,
         ).to(device)
     elif first.student is not None:
         images = open_recipe_images(recipe, device)
@@ -293,7 +298,7 @@ def _evaluate_label_free(
 def _report(
     run: Run,
     encoder: EncoderUnderTest,
-    train_images: ImageStore | None,
+    train_images: EvalImages | None,
     results: Results,
     *,
     by_class: bool,
@@ -307,7 +312,9 @@ def _report(
     if run.recipe_path.exists():
         recipe = load_recipe(run)
         if train_images is not None and isinstance(encoder.network, Backbone):
-            write_map_and_neighbors(run, recipe, encoder.network, train_images)
+            write_map_and_neighbors(
+                run, train_images, encoder.network, encoder.transform, recipe.seed
+            )
         sentence = write_verdict(run, recipe).sentence
     _print(tables, run, sentence, quiet=quiet, notes=describe_results(results))
 
@@ -329,24 +336,16 @@ def _print(
     console.print("\n".join(lines), highlight=False, markup=False)
 
 
-def _data_settings(run: Run, encoders: Sequence[EncoderUnderTest]) -> Data:
-    """Settings for loading images: large enough for every network's input."""
-    largest = max(encoder.view.resize for encoder in encoders)
-    if not run.recipe_path.exists():
-        return Data(store_size=largest)
-    data = load_recipe(run).data
-    return replace(data, store_size=max(data.store_size, largest))
-
-
 def _load_labeled(
-    data: Data, sources: LabeledSources, device: torch.device
-) -> tuple[ImageStore, ImageStore | None]:
+    sources: LabeledSources,
+    transform: EvalTransform,
+    device: torch.device,
+    store_size: int | None,
+) -> tuple[EvalImages, EvalImages | None]:
     """Load the labeled training images, and the test images if they are separate."""
-
-    def load(source: Source) -> ImageStore:
-        return load_images(source, store_size=data.store_size, channels=data.channels).to(device)
-
-    return load(sources.train), None if sources.test is None else load(sources.test)
+    train = EvalImages(sources.train, transform, device, store_size=store_size)
+    test = sources.test
+    return train, None if test is None else EvalImages(test, transform, device)
 
 
 def load_detection_split(path: str, splits: Sequence[str]) -> DetectionDataset:

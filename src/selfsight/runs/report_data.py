@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from selfsight import rng
 from selfsight.data import ImageStore, read_batches
+from selfsight.data.eval_transform import EvalTransform
+from selfsight.evals.eval_images import EvalImages, Images
 from selfsight.evals.features import Features
 from selfsight.evals.features import features as compute_features
 from selfsight.evals.knn import nearest_neighbors
 from selfsight.evals.spectrum import unit
-from selfsight.recipe import Recipe, eval_view
 from selfsight.run_folder import Run
 from selfsight.train.online_eval import sample_images
 from selfsight.views import View, apply_views
@@ -101,13 +102,19 @@ def write_neighbors(
 
 
 def write_map_and_neighbors(
-    run: Run, recipe: Recipe, trained: nn.Module, images: ImageStore
+    run: Run, images: Images, network: nn.Module, transform: EvalTransform, seed: int
 ) -> None:
     """Write the map and the nearest neighbors of some images."""
-    subset = sample_images(images, NEIGHBOR_IMAGES, recipe.seed)
-    h = compute_features(trained, images, eval_view(recipe), index=subset, progress="images")
-    write_map(run, images, h)
-    write_neighbors(run, images, h)
+    subset = sample_images(images, NEIGHBOR_IMAGES, seed)
+    h = compute_features(network, images, transform, index=subset, progress="images")
+    shown: ImageStore
+    if isinstance(images, EvalImages):
+        shown, rows = images.crops(transform, subset)
+        h = h._replace(index=rows)
+    else:
+        shown = images
+    write_map(run, shown, h)
+    write_neighbors(run, shown, h)
 
 
 def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 2"]]:

@@ -10,6 +10,7 @@ from torch import nn
 from selfsight import dist
 from selfsight.data import ImageStore
 from selfsight.evals.baselines import baselines
+from selfsight.evals.eval_images import Images
 from selfsight.evals.features import Features
 from selfsight.evals.knn import KNN
 from selfsight.evals.label_free import LabelFreeEvaluator
@@ -40,8 +41,8 @@ BASELINE_FEATURES = "pixels, colors and the untrained backbone"
 def score_labeled(
     run: Run,
     encoders: Sequence[EncoderUnderTest],
-    train: ImageStore,
-    test: ImageStore | None,
+    train: Images,
+    test: Images | None,
     options: EvalOptions = EVAL_DEFAULTS,
     *,
     names: Sequence[str] = ("knn", "linear"),
@@ -63,7 +64,7 @@ def score_labeled(
             train=train,
             test=test,
             split=split,
-            spec=encoder.view,
+            transform=encoder.transform,
             progress=True,
             distributed=dist.world_size() > 1,
         )
@@ -171,6 +172,7 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
         "train": len(train),
         "test": len(test),
         "split": "80/20, stratified, in splits/" if data.split else "as given",
-        "view": f"{data.spec.size} px of {data.spec.resize}",
+        "view": f"{data.transform.size} px of {data.transform.resize}",
+        "transform": settings.get("transform", data.transform.settings()),
         "notes": [*settings.get("notes", ()), *data.notes],
     }

@@ -22,7 +22,7 @@ from selfsight.data.loader import check_batch_size
 from selfsight.errors import UserError
 from selfsight.evals.baselines import baselines
 from selfsight.nn.memory_bank import check_memory_bank_fits
-from selfsight.recipe import Data, Recipe, method_name, to_dict
+from selfsight.recipe import Data, Recipe, eval_transform, method_name, to_dict
 from selfsight.run_folder import Run, read_json, write_json
 from selfsight.runs.collect_scores import collect_scores
 from selfsight.runs.encoders import UNTRAINED
@@ -253,7 +253,7 @@ def _evaluate_trained(
         run.write_result("online_baselines", numbers | about_baselines)
         result = collect_scores(scores, class_names=knn.data.class_names)
         run.write_result("online_knn", result | {"settings": settings | {"features": "backbone"}})
-    write_map_and_neighbors(run, recipe, trained, images)
+    write_map_and_neighbors(run, images, trained, eval_transform(recipe), recipe.seed)
 
 
 def device_name(device: torch.device) -> str:

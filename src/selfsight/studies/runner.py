@@ -23,7 +23,7 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.splits import stratified
 from selfsight.options import StudyOptions
-from selfsight.recipe import Data, Recipe, eval_view, override, to_dict
+from selfsight.recipe import Data, Recipe, eval_transform, override, to_dict
 from selfsight.run_folder import Run, read_json, write_json
 from selfsight.runs.start_resume import device_name, open_recipe_images
 from selfsight.studies.base import Scale, Study
@@ -369,7 +369,7 @@ def score(backbone: torch.nn.Module, recipe: Recipe, data: StudyData) -> dict[st
     labeled = LabeledData(
         train=data.train,
         test=data.test,
-        spec=eval_view(recipe),
+        transform=eval_transform(recipe),
         batch_size=1024,
         distributed=dist.world_size() > 1,
     )

@@ -1,4 +1,4 @@
-"""Measure features during training: a linear probe on detached features, and kNN."""
+"""Measure features during training: a linear probe on detached features, and `online_knn`."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from selfsight import rng
 from selfsight.data import ImageStore
+from selfsight.evals.eval_images import Images
 from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.recipe import Recipe, eval_view
+from selfsight.recipe import Recipe, eval_transform
 from selfsight.train.grad_scaler import step_if_finite
 
 DIP = 0.01  # accuracy below the best so far
@@ -63,7 +64,8 @@ def build_online_knn(recipe: Recipe, images: ImageStore) -> KNN | None:
     if images.labels is None:
         return None
     subset = sample_images(images, ONLINE_IMAGES, recipe.seed)
-    return KNN(data=LabeledData(train=images, spec=eval_view(recipe), subset=subset), ks=(20,))
+    data = LabeledData(train=images, transform=eval_transform(recipe), subset=subset)
+    return KNN(data=data, ks=(20,))
 
 
 def count_dips(accuracies: Sequence[float]) -> int:
@@ -75,7 +77,7 @@ def count_dips(accuracies: Sequence[float]) -> int:
     return sum(high - now > DIP - 1e-9 for now, high in zip(accuracies, best, strict=True))
 
 
-def sample_images(images: ImageStore, count: int, seed: int) -> Int64[Tensor, " n"]:
+def sample_images(images: Images, count: int, seed: int) -> Int64[Tensor, " n"]:
     """Sample the indices of at most this many images, in rising order."""
     position = torch.arange(min(count, len(images)))
     return rng.shuffled(rng.key(seed, "measure"), len(images), position).sort().values

@@ -1,8 +1,6 @@
 """Views of images: settings (spec), random parameters (sampling), operations on batches (apply)."""
 
 from selfsight.views.apply import (
-    apply_eval_view,
-    apply_eval_view_reference,
     apply_views,
     apply_views_reference,
 )
@@ -20,14 +18,11 @@ from selfsight.views.presets import (
     swav,
     without_blur,
 )
-from selfsight.views.spec import EvalView, View, for_channels
+from selfsight.views.spec import View, for_channels
 
 __all__ = [
     "PRESETS",
-    "EvalView",
     "View",
-    "apply_eval_view",
-    "apply_eval_view_reference",
     "apply_views",
     "apply_views_reference",
     "barlow_twins",

@@ -15,7 +15,7 @@ from selfsight.ragged import Ragged
 from selfsight.rng import Key, has_triton
 from selfsight.views import color, spatial
 from selfsight.views.sampling import ViewParams, sample_view_params, view_keys
-from selfsight.views.spec import EvalView, View, check_channels
+from selfsight.views.spec import View, check_channels
 
 # Flipping before or after these operations gives the same result.
 COMMUTES_WITH_FLIP = {"jitter", "gray", "blur", "solarize", "sobel"}
@@ -109,31 +109,6 @@ def apply_views_with_keys(
             )
             batches.append(apply_view(view, x, params))
     return batches
-
-
-def apply_eval_view(spec: EvalView, images: Ragged) -> Float[Tensor, "n c s s"]:
-    """Resize, center crop and normalize.
-
-    On a CUDA device a Triton kernel crops, elsewhere the reference implementation does. Both agree
-    within rounding.
-    """
-    check_channels(spec, images.channels)
-    if images.flat.device.type != "cuda" or not has_triton():
-        return apply_eval_view_reference(images.padded(), images.sizes, spec)
-    from selfsight.views.triton.center_crop import center_crop  # needs Triton, which CPUs lack
-
-    with torch.no_grad(), torch.autocast("cuda", enabled=False):
-        return color.normalize(center_crop(images, spec), spec.mean, spec.std)
-
-
-def apply_eval_view_reference(
-    pixels: UInt8[Tensor, "n c h w"], sizes: Int64[Tensor, "n 2"], spec: EvalView
-) -> Float[Tensor, "n c s s"]:
-    """Resize, center crop and normalize padded pixels, given each image's (height, width)."""
-    check_channels(spec, pixels.shape[1])
-    with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
-        x = spatial.center_crop(pixels.float().div_(255), sizes, spec)
-        return color.normalize(x, spec.mean, spec.std)
 
 
 def apply_view(

@@ -9,8 +9,9 @@ keeps torchvision's default, bicubic where it says so (SimCLR, BYOL, Barlow Twin
 from collections.abc import Callable
 from dataclasses import replace
 
+from selfsight.data.eval_transform import Interpolation
 from selfsight.errors import UserError, check_number
-from selfsight.views.spec import Interpolation, View
+from selfsight.views.spec import View
 
 FLIP_FIRST = ("flip", "jitter", "gray", "blur", "solarize")
 FLIP_LAST = ("jitter", "gray", "blur", "solarize", "flip")

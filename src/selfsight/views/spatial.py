@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
+from selfsight.data.eval_transform import Interpolation
 from selfsight.views.color import constant
-from selfsight.views.spec import EvalView, Interpolation
 
 
 def crop(
@@ -27,52 +27,15 @@ def crop(
 ) -> Float[Tensor, "n c {size} {size}"]:
     """Resize each image's box (top, left, height, width) to a square; flip where `flip` is true."""
     top, left, height, width = box.double().unbind(1)
-    zero = torch.zeros_like(top)
-    rows = resize_weights(top, height, height / size, zero, size, x.shape[2], interpolation)
-    columns = resize_weights(left, width, width / size, zero, size, x.shape[3], interpolation, flip)
+    rows = resize_weights(top, height, height / size, size, x.shape[2], interpolation)
+    columns = resize_weights(left, width, width / size, size, x.shape[3], interpolation, flip)
     return _clamp_overshoot(resample(x, rows, columns), interpolation)
-
-
-def center_crop(
-    x: Float[Tensor, "n c h w"], sizes: Int64[Tensor, "n 2"], spec: EvalView
-) -> Float[Tensor, "n c s s"]:
-    """Resize as `spec` says and crop the center, in one step."""
-    resized, offset = center_crop_geometry(sizes, spec)
-    scale = sizes.double() / resized
-    zero = torch.zeros_like(scale[:, 0])
-    rows, columns = (
-        resize_weights(
-            zero,
-            sizes[:, axis].double(),
-            scale[:, axis],
-            offset[:, axis].double(),
-            spec.size,
-            x.shape[2 + axis],
-            spec.interpolation,
-        )
-        for axis in (0, 1)
-    )
-    return _clamp_overshoot(resample(x, rows, columns), spec.interpolation)
-
-
-def center_crop_geometry(
-    sizes: Int64[Tensor, "n 2"], spec: EvalView
-) -> tuple[Int64[Tensor, "n 2"], Int64[Tensor, "n 2"]]:
-    """Return each image's (height, width) after the resize, and (top, left) of the crop in it."""
-    if spec.keep_aspect:
-        short = sizes.min(dim=1, keepdim=True).values
-        resized = (spec.resize * sizes / short).long()  # truncated, as torchvision does
-    else:
-        resized = torch.full_like(sizes, spec.resize)
-    offset = ((resized - spec.size) / 2).round().long()  # to even, as torchvision does
-    return resized, offset
 
 
 def resize_weights(
     start: Float64[Tensor, " n"],
     length: Float64[Tensor, " n"],
     scale: Float64[Tensor, " n"],
-    offset: Float64[Tensor, " n"],
     size: int,
     extent: int,
     interpolation: Interpolation,
@@ -80,13 +43,13 @@ def resize_weights(
 ) -> Float32[Tensor, "n {size} {extent}"]:
     """Return the weight of each of `extent` input pixels for each of `size` output pixels.
 
-    Output pixel i is centered at start + (i + offset + 1/2) * scale, and uses only input within
+    Output pixel i is centered at start + (i + 1/2) * scale, and uses only input within
     [start, start + length).
     """
     i = torch.arange(size, device=start.device, dtype=torch.float64).expand(len(start), size)
     if flip is not None:
         i = torch.where(flip[:, None], size - 1 - i, i)
-    center = start[:, None] + (i + offset[:, None] + 0.5) * scale[:, None] - 0.5
+    center = start[:, None] + (i + 0.5) * scale[:, None] - 0.5
     j = torch.arange(extent, device=start.device, dtype=torch.float32)
     # Subtract integer and fraction separately: float32 then keeps the precision of float64.
     integer = center.floor()

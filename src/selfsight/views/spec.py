@@ -3,16 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
+from selfsight.data.eval_transform import MEAN, STD, Interpolation, check_statistics
 from selfsight.errors import UserError, check_choice, check_number, suggest
 
-Interpolation = Literal["bilinear", "bicubic"]
 Crop = Literal["random", "shared", "center"]
-
-# ImageNet statistics, as in all published code cited here.
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 
 # Operations between the crop, always first, and normalization, always last.
 OPERATIONS = (
@@ -79,7 +75,7 @@ class View:
         _check_range("blur_sigma", self.blur_sigma)
         check_choice("interpolation", self.interpolation, get_args(Interpolation))
         check_choice("crop", self.crop, get_args(Crop))
-        _check_statistics(self.mean, self.std)
+        check_statistics(self.mean, self.std)
         if len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5:
             raise UserError(
                 f"jitter is {self.jitter}, but it holds brightness, contrast, saturation and hue, "
@@ -123,35 +119,7 @@ class View:
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvalView:
-    """Evaluation transform: resize the short side to `resize`, crop the center `size` pixels.
-
-    Without `keep_aspect` both sides are resized to `resize`.
-    """
-
-    size: int = 224
-    resize: int = 256
-    keep_aspect: bool = True
-    interpolation: Interpolation = "bilinear"
-    mean: tuple[float, ...] = MEAN
-    std: tuple[float, ...] = STD
-
-    def __post_init__(self) -> None:
-        check_number("size", self.size, at_least=1)
-        check_choice("interpolation", self.interpolation, get_args(Interpolation))
-        _check_statistics(self.mean, self.std)
-        if self.resize < self.size:
-            raise UserError(
-                f"resize is {self.resize}, but the crop of {self.size} pixels must fit in it. "
-                f"Raise resize to {self.size} or more, or lower size."
-            )
-
-
-AnyView = TypeVar("AnyView", View, EvalView)
-
-
-def for_channels(view: AnyView, channels: int) -> AnyView:
+def for_channels(view: View, channels: int) -> View:
     """Adapt a view to images with this many channels.
 
     Saturation, hue and gray need red, green and blue; they become 0 for any other number.
@@ -161,19 +129,19 @@ def for_channels(view: AnyView, channels: int) -> AnyView:
     if len(view.mean) not in (1, channels):
         changes["mean"] = (sum(view.mean) / len(view.mean),)
         changes["std"] = (sum(view.std) / len(view.std),)
-    if channels != 3 and isinstance(view, View):
+    if channels != 3:
         changes |= {"jitter": (*view.jitter[:2], 0.0, 0.0), "gray": 0.0}
     return replace(view, **changes)
 
 
-def check_channels(view: View | EvalView, channels: int) -> None:
+def check_channels(view: View, channels: int) -> None:
     """Raise a UserError if a view cannot be applied to images with this many channels."""
     if len(view.mean) not in (1, channels):
         raise UserError(
             f"mean and std have {len(view.mean)} numbers but the images have {channels} "
             f"channels. Give one number, or {channels}."
         )
-    if channels == 3 or isinstance(view, EvalView):
+    if channels == 3:
         return
     needs = {
         "jitter's saturation": view.jitter_p * view.jitter[2],
@@ -186,15 +154,6 @@ def check_channels(view: View | EvalView, channels: int) -> None:
             f"The view changes colors that the images do not have: they have {channels} "
             f"channels, and 3 (red, green, blue) are expected. Set {unsupported} to 0, or pass "
             f"the view through for_channels(view, {channels})."
-        )
-
-
-def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Raise a UserError unless mean and std can normalize."""
-    if len(mean) != len(std) or not mean or not min(std) > 0:
-        raise UserError(
-            f"mean is {tuple(mean)} and std is {tuple(std)}, but one number per channel (or one "
-            "for all) is expected in each, with std above 0. Give as many of each."
         )
 
 

@@ -20,8 +20,8 @@ from selfsight.backbones.foreign_checkpoints.infer import infer_network
 from selfsight.backbones.foreign_checkpoints.load import load_backbone
 from selfsight.backbones.foreign_checkpoints.names import flatten
 from selfsight.backbones.vit import ViT
+from selfsight.data.eval_transform import MEAN, STD
 from selfsight.errors import UserError
-from selfsight.views.spec import MEAN, STD
 
 
 def drawn(network, seed=0):

@@ -33,11 +33,11 @@ from selfsight.backbones.foreign_checkpoints.names import BackboneLocation
 from selfsight.backbones.foreign_checkpoints.read import read_checkpoint, read_run_checkpoint
 from selfsight.backbones.foreign_checkpoints.report import ImportReport
 from selfsight.backbones.resnet import Stem
+from selfsight.data.eval_transform import MEAN, STD
 from selfsight.errors import UserError, check_choice, suggest
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert_batch_norm, replace_batch_norm
 from selfsight.run_folder import Run, read_json
-from selfsight.views.spec import MEAN, STD
 
 
 def load_backbone(

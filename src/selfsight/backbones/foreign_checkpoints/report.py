@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from selfsight.data.eval_transform import EvalTransform
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:
@@ -18,6 +20,7 @@ class ImportReport:
     image_size: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    native: EvalTransform | None = None  # what timm or torchvision says for this network
 
     def table(self) -> list[dict[str, str]]:
         """Return one row for every name of the file and of the network."""

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from selfsight.data.eval_transform import MEAN, STD
 from selfsight.errors import UserError, check_choice, check_number
 from selfsight.optim import Schedule
-from selfsight.views.spec import MEAN, STD
 
 Neck = Literal["c4", "fpn"]
 Head = Literal["2fc", "4conv1fc"]

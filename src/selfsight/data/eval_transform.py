@@ -1,0 +1,191 @@
+"""The evaluation transform: what is done to an image before it is measured.
+
+Decode at full size on the CPU, resize once with antialiasing, crop the center, normalize. It
+depends on the encoder alone. Pixels are bytes until they are normalized, and every step until then
+is integer arithmetic on the CPU, so that they are equal on all machines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float32, UInt8
+from PIL import Image
+from torch import Tensor
+
+from selfsight.data.decode import UnreadableError, decode, decode_pillow, describe_error
+from selfsight.errors import UserError, check_choice, check_number
+
+Interpolation = Literal["bilinear", "bicubic"]
+ImageLike = str | Path | Image.Image | np.ndarray | Tensor
+"""A file, an image of Pillow, pixels [H, W, C] of numpy or [C, H, W] of torch, both uint8."""
+
+# ImageNet statistics, as in all published code cited here.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+RESIZED_FROM = 96  # smaller crops are whole images: thumbnails have no border to leave out
+MAX_ASPECT = 100  # a longer image is first cut to its center, which bounds the memory of a resize
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalTransform:
+    """Resize the short side to `resize`, crop the center `size` pixels, normalize.
+
+    Without `keep_aspect` both sides are resized to `resize`. Call it with an image, or with a
+    sequence of images, to get what the encoder expects.
+    """
+
+    size: int = 224
+    resize: int = 256
+    keep_aspect: bool = True
+    interpolation: Interpolation = "bilinear"
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        check_number("size", self.size, at_least=1)
+        check_choice("interpolation", self.interpolation, get_args(Interpolation))
+        check_statistics(self.mean, self.std)
+        if self.resize < self.size:
+            raise UserError(
+                f"resize is {self.resize}, but the crop of {self.size} pixels must fit in it. "
+                f"Raise resize to {self.size} or more, or lower size."
+            )
+        if len(self.mean) not in (1, self.channels):
+            raise UserError(
+                f"mean and std have {len(self.mean)} numbers but the images have {self.channels} "
+                f"channels. Give one number, or {self.channels}."
+            )
+
+    @property
+    def crop_share(self) -> float:
+        """Side of the crop as a share of the resized side."""
+        return self.size / self.resize
+
+    @property
+    def cropping(self) -> dict[str, Any]:
+        """The settings that decide the pixels: all but mean and std."""
+        names = ("size", "resize", "keep_aspect", "interpolation", "channels")
+        return {name: getattr(self, name) for name in names}
+
+    def settings(self) -> dict[str, Any]:
+        """All settings, for the result file."""
+        decoder = {"decoder": "cpu, full size", "crop_share": round(self.crop_share, 4)}
+        return decoder | self.cropping | {"mean": list(self.mean), "std": list(self.std)}
+
+    def __str__(self) -> str:
+        sides = "short side" if self.keep_aspect else "both sides"
+        return f"{self.interpolation} resize of {sides} to {self.resize}, center crop {self.size}"
+
+    def crop(self, pixels: UInt8[np.ndarray, "h w c"]) -> UInt8[np.ndarray, "s s c"]:
+        """Resize with antialiasing and crop the center, as torchvision does for bytes."""
+        pixels = np.ascontiguousarray(_cut_to_aspect(pixels) if self.keep_aspect else pixels)
+        height, width = resized_size(pixels.shape[:2], self)
+        x = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+        if (height, width) != pixels.shape[:2]:
+            x = F.interpolate(x, size=(height, width), mode=self.interpolation, antialias=True)
+        # To even, as torchvision does.
+        top, left = (round((side - self.size) / 2) for side in (height, width))
+        crop = x[0, :, top : top + self.size, left : left + self.size]
+        return crop.permute(1, 2, 0).numpy()
+
+    def normalize(self, crops: UInt8[Tensor, "*n c s s"]) -> Float32[Tensor, "*n c s s"]:
+        """Convert bytes to [0, 1], subtract the mean and divide by the std: equal on any device."""
+        # Division by a tensor is exact on a GPU, division by a Python number is not.
+        scale, mean, std = (
+            torch.tensor(values, device=crops.device)[:, None, None]
+            for values in ((255.0,), self.mean, self.std)
+        )
+        return crops.float().div_(scale).sub_(mean).div_(std)
+
+    def __call__(self, images: ImageLike | Sequence[ImageLike]) -> Float32[Tensor, "*n c s s"]:
+        """Transform an image to [C, S, S], or several to [N, C, S, S]."""
+        if _is_single(images):
+            crop = self.crop(load_pixels(images, self.channels))  # type: ignore[arg-type]
+            return self.normalize(torch.from_numpy(crop).permute(2, 0, 1).contiguous())
+        if not len(images):  # type: ignore[arg-type]
+            return torch.zeros(0, self.channels, self.size, self.size)
+        return torch.stack([self(image) for image in images])  # type: ignore[union-attr]
+
+
+def standard_transform(
+    size: int,
+    *,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+    channels: int = 3,
+) -> EvalTransform:
+    """Build the transform of this project: bilinear, the crop 7/8 of the resized short side.
+
+    Crops below 96 pixels are not cut out of a larger image. Statistics for another number of
+    channels are averaged into one for all channels.
+    """
+    resize = size if size < RESIZED_FROM else size * 8 // 7
+    if len(mean) not in (1, channels):
+        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
+    return EvalTransform(
+        size=size, resize=resize, mean=tuple(mean), std=tuple(std), channels=channels
+    )
+
+
+def with_size(transform: EvalTransform, size: int) -> EvalTransform:
+    """Return the transform for another size of crop, with the same crop share."""
+    resize = max(size, int(size / transform.crop_share + 1e-9))
+    return replace(transform, size=size, resize=resize)
+
+
+def resized_size(size: Sequence[int], transform: EvalTransform) -> tuple[int, int]:
+    """Height and width after the resize of an image of this height and width."""
+    if not transform.keep_aspect:
+        return transform.resize, transform.resize
+    short = min(size)
+    height, width = (int(transform.resize * side / short) for side in size)  # truncated, as theirs
+    return height, width
+
+
+def load_pixels(image: ImageLike, channels: int) -> UInt8[np.ndarray, "h w c"]:
+    """Load one image at full size, as the files of a data set are decoded."""
+    name = str(image) if isinstance(image, str | Path) else type(image).__name__
+    try:
+        if isinstance(image, Image.Image):
+            return decode_pillow(image, store_size=None, channels=channels)
+        if isinstance(image, str | Path):
+            return decode(Path(image).expanduser().read_bytes(), store_size=None, channels=channels)
+        pixels = image.permute(1, 2, 0).cpu().numpy() if isinstance(image, Tensor) else image
+        if pixels.dtype != np.uint8:
+            raise UserError(
+                f"The image is a {name} of {pixels.dtype}; pixels from 0 to 255 as uint8 are "
+                "expected: [H, W, C] in numpy, [C, H, W] in torch."
+            )
+        return decode(pixels, store_size=None, channels=channels)
+    except (OSError, UnreadableError) as error:
+        raise UserError(f"{name} cannot be read: {describe_error(error)}.") from error
+
+
+def check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
+    """Raise a UserError unless mean and std can normalize."""
+    if len(mean) != len(std) or not mean or not min(std) > 0:
+        raise UserError(
+            f"mean is {tuple(mean)} and std is {tuple(std)}, but one number per channel (or one "
+            "for all) is expected in each, with std above 0. Give as many of each."
+        )
+
+
+def _cut_to_aspect(pixels: np.ndarray) -> np.ndarray:
+    """Cut a very long image to its center."""
+    limit = MAX_ASPECT * min(pixels.shape[:2])
+    starts = [max(0, side - limit) // 2 for side in pixels.shape[:2]]
+    return pixels[starts[0] :, starts[1] :][:limit, :limit]
+
+
+def _is_single(images: Any) -> bool:
+    """Whether this is one image, not several."""
+    if isinstance(images, np.ndarray | Tensor):
+        return images.ndim == 3
+    return isinstance(images, str | Path | Image.Image)

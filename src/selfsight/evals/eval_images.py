@@ -1,0 +1,92 @@
+"""Images for evaluation: crops for each transform, decoded at full size, and pixels to augment."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from selfsight.data import CachedImages, ImageStore, Source, load_images
+from selfsight.data.eval_transform import EvalTransform
+from selfsight.data.sources.source import select_images
+from selfsight.data.storage import move_if_fits
+from selfsight.errors import UserError
+
+MIN_STORE_SIZE = 256
+
+
+class EvalImages:
+    """The images of a source, decoded by the CPU for each transform that asks for them.
+
+    Crops are cached by the transform, whichever encoders are measured. Protocols that augment
+    read pixels of a stored size instead. Both are on the device if they fit.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: EvalTransform,
+        device: torch.device | str = "cpu",
+        *,
+        store_size: int | None = None,
+    ) -> None:
+        """Decode the crops of `transform`, or pixels of `store_size` if it is given."""
+        self.source, self.device = source, torch.device(device)
+        self.loaded: dict[tuple[object, ...], CachedImages] = {}
+        if store_size is None:
+            first = self._load(transform=transform)
+        else:
+            first = self.pixels(store_size, transform.channels)
+        self.names, self.labels, self.class_names = first.names, first.labels, first.class_names
+        self.skipped, self.notes = first.skipped, first.notes
+        if first.skipped:  # leave them out from now on, so that all share their numbering
+            unreadable = {name for name, _ in first.skipped}
+            readable = [i for i, name in enumerate(source.names) if name not in unreadable]
+            self.source = select_images(source, np.array(readable))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def crops(
+        self, transform: EvalTransform, index: Int64[Tensor, " m"] | None = None
+    ) -> tuple[CachedImages, Int64[Tensor, " m"]]:
+        """Crops of at least the images `index`, and where in these crops each of them is.
+
+        If fewer than half are needed and not all are in memory, only those are decoded.
+        """
+        index = torch.arange(len(self)) if index is None else index.cpu()
+        if 2 * len(index) >= len(self) or _key(transform=transform) in self.loaded:
+            return self._load(transform=transform), index
+        selected, rows = index.unique(return_inverse=True)
+        part = select_images(self.source, selected.numpy())
+        return move_if_fits(load_images(part, transform=transform), self.device), rows
+
+    def pixels(self, store_size: int, channels: int) -> CachedImages:
+        """All images with a short side of at most `store_size`, for random crops."""
+        return self._load(store_size=store_size, channels=channels)
+
+    def _load(self, **settings: Any) -> CachedImages:
+        key = _key(**settings)
+        if key not in self.loaded:
+            images = load_images(self.source, **settings)
+            if self.loaded and len(images) != len(self):
+                raise UserError(
+                    f"{len(self)} images of {self.source.name} could be read, and now "
+                    f"{len(images)}. Were files changed during the evaluation? Start it again."
+                )
+            self.loaded[key] = move_if_fits(images, self.device)
+        return self.loaded[key]
+
+
+def _key(*, transform: EvalTransform | None = None, **settings: Any) -> tuple[object, ...]:
+    """What decides the pixels: not mean and std."""
+    return tuple((transform.cropping if transform else settings).items())
+
+
+Images = ImageStore | EvalImages
+
+
+def augmentation_size(transform: EvalTransform) -> int:
+    """Short side at which protocols that augment store the images of an encoder."""
+    return max(MIN_STORE_SIZE, transform.resize)
