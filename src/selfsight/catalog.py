@@ -3,7 +3,7 @@
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import groupby
 from typing import Any
@@ -14,7 +14,9 @@ from selfsight.console import build_table, format_setting
 from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Recipe, method_name
 from selfsight.recipes import RECIPES
-from selfsight.studies import ARMS, STUDIES, Arm
+from selfsight.studies import ARMS, STUDIES, Arm, Study
+from selfsight.studies.ledger import Entry, read_ledger
+from selfsight.studies.tables import NOT_RUN, count_done, list_judgments, list_results
 
 Row = dict[str, Any]
 
@@ -89,13 +91,15 @@ def list_flags(name: str) -> list[Row]:
 
 
 def list_studies(word: str = "") -> list[Row]:
-    """List the studies that have a word in their name, paper or claim."""
+    """List the studies that have a word in their name, paper or claim, and what was trained."""
+    entries = read_ledger()
     listed = [
         {
             "name": name,
             "paper": study.paper,
             "arms": len(study.arms),
             "published": sum(arm.published is not None for arm in study.arms),
+            "done": _list_done(study, entries),
             "claim": study.claim,
             "judged_by": study.judged_by,
         }
@@ -111,7 +115,10 @@ def list_studies(word: str = "") -> list[Row]:
 
 
 def list_arms(name: str) -> list[Row]:
-    """List the arms of a study: their changes to the recipe and published numbers."""
+    """List the arms of a study: changes to the recipe, published numbers and ours."""
+    study, entries = STUDIES[name], read_ledger()
+    scales = {arm.scale for arm in study.arms}
+    ours = {row["arm"]: row for scale in scales for row in list_results(study, scale, entries)}
     return [
         {
             "name": f"{name}.{arm.name}",
@@ -121,9 +128,21 @@ def list_arms(name: str) -> list[Row]:
             "published": arm.published,
             "metric": arm.metric,
             "source": arm.source,
+            "seeds": ours[arm.name]["seeds"],
+            **{m: ours[arm.name][m] for m in ("knn", "knn_200", "linear")},
         }
-        for arm in STUDIES[name].arms
+        for arm in study.arms
     ]
+
+
+def _list_done(study: Study, entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
+    """For each data set of a study, how many arms were trained, of how many, in how many runs."""
+    scales = dict.fromkeys(arm.scale for arm in study.arms)
+    counts = {scale: count_done(study, scale, entries) for scale in scales}
+    return {
+        scale: {"arms": done, "of": total, "runs": runs}
+        for scale, (done, total, runs) in counts.items()
+    }
 
 
 def print_table(rows: list[Row]) -> None:
@@ -175,7 +194,12 @@ def print_studies(rows: list[Row]) -> None:
     for row in rows:
         line = f"{row['name']:24} {row['arms']:4} {row['published']:9} {row['paper']}"
         print(textwrap.fill(line, WIDTH, subsequent_indent=" " * 40))
-    print("\n`selfsight studies NAME` lists the arms of one study.")
+        for scale, done in row["done"].items():
+            if done["runs"]:
+                arms = f"{done['arms']} of {done['of']} arms trained, {done['runs']} runs"
+                print(f"{'':40}{scale}: {arms}")
+    print("\n`selfsight studies NAME` lists the arms of one study and our results,")
+    print("`selfsight study NAME` trains what is missing.")
 
 
 def print_study(name: str) -> None:
@@ -202,6 +226,26 @@ def print_study(name: str) -> None:
     print()
     for index, note in enumerate(notes, 1):
         print(textwrap.fill(f"[{index}] {note}", WIDTH, subsequent_indent="    "))
+    _print_results(study)
+
+
+def _print_results(study: Study) -> None:
+    """Print our results of a study, and the verdict on each claim that can be judged."""
+    entries = read_ledger()
+    for scale in dict.fromkeys(arm.scale for arm in study.arms):
+        rows = [r for r in list_results(study, scale, entries) if r["linear"] != NOT_RUN]
+        total = len(study.arms_at(scale))
+        if rows:
+            print(f"\nOurs on {scale}, {len(rows)} of {total} arms:")
+            width = max(len(row["arm"]) for row in rows)
+            print(f"  {'arm':{width}} seeds  {'kNN k=200':18} linear")
+            for row in rows:
+                print(
+                    f"  {row['arm']:{width}} {row['seeds']:5}  {row['knn_200']:18} {row['linear']}"
+                )
+        for row in list_judgments(study, scale, entries):
+            text = f"{row['verdict']}: {row['claim']} {row['difference']}".rstrip()
+            print(textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="    "))
 
 
 def _changed_settings(arm: Arm) -> list[str]:

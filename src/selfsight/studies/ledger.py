@@ -46,7 +46,7 @@ class Entry:
     results: dict[str, dict[str, Any]]
     """knn, knn_200 and linear, each with its interval; empty if training diverged."""
     curve: dict[str, list[float | None]]
-    """Columns epoch, seconds, loss, online_knn, effective_rank and, if there is one, the bound."""
+    """Columns epoch, seconds, loss, online_knn and its dips, effective_rank, information_bound."""
     seconds: dict[str, float]
     """Wall clock by phase. `startup`, shared by all arms of the process, is not in `total`."""
     images_per_second: float | None

@@ -34,7 +34,10 @@ from selfsight.train.progress_bar import format_duration
 
 HELD_OUT_SHARE = 0.1  # of the training images of each class, for tuning: 5,000 of CIFAR-10's
 CURVE_POINTS = 20  # measurements of online_knn during a run
-CURVE = ("epoch", "time", "loss", "online_knn", "effective_rank", "information_bound")
+CURVE = (
+    *("epoch", "time", "loss", "online_knn", "online_knn_dips"),
+    *("effective_rank", "information_bound"),
+)
 QUICK_BATCH, QUICK_IMAGES = 64, 1200
 UNKNOWN_SPEED = {"cuda": 40_000.0, "cpu": 100.0}  # views per second, before anything is measured
 EVALUATION_SECONDS = 20.0  # kept free for it, before anything is measured

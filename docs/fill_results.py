@@ -1,0 +1,83 @@
+"""Fill the tables and plots of the pages from the ledger: `python -m docs.fill_results`.
+
+A table stands between two markers, in any page:
+
+    <!-- ledger: STUDY SCALE -->              all arms, verdicts, and what they were measured with
+    <!-- ledger: STUDY SCALE ARM ... -->      the numbers of some arms; "all" for all
+    <!-- end of ledger -->
+
+The test of the pages fails if a table differs from what the ledger gives.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from docs.plots import draw_time, draw_varied
+
+from selfsight.studies import STUDIES, find_study
+from selfsight.studies.ledger import Entry, read_ledger
+from selfsight.studies.tables import render_results, render_short
+
+ROOT = Path(__file__).resolve().parents[1]
+PLOTS = ROOT / "docs" / "plots"
+BLOCK = re.compile(
+    r"(?P<begin><!-- ledger: (?P<words>[\w ]+?) -->\n).*?(?P<end><!-- end of ledger -->)", re.DOTALL
+)
+
+
+def fill(page: Path, text: str, entries: Sequence[Entry]) -> str:
+    """Replace every table of a page by what the ledger gives, with the plots of the study."""
+    plots = draw_plots(entries)
+    folder = os.path.relpath(PLOTS, page.parent)
+
+    def table(block: re.Match[str]) -> str:
+        name, scale, *arms = block["words"].split()
+        study = find_study(name)
+        if arms:
+            shown = render_short(study, scale, entries, arms)
+        else:
+            shown = render_results(study, scale, entries)
+            for file in plots:
+                if file.removesuffix(".svg").removesuffix("_time") == name:
+                    shown += f"\n![{study.claim}]({folder}/{file})\n"
+        return f"{block['begin']}\n{shown}\n{block['end']}"
+
+    return BLOCK.sub(table, text)
+
+
+def list_pages(root: Path = ROOT) -> list[Path]:
+    """Pages that have a table of the ledger."""
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    return [page for page in pages if BLOCK.search(page.read_text(encoding="utf-8"))]
+
+
+def draw_plots(entries: Sequence[Entry]) -> dict[str, str]:
+    """File names of plots in docs/plots/, and their content."""
+    plots = {}
+    for study in STUDIES.values():
+        if study.varied and (plot := draw_varied(study, "cifar10", entries)):
+            plots[f"{study.name}.svg"] = plot
+    if plot := draw_time(STUDIES["methods"], "cifar10", entries):
+        plots["methods_time.svg"] = plot
+    return plots
+
+
+def main() -> None:
+    """Write pages and plots."""
+    entries = read_ledger()
+    for page in list_pages():
+        text = page.read_text(encoding="utf-8")
+        if (filled := fill(page, text, entries)) != text:
+            page.write_text(filled, encoding="utf-8")
+            print(f"Wrote {page.relative_to(ROOT)}")
+    for name, plot in draw_plots(entries).items():
+        path = PLOTS / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(plot, encoding="utf-8")
+        print(f"Wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Draw charts of the ledger as SVG: accuracy against what is varied, and against time."""
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from selfsight.studies import Study
+from selfsight.studies.judge import arm_results
+from selfsight.studies.ledger import Entry
+
+COLORS = ("#1f6fb2", "#c8501e", "#2e8b57", "#8a4fae", "#b8860b", "#c2417c", "#4f6d7a", "#555555")
+WIDTH, HEIGHT = 360, 300  # of a panel
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 34, 46  # margins
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Points of one line: x, y, and half the length of the error bar."""
+
+    name: str
+    points: Sequence[tuple[float, float, float]]
+    color: str
+    joined: bool = True
+    hollow: bool = False
+    labels: Sequence[str] = ()
+
+
+def draw_varied(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
+    """Accuracy against what a study varies: ours, and beside it what is published."""
+    ours: dict[str, list[tuple[float, float, float]]] = {}
+    for result in arm_results(study, scale, entries):
+        mean = result.mean("linear")
+        if result.arm.x is not None and mean is not None:
+            point = (result.arm.x, mean, result.spread("linear") or 0.0)
+            ours.setdefault(result.arm.line, []).append(point)
+    if sum(map(len, ours.values())) < 2:
+        return None
+    published: dict[str, list[tuple[float, float, float]]] = {}
+    likes = {arm.like: arm for arm in study.arms_at(scale) if arm.like}
+    for arm in study.arms:
+        repeated = likes.get(arm.name)
+        line, x = (repeated.line, repeated.x) if repeated else (arm.line, arm.x)
+        if arm.scale != scale and arm.published is not None and line in ours and x is not None:
+            published.setdefault(line, []).append((x, arm.published, 0.0))
+    color = dict(zip(ours, COLORS * 9, strict=False))
+    panels = [
+        _panel(
+            f"{scale}, ours: linear accuracy, %",
+            study.varied,
+            [Series(name=k, points=sorted(v), color=color[k]) for k, v in ours.items()],
+        )
+    ]
+    if published:
+        series = [
+            Series(name=k, points=sorted(v), color=color[k], hollow=True)
+            for k, v in published.items()
+        ]
+        panels.append(_panel("published: linear top-1, %", study.varied, series))
+    return _join(panels, f"{study.name}: accuracy against {study.varied}")
+
+
+def draw_time(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
+    """Accuracy of each arm against the minutes of its training."""
+    points, names = [], []
+    for result in arm_results(study, scale, entries):
+        seconds, mean = result.seconds(), result.mean("knn_200")
+        if seconds is not None and mean is not None:
+            points.append((seconds / 60, mean, result.spread("knn_200") or 0.0))
+            names.append(result.arm.name)
+    if len(points) < 2:
+        return None
+    series = Series(name="", points=points, color=COLORS[0], joined=False, labels=names)
+    title = f"{scale}: kNN accuracy (k = 200), %"
+    panel = _panel(title, "minutes of training", [series], width=2 * WIDTH, linear=True)
+    return _join([panel], "Accuracy of each method against the time of its training", 2 * WIDTH)
+
+
+def _join(panels: Sequence[str], title: str, width: int = WIDTH) -> str:
+    body = "".join(
+        f'<g transform="translate({number * width} 0)">{panel}</g>\n'
+        for number, panel in enumerate(panels)
+    )
+    total = width * len(panels)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {HEIGHT}" '
+        f'width="{total}" font-family="sans-serif" font-size="11" role="img">\n'
+        f"<title>{html.escape(title)}</title>\n"
+        f'<rect width="{total}" height="{HEIGHT}" fill="#ffffff"/>\n{body}</svg>\n'
+    )
+
+
+def _panel(
+    title: str, x_title: str, series: Sequence[Series], *, width: int = WIDTH, linear: bool = False
+) -> str:
+    """One set of axes; x is logarithmic if it spans more than a factor of ten."""
+    xs = [x for line in series for x, _, _ in line.points]
+    ends = [y + sign * bar for line in series for _, y, bar in line.points for sign in (-1, 1)]
+    log = not linear and min(xs) > 0 and max(xs) > 10 * min(xs)
+    low, high = min(ends), max(ends)
+    pad = 0.08 * (high - low) or 1.0
+    ticks = _nice_ticks(low - pad, high + pad)
+    low, high = min(low - pad, ticks[0]), max(high + pad, ticks[-1])
+    across = [
+        math.log2(x) if log else x for x in (0.0 if linear else min(xs), max(xs)) if x or not log
+    ]
+    first, last = (across[0], across[-1]) if len(across) > 1 else (across[0] - 1, across[0] + 1)
+    last += 0.12 * (last - first) if linear else 0.0  # room for labels
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        share = ((math.log2(x) if log else x) - first) / ((last - first) or 1.0)
+        inner_w, inner_h = width - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        return LEFT + 6 + share * (inner_w - 12), HEIGHT - BOTTOM - (y - low) / (
+            high - low
+        ) * inner_h
+
+    parts = [f'<text x="{LEFT}" y="16" font-weight="bold">{html.escape(title)}</text>']
+    for tick in ticks:
+        _, y = place(xs[0], tick)
+        parts.append(
+            f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>'
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>'
+        )
+    for tick in _nice_ticks(0.0, max(xs)) if linear else sorted(set(xs)):
+        x, _ = place(tick, low)
+        parts.append(
+            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{tick:g}</text>'
+        )
+    parts.append(
+        f'<text x="{(LEFT + width - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">'
+        f"{html.escape(x_title)}</text>"
+    )
+    for number, line in enumerate(series):
+        parts += _draw_series(line, place)
+        if line.name:
+            y = HEIGHT - BOTTOM - 8 - 14 * (len(series) - 1 - number)
+            parts.append(
+                f'<circle cx="{width - RIGHT - 6}" cy="{y - 4}" r="3" fill="{line.color}"/>'
+                f'<text x="{width - RIGHT - 14}" y="{y}" text-anchor="end" fill="{line.color}">'
+                f"{html.escape(line.name)}</text>"
+            )
+    return "\n".join(parts)
+
+
+def _draw_series(line: Series, place) -> list[str]:
+    parts = []
+    if line.joined and len(line.points) > 1:
+        path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y, _ in line.points)
+        dash = ' stroke-dasharray="4 3"' if line.hollow else ""
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{line.color}" stroke-width="1.5"'
+            f"{dash}/>"
+        )
+    for number, (x, y, bar) in enumerate(line.points):
+        px, py = place(x, y)
+        if bar:
+            (_, top), (_, bottom) = place(x, y + bar), place(x, y - bar)
+            parts.append(
+                f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{top:.1f}" y2="{bottom:.1f}" '
+                f'stroke="{line.color}"/>'
+            )
+        fill = "#ffffff" if line.hollow else line.color
+        parts.append(
+            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.5" fill="{fill}" stroke="{line.color}"/>'
+        )
+        if line.labels:
+            label = html.escape(line.labels[number])
+            parts.append(f'<text x="{px + 6:.1f}" y="{py + 4:.1f}">{label}</text>')
+    return parts
+
+
+def _nice_ticks(low: float, high: float) -> list[float]:
+    """About five round numbers between two."""
+    raw = (high - low) / 5
+    power = 10 ** math.floor(math.log10(raw))
+    step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw)
+    first = math.ceil(low / step - 1e-9)
+    return [round(n * step, 10) for n in range(first, math.floor(high / step + 1e-9) + 1)]

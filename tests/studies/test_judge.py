@@ -1,0 +1,86 @@
+"""Verdicts: paired differences over seeds, and what one seed can decide."""
+
+from dataclasses import replace
+
+import pytest
+from scipy import stats
+
+from selfsight.studies import STUDIES, Claim
+from selfsight.studies.judge import T_QUANTILES, ArmResult, judge, pooled_spread
+from tests.studies.test_runner import entry_of, jobs_of
+
+BETTER, OTHER, THIRD = "cifar10_v2_eqco_k16", "cifar10_v2_k16", "cifar10_v2_k4096"
+CLAIM = Claim(text="EqCo helps.", better=BETTER, than=OTHER)
+
+
+def result(arm: str, accuracies: dict[int, float], seconds: float = 100.0) -> ArmResult:
+    (job,) = jobs_of(arm)
+    entries = {
+        seed: replace(
+            entry_of(job),
+            seed=seed,
+            results={"linear": {"accuracy": a / 100, "low": a / 100, "high": a / 100}},
+            seconds={"train": seconds},
+        )
+        for seed, a in accuracies.items()
+    }
+    found = next(a for a in STUDIES["eqco_negatives"].arms if a.name == arm)
+    return ArmResult(arm=found, entries=entries)
+
+
+def test_the_quantiles_are_those_of_student():
+    expected = stats.t.ppf(0.975, range(1, len(T_QUANTILES) + 1))
+    assert list(T_QUANTILES) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_interval_is_that_of_a_paired_t_test():
+    better, other = {0: 71.0, 1: 73.5, 2: 70.0}, {0: 70.0, 1: 71.5, 2: 69.5, 3: 99.0}
+    found = judge(CLAIM, [result(BETTER, better), result(OTHER, other)])
+    pairs = [[values[seed] for seed in range(3)] for values in (better, other)]
+    low, high = stats.ttest_rel(*pairs).confidence_interval(0.95)
+    assert found.interval == pytest.approx((low, high), abs=1e-3)
+    assert found.difference == pytest.approx(7 / 6) and found.seeds == 3
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [((2.0, 2.2, 1.9), "holds"), ((-2.0, -2.2, -1.9), "does not hold"), ((2, -1, 0.5), "unclear")],
+)
+def test_three_seeds_decide_if_they_agree(differences, verdict):
+    other = {0: 70.0, 1: 71.0, 2: 69.0}
+    better = {seed: other[seed] + d for seed, d in enumerate(differences)}
+    assert judge(CLAIM, [result(BETTER, better), result(OTHER, other)]).verdict == verdict
+
+
+def test_a_margin_moves_what_counts_as_better():
+    other = {0: 70.0, 1: 71.0, 2: 69.0}
+    better = {0: 69.6, 1: 70.5, 2: 68.7}  # about 0.4 worse
+    results = [result(BETTER, better), result(OTHER, other)]
+    assert judge(CLAIM, results).verdict == "does not hold"
+    assert judge(replace(CLAIM, margin=-1.0), results).verdict == "holds"
+
+
+def test_one_seed_decides_only_a_difference_of_several_spreads():
+    arms = [result(BETTER, {0: 72.0}), result(OTHER, {0: 70.0})]
+    assert judge(CLAIM, arms).verdict == "unclear"  # no spread is known
+    steady = result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})  # 0.2: 2 is above 4 x 0.2 x sqrt(2)
+    assert judge(CLAIM, [*arms, steady]).verdict == "holds"
+    wild = result(THIRD, {0: 70.0, 1: 71.0, 2: 69.0})
+    assert judge(CLAIM, [*arms, wild]).verdict == "unclear"
+    assert pooled_spread([steady], "linear") == pytest.approx(0.2)
+
+
+def test_what_was_not_run_says_so():
+    arms = [result(BETTER, {0: 72.0}), result(OTHER, {})]
+    assert judge(CLAIM, arms).verdict == "not run"
+
+
+def test_at_equal_time_the_fastest_of_those_that_took_as_long_is_compared():
+    claim = replace(CLAIM, than=(OTHER, THIRD, "cifar10_v2_k256"))
+    better = result(BETTER, {0: 72.0, 1: 72.1, 2: 72.2}, seconds=100.0)
+    shorter = result(OTHER, {0: 60.0, 1: 60.1, 2: 60.2}, seconds=90.0)
+    longer = result(THIRD, {0: 73.0, 1: 73.2, 2: 73.3}, seconds=110.0)
+    longest = result("cifar10_v2_k256", {0: 70.0, 1: 70.2, 2: 70.3}, seconds=300.0)
+    found = judge(claim, [better, shorter, longer, longest])
+    assert found.verdict == "does not hold" and THIRD in found.reason
+    assert judge(claim, [better, shorter, result(THIRD, {}), longest]).verdict == "holds"

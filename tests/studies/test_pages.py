@@ -1,0 +1,83 @@
+"""Tables and plots of the pages: what the ledger says, and nothing else."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+from docs.fill_results import PLOTS, ROOT, draw_plots, fill, list_pages
+from docs.plots import draw_time, draw_varied
+
+from selfsight.studies import STUDIES
+from selfsight.studies.ledger import read_ledger
+from selfsight.studies.tables import list_results, render_results, render_short
+from tests.studies.test_runner import entry_of, jobs_of
+
+RESULTS = ROOT / "docs" / "results.md"
+EQCO = STUDIES["eqco_negatives"]
+
+
+def entries_of(arm: str, *accuracies: float) -> list:
+    jobs = jobs_of(arm, seeds=tuple(range(len(accuracies))))
+    return [
+        entry_of(
+            job,
+            results={
+                name: {"accuracy": a / 100, "low": a / 100 - 0.01, "high": a / 100 + 0.01}
+                for name in ("knn", "knn_200", "linear")
+            },
+            version={"commit": "abc", "sources": "def"},
+        )
+        for job, a in zip(jobs, accuracies, strict=True)
+    ]
+
+
+def test_every_page_says_what_the_ledger_says():
+    entries = read_ledger()
+    pages = list_pages()
+    assert RESULTS in pages
+    for page in pages:
+        text = page.read_text()
+        assert fill(page, text, entries) == text, f"run: python -m docs.fill_results ({page.name})"
+    for name, plot in draw_plots(entries).items():
+        assert (PLOTS / name).read_text() == plot, f"run: python -m docs.fill_results ({name})"
+    drawn = {path.name for path in PLOTS.glob("*.svg")} if PLOTS.is_dir() else set()
+    assert drawn == {*draw_plots(entries)}
+
+
+def test_a_number_that_the_ledger_does_not_have_is_replaced():
+    text = RESULTS.read_text()
+    wrong = re.sub(r"\| `methods.*?`|(?<=\| )not run", "99.9", text, count=1)
+    wrong = wrong if wrong != text else text.replace("| 200 |", "| 201 |", 1)
+    assert wrong != text
+    assert fill(RESULTS, wrong, read_ledger()) == text
+
+
+def test_a_table_has_mean_and_spread_of_seeds_and_says_what_was_not_run():
+    entries = [*entries_of("cifar10_v2_k16", 70.0, 72.0, 74.0), *entries_of("cifar10_v2_k4096", 80)]
+    rows = {row["arm"]: row for row in list_results(EQCO, "cifar10", entries)}
+    assert rows["cifar10_v2_k16"]["linear"] == "72.0 ± 2.0"
+    assert rows["cifar10_v2_k4096"]["linear"] == "80.0 [79.0, 81.0]"
+    assert rows["cifar10_v2_eqco_k16"]["linear"] == "not run"
+    assert rows["cifar10_v2_k4096"]["published"] == "67.6 linear top-1"  # the paper's K = 4096
+    text = render_results(EQCO, "cifar10", entries)
+    assert "2 of 15 arms were run, 4 runs in all; CPU; code: abc." in text
+    assert "| MoCo v2: at K = 16, EqCo is better than the plain loss. | **not run** | - |" in text
+    assert render_short(EQCO, "cifar10", entries, ["cifar10_v2_k16"]).count("\n") == 3
+
+
+def test_a_plot_has_a_point_for_each_arm_of_ours_and_each_published_number():
+    entries = [
+        *entries_of("cifar10_v2_k16", 70.0, 72.0),
+        *entries_of("cifar10_v2_k256", 75.0),
+        *entries_of("cifar10_v2_k4096", 80.0),
+    ]
+    assert draw_varied(EQCO, "cifar10", entries[:1]) is None
+    svg = ElementTree.fromstring(draw_varied(EQCO, "cifar10", entries))
+    points = [c for c in svg.iter("{http://www.w3.org/2000/svg}circle") if c.get("r") == "3.5"]
+    ours, published = (
+        [c for c in points if (c.get("fill") == "#ffffff") == hollow] for hollow in (False, True)
+    )
+    assert len(ours) == 3
+    assert len(published) == 4  # K of 256, 1024, 4096 and 16384, of MoCo v2 without EqCo
+    heights = [float(c.get("cy")) for c in ours]
+    assert heights == sorted(heights, reverse=True)  # accuracy grows with K, and y points down
+    assert draw_time(EQCO, "cifar10", entries).count('r="3.5"') == 3
