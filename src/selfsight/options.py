@@ -69,6 +69,9 @@ class EvalOptions:
     Its train/ and val/ or test/ are used if present, else a seeded 80/20 split."""
     test: Images = None
     """Labeled test images, if they are in another place."""
+    label_column: Name = None
+    """Column of the labels in Parquet; a column of lists has several classes per image.
+    If not given, the first that is called or described as labels."""
     classes: ClassNames = ()
     """Classes to use: imagenet100, a file that lists them, their names, or all.
     If not given, those of the run if the labeled images have them all, else all."""

@@ -84,10 +84,11 @@ class LabeledData:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on classes that are in only one of the two sets."""
+        """Sentences on the labels that were read, and on classes in only one of the two sets."""
         train, test = (set(y.unique().tolist()) for y in self.labels())
         names = self.class_names
-        notes = list(self.split.notes if self.split else ())
+        notes = [*self.train.notes, *(self.test.notes if self.test is not None else ())]
+        notes += self.split.notes if self.split else ()
         if test_only := sorted(test - train):
             notes.append(
                 f"{_list_classes(names, test_only)} in the test set but not in the training set, "

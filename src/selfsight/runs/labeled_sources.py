@@ -24,7 +24,7 @@ def open_labeled(options: EvalOptions, run_classes: tuple[str, ...]) -> LabeledS
     """
     labeled = str(options.labeled)
     classes = class_words(options.classes)
-    train = _open_split(labeled, "train", classes)
+    train = _open_split(labeled, "train", classes, options.label_column)
     note = ""
     if not classes and not are_all(run_classes):
         given = list_first(run_classes)
@@ -35,10 +35,12 @@ def open_labeled(options: EvalOptions, run_classes: tuple[str, ...]) -> LabeledS
             note = f"{labeled} has not all the classes of the run ({given}), so all are used."
     if options.test is None and "test" not in list_splits(labeled):
         return LabeledSources(train, None, classes, note)
-    test = _open_split(str(options.test or labeled), "test", classes)
+    test = _open_split(str(options.test or labeled), "test", classes, options.label_column)
     return LabeledSources(train, test, classes, note)
 
 
-def _open_split(path: str, split: str, classes: tuple[str, ...]) -> Source:
+def _open_split(
+    path: str, split: str, classes: tuple[str, ...], label_column: str | None
+) -> Source:
     named = split if split in list_splits(path) else None
-    return open_source(path, labels=True, split=named, classes=classes)
+    return open_source(path, labels=True, split=named, classes=classes, label_column=label_column)

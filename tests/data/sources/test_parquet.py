@@ -1,4 +1,5 @@
 import itertools
+import json
 import threading
 from pathlib import Path
 
@@ -172,7 +173,7 @@ def test_files_are_opened_several_at_once_and_share_their_class_names(tmp_path, 
 
     monkeypatch.setattr(parquets, "_read_footer", together)
     assert open_source(tmp_path).labels.tolist() == [0, 1, 2, 3]
-    assert len({id(one.columns.class_names) for one in made}) == 1
+    assert len({id(one.columns.label.class_names) for one in made}) == 1
 
 
 def test_labels_of_many_rows_are_read_without_a_writable_cache_folder(tmp_path, monkeypatch):
@@ -182,3 +183,105 @@ def test_labels_of_many_rows_are_read_without_a_writable_cache_folder(tmp_path, 
     source = open_source(parquet(tmp_path / "x.parquet", MANY[:3], ["b", "a", "b"]))
     assert (source.class_names, source.labels.tolist()) == (("a", "b"), [1, 0, 1])
     assert "XDG_CACHE_HOME" in source.notes[0]
+
+
+def table(path, images=MANY, features=None, **columns):
+    """A file with these columns, described as the `datasets` library does."""
+    count = len(next(iter(columns.values())))
+    encoded = [{"bytes": png(x), "path": None} for x in images[:count]]
+    written = pa.table({"image": encoded, **columns})
+    metadata = {b"huggingface": json.dumps({"info": {"features": features or {}}}).encode()}
+    pq.write_table(written.replace_schema_metadata(metadata), path)
+    return path
+
+
+def named(*names):
+    return {"_type": "ClassLabel", "names": list(names)}
+
+
+CIFAR = {"coarse_label": named("plant", "animal"), "fine_label": named("oak", "cat", "dog")}
+
+
+def test_the_choice_between_two_label_columns_is_said_and_can_be_changed(tmp_path):
+    file = table(
+        tmp_path / "x.parquet", features=CIFAR, coarse_label=[0, 1, 1], fine_label=[0, 2, 1]
+    )
+    source = open_source(file, labels=True)
+    assert (source.labels.tolist(), source.class_names) == ([0, 2, 1], ("oak", "cat", "dog"))
+    (note,) = source.notes
+    assert 'column "fine_label"' in note and "--label-column coarse_label" in note
+    coarse = open_source(file, labels=True, label_column="coarse_label")
+    assert (coarse.labels.tolist(), coarse.class_names) == ([0, 1, 1], ("plant", "animal"))
+    assert coarse.notes == () and coarse.label_column == "coarse_label"
+
+
+def test_a_label_column_by_another_name(tmp_path):
+    file = table(tmp_path / "x.parquet", breed=["b", "a", None])
+    with pytest.raises(UserError, match="--label-column NAME"):
+        open_source(file, labels=True)
+    source = open_source(file, labels=True, label_column="breed")
+    assert (source.labels.tolist(), source.class_names) == ([1, 0], ("a", "b"))
+    assert source.notes == (f"1 of 3 images of {file} have no label: left out.",)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("breeed", r'no column "breeed"\. Did you mean "breed"\? Its columns are image, breed'),
+        ("image", 'Column "image" .* labels are numbers, words, or lists of them'),
+    ],
+)
+def test_a_column_that_is_not_labels_is_a_sentence(column, message, tmp_path):
+    file = table(tmp_path / "x.parquet", breed=["b", "a"])
+    with pytest.raises(UserError, match=message):
+        open_source(file, label_column=column)
+
+
+def test_a_label_column_needs_columns(tmp_path):
+    with pytest.raises(UserError, match="digits has no columns: --label-column"):
+        open_source("digits", label_column="label")
+
+
+LISTS = [[2, 0], [], None, [1]]
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"_type": "Sequence", "feature": named("car", "cat", "dog")},
+        {"_type": "List", "feature": named("car", "cat", "dog")},
+        [named("car", "cat", "dog")],
+    ],
+    ids=["sequence", "list", "older"],
+)
+def test_a_column_of_lists_has_several_classes_per_image(feature, tmp_path):
+    file = table(tmp_path / "x.parquet", features={"labels": feature}, labels=LISTS)
+    source = open_source(file, labels=True)
+    assert source.labels is None and source.class_names == ("car", "cat", "dog")
+    assert source.multilabels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert len(source) == 3 and "1 of 4 images" in source.notes[0]  # null is unlabeled
+    assert open_source(file).multilabels is None  # as some images have none
+
+
+def test_lists_of_words_are_numbered_by_name(tmp_path):
+    file = table(tmp_path / "x.parquet", tags=[["b", "a"], ["c"], []])
+    source = open_source(file, labels=True, label_column="tags")
+    assert source.class_names == ("a", "b", "c")
+    assert source.multilabels.tolist() == [[1, 1, 0], [0, 0, 1], [0, 0, 0]]
+
+
+def test_lists_may_repeat_a_class_as_boxes_do(tmp_path):
+    file = table(tmp_path / "x.parquet", labels=[[2, 2, 0], [1], [-1]])
+    assert open_source(file).multilabels.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
+
+
+def test_lists_of_zeros_and_ones_have_one_for_each_class(tmp_path):
+    file = table(tmp_path / "x.parquet", labels=[[0, 1, 0], [1, 1, 0], None])
+    source = open_source(file, labels=True)
+    assert source.multilabels.tolist() == [[0, 1, 0], [1, 1, 0]]
+    assert source.class_names == ("0", "1", "2") and "0 or 1 for each of 3" in source.notes[0]
+
+
+def test_a_nested_column_called_labels_is_not_taken_for_labels(tmp_path):
+    file = table(tmp_path / "x.parquet", labels=[{"box": [1, 2]}, {"box": [3, 4]}])
+    assert open_source(file).labels is None and len(open_source(file)) == 2

@@ -32,21 +32,27 @@ def open_source(
     split: str | None = None,
     labels: bool = False,
     classes: Classes = None,
+    label_column: str | None = None,
 ) -> Source:
     """Open the source that DATA names; if it has splits and none is given, the training split.
 
     Labels that are free (built-in, list, tar, Parquet, torchvision) are always read; sub-folders
     are classes only if `labels` or `classes` is given. `classes` selects some of them.
+    `label_column` names the column with the labels of Parquet files.
     """
     spec = str(data)
-    source = _open_spec(spec, split, labels or not are_all(classes))
+    source = _open_spec(spec, split, labels or not are_all(classes), label_column)
+    if label_column is not None and source.label_column is None:
+        raise UserError(
+            f"{spec} has no columns: --label-column names a column of Parquet files. Leave it out."
+        )
     source = select_classes(source, classes)
     source = resolve_unlabeled(source, need_labels=labels)
-    if labels and source.labels is None:
+    if labels and source.labels is None and source.multilabels is None:
         raise UserError(
             f"{spec} has no labels. Measuring with labels needs a class for each image: "
             "sub-folders, a label after a tab in a list, a .cls file beside each image in a tar "
-            "shard, or a label column in Parquet."
+            "shard, or a column of labels in Parquet (--label-column NAME)."
         )
     return source
 
@@ -67,7 +73,7 @@ def list_splits(data: str | Path) -> tuple[str, ...]:
     return SPLITS if _splits_by_name(_select_shards(_files_in(path, list_folder(path)))) else ()
 
 
-def _open_spec(spec: str, split: str | None, labels: bool) -> Source:
+def _open_spec(spec: str, split: str | None, labels: bool, label_column: str | None) -> Source:
     if spec in BUILT_IN:
         return _open_built_in(spec, _normalize_split(spec, split))
     if spec.startswith(PREFIX):
@@ -75,16 +81,16 @@ def _open_spec(spec: str, split: str | None, labels: bool) -> Source:
             raise UserError(f'{spec} is not divided into splits, so it has no split "{split}".')
         return open_vision(spec, split=_normalize_split(spec, split), labels=labels)
     if is_url(spec):
-        return _open_url(spec, split)
+        return _open_url(spec, split, label_column)
     path = Path(spec).expanduser()
     if path.is_dir():
-        return _open_directory(path, spec, split, labels)
+        return _open_directory(path, spec, split, labels, label_column)
     if split is not None:
         raise UserError(f'{spec} is not divided into splits, so it has no split "{split}".')
     if path.is_file():
-        return _open_file(path, spec)
+        return _open_file(path, spec, label_column)
     if glob.has_magic(spec) or BRACES.search(spec):
-        return _open_pattern(spec)
+        return _open_pattern(spec, label_column)
     raise UserError(_describe_missing(spec, path))
 
 
@@ -102,7 +108,9 @@ def _normalize_split(spec: str, split: str | None) -> str:
     raise UserError(f'{spec} has no split "{split}"; it has train and test.')
 
 
-def _open_directory(path: Path, spec: str, split: str | None, labels: bool) -> Source:
+def _open_directory(
+    path: Path, spec: str, split: str | None, labels: bool, label_column: str | None
+) -> Source:
     split_folders = _find_split_folders(path)
     if split and split_folders and (path / split).is_dir():
         folder = path / split
@@ -118,17 +126,21 @@ def _open_directory(path: Path, spec: str, split: str | None, labels: bool) -> S
             f'{spec} has no split "{split}": it would need the folders {path}/train and '
             f"{path}/test, or tar or Parquet files with these words in their names."
         )
-    return _open_shards(by_split[_normalize_split(spec, split)] if by_split else shards, spec)
+    return _open_shards(
+        by_split[_normalize_split(spec, split)] if by_split else shards, spec, label_column
+    )
 
 
-def _open_url(spec: str, split: str | None) -> Source:
+def _open_url(spec: str, split: str | None, label_column: str | None) -> Source:
     files = list_files(spec)
     shards = _select_shards(files)
     by_split = _splits_by_name(shards)
     if split is not None and not by_split:
         raise UserError(f'{spec} is not divided into splits, so it has no split "{split}".')
     if shards:
-        return _open_shards(by_split[_normalize_split(spec, split)] if by_split else shards, spec)
+        return _open_shards(
+            by_split[_normalize_split(spec, split)] if by_split else shards, spec, label_column
+        )
     if len(files) == 1 and files[0].name.lower().endswith(".txt"):
         return open_list(files[0], spec)
     images = [file for file in files if is_image(file.name)]
@@ -144,10 +156,10 @@ def _open_url(spec: str, split: str | None) -> Source:
     )
 
 
-def _open_file(path: Path, spec: str) -> Source:
+def _open_file(path: Path, spec: str, label_column: str | None) -> Source:
     suffix = path.suffix.lower()
     if suffix in SHARD_SUFFIXES:
-        return _open_shards([File(str(path))], spec)
+        return _open_shards([File(str(path))], spec, label_column)
     if suffix == ".txt":
         return open_list(File(str(path)), str(path))
     if is_image(path.name):
@@ -157,11 +169,11 @@ def _open_file(path: Path, spec: str) -> Source:
     raise UserError(f'{spec} is a "{suffix or "nameless"}" file.{hint} {_describe_data()}')
 
 
-def _open_pattern(spec: str) -> Source:
+def _open_pattern(spec: str, label_column: str | None) -> Source:
     files = list_files(spec)
     shards = _select_shards(files)
     if shards:
-        return _open_shards(shards, spec)
+        return _open_shards(shards, spec, label_column)
     images = [f for f in files if is_image(f.path) and Path(f.path).is_file()]
     if not images:
         matched = f"{len(files)} files, none an image, tar or Parquet" if files else "nothing"
@@ -169,7 +181,7 @@ def _open_pattern(spec: str) -> Source:
     return open_files(images, spec)
 
 
-def _open_shards(files: Sequence[File], spec: str) -> Source:
+def _open_shards(files: Sequence[File], spec: str, label_column: str | None) -> Source:
     """Open tar shards or Parquet files, whichever these are."""
     suffixes = {Path(file.name).suffix.lower() for file in files}
     if len(suffixes) > 1:
@@ -183,7 +195,7 @@ def _open_shards(files: Sequence[File], spec: str) -> Source:
         return open_tar(files, spec)
     from selfsight.data.sources.parquet import open_parquet
 
-    return open_parquet(files, spec)
+    return open_parquet(files, spec, label_column)
 
 
 def _describe_data() -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Int8, Int64, Integer
 
 SPARSE = 4  # if fewer than one in so many images of a range are selected, read them one by one
 LABEL_CHUNK = 1 << 20  # labels checked at once
@@ -34,6 +34,10 @@ class Source:
     """Reads consecutive images of one shard, from the first up to but not including the second."""
     local_path: Callable[[int], str] | None = None
     """Path of an image that is a file on this machine, so that another process can read it."""
+    multilabels: Int8[np.ndarray, "n c"] | None = None
+    """In place of `labels`, if images have several classes: 1 present, 0 absent, -1 unlabeled."""
+    label_column: str | None = None
+    """The column of the labels, if the source has columns."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -83,6 +87,7 @@ def select_images(source: Source, selected: Integer[np.ndarray, " m"]) -> Source
         source,
         names=select_names(source.names, selected),
         labels=None if source.labels is None else source.labels[selected],
+        multilabels=None if source.multilabels is None else source.multilabels[selected],
         read=lambda i: read(int(selected[i])),
         fingerprint=None
         if fingerprint is None
@@ -100,17 +105,20 @@ def resolve_unlabeled(source: Source, *, need_labels: bool) -> Source:
 
     If labels are needed, unlabeled images are left out; otherwise partial labels are dropped.
     """
-    if source.labels is None or all(chunk.all() for chunk in _is_labeled(source.labels)):
+    labels = source.labels
+    if source.multilabels is not None:
+        labels = source.multilabels.min(axis=1, initial=0)
+    if labels is None or all(chunk.all() for chunk in _is_labeled(labels)):
         return source
-    if not need_labels or not any(chunk.any() for chunk in _is_labeled(source.labels)):
-        return replace(source, labels=None, class_names=())
-    labeled = np.flatnonzero(source.labels >= 0)
+    if not need_labels or not any(chunk.any() for chunk in _is_labeled(labels)):
+        return replace(source, labels=None, multilabels=None, class_names=())
+    labeled = np.flatnonzero(labels >= 0)
     left_out = len(source) - len(labeled)
     note = f"{left_out} of {len(source)} images of {source.name} have no label: left out."
     return replace(select_images(source, labeled), notes=(*source.notes, note))
 
 
-def _is_labeled(labels: Int64[np.ndarray, " n"]) -> Iterator[Bool[np.ndarray, " m"]]:
+def _is_labeled(labels: Integer[np.ndarray, " n"]) -> Iterator[Bool[np.ndarray, " m"]]:
     """Which labels are known, chunk by chunk: a billion of them would take a gigabyte at once."""
     for first in range(0, len(labels), LABEL_CHUNK):
         yield labels[first : first + LABEL_CHUNK] >= 0
