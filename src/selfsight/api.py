@@ -1,6 +1,6 @@
 """The commands as Python functions: pretrain, resume, evaluate, compare, load, doctor."""
 
-import shutil
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -16,7 +16,7 @@ from selfsight.catalog import build_recipe
 from selfsight.console import build_table
 from selfsight.data import open_source
 from selfsight.data.sources.classes import class_words
-from selfsight.errors import UserError
+from selfsight.errors import UserError, list_first
 from selfsight.nn import Backbone
 from selfsight.options import (
     EVAL_DEFAULTS,
@@ -26,11 +26,11 @@ from selfsight.options import (
     PretrainOptions,
     StudyOptions,
 )
-from selfsight.recipe import override, to_dict
+from selfsight.recipe import Recipe, list_differences, method_name, override, to_dict
 from selfsight.run_folder import Run, open_run, to_json
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
-from selfsight.runs import start_resume
+from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe, load_student
 from selfsight.studies import find_study, runner
 from selfsight.studies.ledger import RESULTS, read_ledger
@@ -46,41 +46,28 @@ def pretrain(
     Keywords are the fields of PretrainOptions: `pretrain("photos/", method="moco", epochs=50)`.
     """
     options = replace(options, **changes)
-    named = options.recipe
-    if options.method is not None and named is not None:
+    if options.method is not None and options.recipe is not None:
         raise UserError("Give --method or --recipe, not both: a recipe names its method.")
     console, device = _console(), auto_recipe.resolve_device(options.device)
-    run = Run(Path(options.out) if options.out else _free_folder(str(data), options))
-    if options.resume and run.recipe_path.exists():
-        return _resume(run, device, console, allow=options.method)
-    given: dict[str, Any] = {"epochs": options.epochs, "batch_size": options.batch_size}
-    reasons: dict[str, str] = {}
-    if named is None:
-        source = open_source(data, labels=options.labels, classes=options.classes)
-        profile = _profile(doctors.inspect_data(source, sample=SAMPLE))
-        recipe, reasons = auto_recipe.build_auto_recipe(
-            profile, device, method=options.method, **given
-        )
-    else:
-        recipe = build_recipe(named) if isinstance(named, str) else named
-    given |= {"seed": options.seed, "keep_epochs": tuple(options.keep_epochs) or None}
-    recipe = override(recipe, given, options.settings)
-    recipe, adapted = auto_recipe.adapt_to_device(recipe, device)
-    data_settings = replace(
-        recipe.data,
-        path=str(data),
-        classes=class_words(options.classes) or recipe.data.classes,
-        labels=options.labels or recipe.data.labels,
-    )
-    recipe = replace(recipe, data=data_settings)
-    _prepare_folder(run, overwrite=options.overwrite)
-    start_resume.start_run(recipe, reasons | adapted, run, device, console, automatic=named is None)
+    with dist.process_group(device.type):
+        run = Run(dist.on_first(lambda: _choose_folder(str(data), options)))
+        with run_lock.lock_run(run):
+            if options.resume and dist.on_first(run.recipe_path.exists):
+                recipe = load_recipe(run, allow=options.method)
+                _check_same_settings(run, recipe, data, options, device)
+                return _resume(run, recipe, device, console)
+            dist.on_first(lambda: run_lock.check_folder(run, overwrite=options.overwrite))
+            recipe, reasons = _build_recipe(data, options, device)
+            automatic = options.recipe is None
+            start_resume.start_run(recipe, reasons, run, device, console, automatic=automatic)
     return run
 
 
 def resume(run: Run | str | Path, *, device: str = "auto", method: str | None = None) -> Run:
     """Resume a run that stopped. A finished run does not change."""
-    return _resume(open_run(run), auto_recipe.resolve_device(device), _console(), allow=method)
+    run, torch_device = open_run(run), auto_recipe.resolve_device(device)
+    with dist.process_group(torch_device.type), run_lock.lock_run(run):
+        return _resume(run, load_recipe(run, allow=method), torch_device, _console())
 
 
 def evaluate(
@@ -184,40 +171,86 @@ def study(
     return [to_json(asdict(entry)) for entry in finished]
 
 
-def _resume(run: Run, device: torch.device, console: Console, *, allow: str | None) -> Run:
-    recipe = load_recipe(run, allow=allow)
+def _build_recipe(
+    data: str | Path, options: PretrainOptions, device: torch.device
+) -> tuple[Recipe, dict[str, str]]:
+    """Build the recipe of a command, with the reasons of automatic settings."""
+    reasons: dict[str, str] = {}
+    if options.recipe is None:
+        source = open_source(data, labels=options.labels, classes=options.classes)
+        profile = _profile(doctors.inspect_data(source, sample=SAMPLE))
+        recipe, reasons = auto_recipe.build_auto_recipe(
+            profile,
+            device,
+            method=options.method,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+        )
+    else:
+        recipe = _named_recipe(options)
+    recipe, adapted = auto_recipe.adapt_to_device(_apply(recipe, data, options), device)
+    return recipe, reasons | adapted
+
+
+def _named_recipe(options: PretrainOptions) -> Recipe:
+    named = options.recipe
+    return build_recipe(named) if isinstance(named, str) else named
+
+
+def _apply(recipe: Recipe, data: str | Path, options: PretrainOptions) -> Recipe:
+    """Replace the settings of a recipe by those that the command gives."""
+    given = {name: getattr(options, name) for name in ("epochs", "batch_size", "seed")}
+    given["keep_epochs"] = tuple(options.keep_epochs) or None
+    recipe = override(recipe, given, options.settings)
+    data_settings = replace(
+        recipe.data,
+        path=str(data),
+        classes=class_words(options.classes) or recipe.data.classes,
+        labels=options.labels or recipe.data.labels,
+    )
+    return replace(recipe, data=data_settings)
+
+
+def _check_same_settings(
+    run: Run, saved: Recipe, data: str | Path, options: PretrainOptions, device: torch.device
+) -> None:
+    """Raise a UserError if the command asks for other settings than the run has.
+
+    What the command leaves to be chosen automatically is as the run has it.
+    """
+    asked = _apply(saved if options.recipe is None else _named_recipe(options), data, options)
+    same = {k: getattr(saved.data, k) for k in ("storage", "decoder")}
+    same = {k: v for k, v in same.items() if getattr(asked.data, k) == "auto"}
+    if os.path.realpath(asked.data.path) == os.path.realpath(saved.data.path):
+        same["path"] = saved.data.path
+    asked = replace(asked, data=replace(asked.data, **same))
+    (asked, _), (saved, _) = (auto_recipe.adapt_to_device(r, device) for r in (asked, saved))
+    differences = list_differences(to_dict(asked), to_dict(saved))
+    if options.method not in (None, method_name(saved.method)):
+        differences.insert(0, ("method", options.method, method_name(saved.method)))
+    if differences:
+        texts = [f"{name} is {a} in the command and {b} in the run" for name, a, b in differences]
+        raise UserError(
+            f"{run.path} was started with other settings: {list_first(texts, 3, '; ')}. "
+            "A run keeps its settings: repeat its command to resume it, or start another run with "
+            "another --out."
+        )
+
+
+def _resume(run: Run, recipe: Recipe, device: torch.device, console: Console) -> Run:
     recipe, _ = auto_recipe.adapt_to_device(recipe, device)
     start_resume.resume_run(recipe, run, device, console)
     return run
 
 
-def _prepare_folder(run: Run, *, overwrite: bool) -> None:
-    """Check that the folder is empty, or empty it if `overwrite` is set."""
-    if dist.local_rank() or not run.path.exists():
-        return
-    if run.path.is_file():
-        raise UserError(f"--out {run.path} is a file; give a folder.")
-    if not any(run.path.iterdir()):
-        return
-    if not overwrite:
-        raise UserError(
-            f"{run.path} is not empty. Add --resume to resume the run in it, --overwrite to "
-            "empty it first, or give another --out."
-        )
-    if not run.recipe_path.exists():
-        raise UserError(
-            f"{run.path} holds files but no run (no recipe.json), so --overwrite will not empty "
-            "it. Empty it yourself, or give another --out."
-        )
-    shutil.rmtree(run.path)
-
-
-def _free_folder(data: str, options: PretrainOptions) -> Path:
-    """Choose runs/DATA-METHOD, with a number appended if that folder exists."""
+def _choose_folder(data: str, options: PretrainOptions) -> Path:
+    """Return --out, or runs/DATA-METHOD, numbered if that exists and is not to be resumed."""
+    if options.out:
+        return Path(options.out)
     suffix = options.recipe if isinstance(options.recipe, str) else options.method or "auto"
     name = _file_name(f"{Path(data.split(':')[-1]).stem or 'run'}-{suffix}")
     number, path = 1, Path("runs") / name
-    while path.exists():
+    while path.exists() and not options.resume:
         number += 1
         path = Path("runs") / f"{name}-{number}"
     return path

@@ -4,8 +4,9 @@ Gradients follow one rule: the loss of a process is the mean over its images, th
 the mean over processes, and averaging gradients over processes (as DDP does) gives its gradient.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -46,6 +47,16 @@ def stop() -> None:
     """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def process_group(device: str) -> Iterator[None]:
+    """Join the process group, and leave it at the end."""
+    start(device)
+    try:
+        yield
+    finally:
+        stop()
 
 
 def barrier() -> None:

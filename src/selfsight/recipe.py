@@ -181,6 +181,20 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def list_differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any]]:
+    """List what differs between two values of `to_dict`: name, one value, the other."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return [
+            difference
+            for key in {**a, **b}
+            for difference in list_differences(a.get(key), b.get(key), f"{name}.{key}".lstrip("."))
+        ]
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        pairs = enumerate(zip(a, b, strict=True))
+        return [d for i, (x, y) in pairs for d in list_differences(x, y, f"{name}.{i}")]
+    return [] if a == b else [(name, a, b)]
+
+
 def from_dict(saved: dict[str, Any], *, allow: str | None = None) -> Recipe:
     """Read the recipe that `to_dict` wrote; other keys of a run folder are ignored.
 

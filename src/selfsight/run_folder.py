@@ -83,6 +83,11 @@ class Run:
         return self.checkpoints / f"epoch_{epoch}.pt"
 
     @property
+    def overwritten(self) -> Path:
+        """Folder of the run that this one overwrites, until it saves its first checkpoint."""
+        return self.path / "overwritten"
+
+    @property
     def results(self) -> Path:
         """Folder with one JSON file per evaluation."""
         return self.path / "results"

@@ -252,10 +252,48 @@ def test_a_run_is_not_resumed_with_other_images(tmp_path):
     folder = images(tmp_path / "photos", count=36)
     with killed(5):
         pretrain(folder, tmp_path / "run", "instdisc")
-    for file in sorted(folder.rglob("*.*"))[:4]:
-        file.unlink()
-    with pytest.raises(UserError, match="started with 36 images, and there are 32 now"):
+    (tmp_path / "copy").mkdir()
+    files = sorted(folder.rglob("*.*"))
+    for number, file in enumerate(files[:20]):
+        file.rename(tmp_path / "copy" / f"{number}.jpg")
+        shutil.copyfile(files[-1 - number % 16], file)
+    with pytest.raises(UserError, match="the sizes and bytes of the images differ"):
         api.resume(tmp_path / "run")
+    for number, file in enumerate(files[:20]):
+        (tmp_path / "copy" / f"{number}.jpg").rename(file)
+    for file in files[:4]:
+        file.unlink()
+    with pytest.raises(UserError, match="there were 36 images, and there are 32 now"):
+        api.resume(tmp_path / "run")
+
+
+OTHER_SETTINGS = {
+    "seed is 1 in the command and 0 in the run": {"seed": 1},
+    "method is byol in the command and simclr in the run": {"method": "byol"},
+    "epochs is 4 in the command and 3 in the run": {"epochs": 4},
+    "optim.lr is 0.5 in the command and 0.002 in the run": {"settings": ["--optim.lr", "0.5"]},
+    "data.labels is True in the command and False in the run": {"labels": True},
+    "views.0.order is .* in the command and .* in the run.* and 3 more": {
+        "method": None,
+        "recipe": "simclr.shapes",
+    },
+}
+
+
+def test_a_command_with_other_settings_does_not_resume_a_run(photos, tmp_path):
+    command = {"method": "simclr", "epochs": 3, "batch_size": 8, "device": "cpu"}
+    command |= {"out": tmp_path / "run", "resume": True}
+    with killed(1):
+        api.pretrain(photos, **command | {"settings": SLIM})
+    for sentence, change in OTHER_SETTINGS.items():
+        with pytest.raises(UserError, match=sentence):
+            api.pretrain(photos, **command | change)
+    other = images(tmp_path / "other", count=36)
+    with pytest.raises(UserError, match=r"data.path is .*other in the command"):
+        api.pretrain(other, **command)
+    (tmp_path / "link").symlink_to(photos)  # the same images by another name
+    with killed(2):
+        api.pretrain(tmp_path / "link", **command | {"settings": SLIM})
 
 
 def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
@@ -287,7 +325,6 @@ def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path):
 def test_after_divergence_the_last_good_checkpoint_is_kept(copied, monkeypatch):
     """Two steps go well, at the third the weights explode, and none after that has a gradient."""
     recipe = api.load_recipe(copied)
-    monkeypatch.setattr(start_resume, "_check_same_images", lambda *words: None)
     (copied.results / "verdict.json").unlink()
     checkpoint.set_last_aside(copied)  # from step 8 on
     longer = replace(recipe, epochs=12, save_steps=1)

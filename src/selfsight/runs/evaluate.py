@@ -49,7 +49,7 @@ from selfsight.runs.score_protocols import (
     score_protocol,
     write_result,
 )
-from selfsight.runs.start_resume import open_recipe_images, write_verdict
+from selfsight.runs.start_resume import open_run_images, write_verdict
 from selfsight.views import View, moco_v2
 
 DEFAULT_PROTOCOLS = ("knn", "linear")
@@ -261,7 +261,7 @@ def _analyze_features(
             channels=first.transform.channels,
         ).to(device)
     elif first.student is not None:
-        images = open_recipe_images(recipe, device)
+        images = open_run_images(run, recipe, device)
     else:
         raise UserError("--backbone needs --labeled: the images to analyze.")
     evaluator = build_evaluator("analysis", (images, views), options)
@@ -284,7 +284,7 @@ def _evaluate_label_free(
     if encoder.student is None:
         raise UserError("--backbone needs --labeled: labeled images to evaluate it with.")
     recipe = load_recipe(run)
-    images = open_recipe_images(recipe, device)
+    images = open_run_images(run, recipe, device)
     results: Results = {}
     if dist.rank() == 0:
         untrained = build_untrained(encoder, device).network

@@ -18,6 +18,7 @@ from selfsight.data import (
     open_source,
     plan_storage,
 )
+from selfsight.data.fingerprint import compare_fingerprints, fingerprint_data
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import UserError
 from selfsight.evals.baselines import baselines
@@ -27,6 +28,7 @@ from selfsight.run_folder import Run, read_json, write_json
 from selfsight.runs.collect_scores import collect_scores
 from selfsight.runs.encoders import UNTRAINED
 from selfsight.runs.report_data import write_map_and_neighbors, write_views
+from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
 from selfsight.runs.verdict import Verdict, judge
 from selfsight.train.batch_size_finder import halve_batch_until_it_fits
@@ -47,28 +49,41 @@ def start_run(
     *,
     automatic: bool,
 ) -> None:
-    """Start a run; an automatic batch size that does not fit in memory is lowered."""
-    dist.start(device.type)
+    """Start a run; an automatic batch size that does not fit in memory is lowered.
+
+    A run that is overwritten is set aside now that all checks have passed, and is put back unless
+    the new one saves a checkpoint.
+    """
+    source = open_recipe_source(recipe)
+    recipe, storage_reasons = resolve_storage(recipe, source, device)
+    reasons = reasons | storage_reasons
+    images = open_recipe_images(recipe, device, console, source)
+    check_batch_size(images, recipe.batch_size, dist.world_size())
+    about = {"data_fingerprint": dist.on_first(lambda: fingerprint_data(source))}
+    dist.on_first(lambda: set_old_run_aside(run))
     try:
-        source = open_recipe_source(recipe)
-        recipe, storage_reasons = resolve_storage(recipe, source, device)
-        reasons = reasons | storage_reasons
-        images = open_recipe_images(recipe, device, console, source)
-        try:
-            _write_recipe_and_train(recipe, reasons, run, images, device, console)
-        except torch.OutOfMemoryError:
-            smaller = halve_batch_until_it_fits(recipe, device)
-            sentence = (
-                f"A batch of {recipe.batch_size} does not fit in the memory of "
-                f"{device_name(device)}; {smaller.batch_size} does."
+        if _write_recipe_and_train(recipe, reasons, about, run, images, device, console):
+            return
+        # Outside of the handler of the error, which would keep the tensors of the failed run.
+        smaller = halve_batch_until_it_fits(recipe, device)
+        sentence = (
+            f"A batch of {recipe.batch_size} does not fit in the memory of "
+            f"{device_name(device)}; {smaller.batch_size} does."
+        )
+        if not automatic:
+            raise UserError(f"{sentence} Use --batch-size {smaller.batch_size}.")
+        console.print(f"{sentence} Starting again with it.", highlight=False)
+        reasons = reasons | {"batch_size": sentence}
+        if not _write_recipe_and_train(smaller, reasons, about, run, images, device, console):
+            raise UserError(f"{sentence} Yet training ran out of memory. Use a smaller one.")
+    except BaseException:
+        if dist.rank() == 0 and restore_old_run(run):
+            console.print(
+                f"The run that {run.path} held before is back: the new one had no checkpoint yet.",
+                highlight=False,
+                markup=False,
             )
-            if not automatic:
-                raise UserError(f"{sentence} Use --batch-size {smaller.batch_size}.") from None
-            console.print(f"{sentence} Starting again with it.", highlight=False)
-            reasons = reasons | {"batch_size": sentence}
-            _write_recipe_and_train(smaller, reasons, run, images, device, console)
-    finally:
-        dist.stop()
+        raise
 
 
 def resume_run(recipe: Recipe, run: Run, device: torch.device, console: Console) -> None:
@@ -77,24 +92,37 @@ def resume_run(recipe: Recipe, run: Run, device: torch.device, console: Console)
     if run.result("verdict") and records and records[-1]["epoch"] >= recipe.epochs:
         console.print(f"{run.path} is finished: {recipe.epochs} epochs. Report: {run.report}")
         return
-    dist.start(device.type)
-    try:
-        images = open_recipe_images(recipe, device, console)
-        _check_same_images(run, images)
-        _train_to_verdict(recipe, run, images, device, console)
-    finally:
-        dist.stop()
-
-
-def _check_same_images(run: Run, images: ImageStore) -> None:
-    """Check the number of images. Shuffling depends on the size of the data set."""
-    count = (read_json(run.recipe_path) or {}).get("images", len(images))
-    if count != len(images):
+    source = open_recipe_source(recipe)
+    difference = describe_other_images(run, source)
+    if difference is not None:
         raise UserError(
-            f"{run.path} was started with {count:,} images, and there are {len(images):,} now: "
-            "the order of the images would differ. Restore the data, or start a new run with "
-            "--out."
+            f"{run.path} was started with other images than {recipe.data.path} holds: "
+            f"{difference}. Restore the data, or start a new run with another --out."
         )
+    images = open_recipe_images(recipe, device, console, source)
+    _train_to_verdict(recipe, run, images, device, console)
+
+
+def describe_other_images(run: Run, source: Source) -> str | None:
+    """Say how the images differ from those that the run was started with; None if they do not."""
+    saved = (read_json(run.recipe_path) or {}).get("data_fingerprint") or {}
+    return dist.on_first(lambda: compare_fingerprints(saved, fingerprint_data(source)))
+
+
+def open_run_images(
+    run: Run, recipe: Recipe, device: torch.device, *, quiet: bool = False
+) -> ImageStore:
+    """Open the images of a run to evaluate with them; say so if they have changed since."""
+    source = open_recipe_source(recipe)
+    difference = describe_other_images(run, source)
+    if difference is not None:
+        Console(stderr=True, quiet=quiet or dist.rank() != 0).print(
+            f"{recipe.data.path} no longer holds the images that {run.path} was trained on: "
+            f"{difference}.",
+            highlight=False,
+            markup=False,
+        )
+    return open_recipe_images(recipe, device, source=source)
 
 
 def open_recipe_source(recipe: Recipe) -> Source:
@@ -192,15 +220,16 @@ def write_verdict(run: Run, recipe: Recipe) -> Verdict:
 def _write_recipe_and_train(
     recipe: Recipe,
     reasons: Reasons,
+    about: dict[str, Any],
     run: Run,
     images: ImageStore,
     device: torch.device,
     console: Console,
-) -> None:
-    check_batch_size(images, recipe.batch_size, dist.world_size())
+) -> bool:
+    """Train a new run; return False if the memory of the device is not enough."""
     console.print(recipe_table(recipe, reasons))
     if dist.rank() == 0:
-        about = {
+        about = about | {
             "images": len(images),
             "skipped": len(images.skipped),
             "device": device_name(device),
@@ -213,7 +242,11 @@ def _write_recipe_and_train(
             "reasons": reasons,
         }
         write_json(run.recipe_path, to_dict(recipe) | about)
-    _train_to_verdict(recipe, run, images, device, console)
+    try:
+        _train_to_verdict(recipe, run, images, device, console)
+    except torch.OutOfMemoryError:
+        return False
+    return True
 
 
 def _train_to_verdict(

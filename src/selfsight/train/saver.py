@@ -1,6 +1,7 @@
 """When a run saves its checkpoint, and which one is kept if it cannot go on."""
 
 import math
+import shutil
 import time
 
 from selfsight import dist
@@ -47,9 +48,13 @@ class Saver:
         name = checkpoint.find_non_finite(saved)
         if name is not None:
             raise DivergedError(f"By step {state.step} {name} is no longer finite.")
-        dist.on_first(lambda: checkpoint.save(self.run, saved))
+        dist.on_first(lambda: self._write(saved))
         self.kept, self.saved = [*self.kept[-1:], state.step], True
         self.due, self.saved_at = False, time.monotonic()
+
+    def _write(self, saved: checkpoint.Saved) -> None:
+        checkpoint.save(self.run, saved)
+        shutil.rmtree(self.run.overwritten, ignore_errors=True)
 
     def set_diverged_aside(self) -> str:
         """Set the last checkpoint aside unless a later record was finite; say what is left."""
