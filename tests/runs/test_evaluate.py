@@ -281,7 +281,7 @@ def test_a_checkpoint_that_diverged_is_refused_by_name(run, photos, capsys):
     saved = torch.load(run.checkpoints / "last.pt", weights_only=True)
     saved["method"]["student.backbone.layer1.0.conv1.weight"][0] = torch.nan
     torch.save(saved, run.checkpoints / "last.pt")
-    (run.checkpoints / "previous.pt").unlink()
+    (run.checkpoints / "previous.pt").unlink(missing_ok=True)
     said = fails(capsys, "evaluate", run.path, "--labeled", photos, *CPU)
     assert "not finite (method.student.backbone.layer1.0.conv1.weight)" in said
 
