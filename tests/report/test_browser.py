@@ -84,12 +84,25 @@ def test_every_part_is_filled(make_run, open_page):
     assert text(tab, "h1") == "r1"
     assert "It is learning." in text(tab, "#verdict .sentence")
     assert "from 30.0 % to 70.0 %: 40.0 points above" in text(tab, "#figures").replace("\xa0", " ")
-    assert tab.locator(".bars li").count() == 9
+    assert tab.locator("#figures .bars li").count() == 9
     assert tab.locator(".plot svg.inside path").count() == 7
     assert tab.locator("#views canvas").count() == 6
     assert tab.locator("#neighbors .same").count() == 2  # of five, the images 2 and 4
     assert "A tenth of the images." in text(tab, "#recipe")
     assert "selfsight resume" in text(tab, "#recipe")
+
+
+def test_the_classes_and_their_confusion_are_drawn(make_run, open_page):
+    tab = open_page(make_run())
+    assert "(95 % interval +30.0 to +50.0)" in text(tab, "#figures .gain")
+    assert tab.locator(".classes li").count() == 2
+    assert text(tab, ".classes li >> nth=0").split()[:1] == ["dog"]
+    tab.wait_for_selector("#classes .matrix svg")
+    assert tab.locator("#classes .matrix rect.wrong").count() == 2
+    cell = bring(tab, tab.locator("#classes .matrix rect.wrong").first)
+    tab.mouse.move(cell["x"] + cell["width"] / 2, cell["y"] + cell["height"] / 2)
+    assert text(tab, "#tip strong") == "cat → dog"
+    assert "1 of 10 images" in text(tab, "#tip")
 
 
 def test_the_page_draws_an_analysis_or_says_that_there_is_none(make_run, open_page):
@@ -235,7 +248,7 @@ def test_the_page_of_a_run_without_records_says_what_is_missing(tmp_path, open_p
     assert "nothing has been logged" in text(tab, "#verdict")
     parts = [part.get_attribute("id") for part in tab.locator("section:has(.missing)").all()]
     drawn = ["curves", "features", "views", "map", "neighbors"]
-    assert parts == ["verdict", "figures", *drawn, "recipe"]
+    assert parts == ["verdict", "figures", "classes", *drawn, "recipe"]
 
 
 def test_a_single_record_and_no_labels_still_make_a_page(make_run, open_page):

@@ -86,6 +86,27 @@ def test_the_page_shows_what_the_folder_holds(make_run):
     assert [len(data["sheets"]["map"]["points"]), len(data["sheets"]["views"]["rows"])] == [6, 2]
 
 
+def test_the_page_has_intervals_classes_and_the_confusion_matrix(make_run):
+    data = page(make_run()).data()
+    bars = {bar["key"]: bar for bar in data["bars"]}
+    assert (bars["knn_accuracy"]["low"], bars["knn_accuracy"]["high"]) == (0.6, 0.8)
+    assert bars["pixels"]["low"] is None
+    (classes,) = data["classes"]
+    assert [row["name"] for row in classes["rows"]] == ["dog", "cat"]  # the worst first
+    assert classes["rows"][0] == {"name": "dog", "value": 0.8, "low": 0.55, "high": 0.85, "n": 10}
+    assert classes["labels"] == ["cat", "dog"]
+    assert classes["confusion"] == [[9, 1], [1, 9]]
+    assert "confusion" not in data["results"]["knn"] and "per_class" not in data["results"]["knn"]
+
+
+@pytest.mark.parametrize("broken", [[[1]], "no matrix", [[1, 2], [3, None]], None])
+def test_a_matrix_of_another_shape_is_left_out(make_run, broken):
+    run = make_run()
+    run.write_result("knn", run.result("knn") | {"confusion": broken})
+    (classes,) = page(run).data()["classes"]
+    assert classes["confusion"] is None and len(classes["rows"]) == 2
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_names_and_labels_are_never_markup(make_run, text):
     plain = page(make_run("plain"))

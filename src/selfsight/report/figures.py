@@ -176,9 +176,63 @@ def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Numbe
     return finite_items(scores)
 
 
-def bars(scores: Mapping[str, Number]) -> list[Json]:
-    """Prepare a bar for each accuracy, in reading order."""
-    return [b | {"value": scores[b["key"]]} for b in TEXTS["bars"] if b["key"] in scores]
+def bars(scores: Mapping[str, Number], results: Mapping[str, Json]) -> list[Json]:
+    """Prepare a bar for each accuracy with its interval, in reading order."""
+    prepared = []
+    for bar in (bar for bar in TEXTS["bars"] if bar["key"] in scores):
+        found: dict[str, Json] = {}
+        for file in (bar.get("fallback"), bar["file"]):
+            found |= section(results, file) if file else {}
+        prepared.append(bar | {**_interval(found, bar["field"]), "value": scores[bar["key"]]})
+    return prepared
+
+
+def classes(results: Mapping[str, Json]) -> list[Json]:
+    """Prepare the accuracy of each class and the confusion matrix of every result with classes."""
+    prepared = []
+    for name in results:
+        result = section(results, name)
+        rows = [
+            _interval(section(row), "accuracy") | {"name": label, "n": number(row.get("n"))}
+            for label, row in section(result, "per_class").items()
+            if isinstance(row, Mapping) and number(row.get("accuracy")) is not None
+        ]
+        if len(rows) > 1:
+            balanced = _interval(result, "balanced_accuracy")
+            labels, confusion = result.get("class_names") or [], result.get("confusion")
+            is_square = isinstance(labels, list) and _has_shape(confusion, len(labels))
+            prepared.append(
+                {
+                    "name": name,
+                    "rows": sorted(rows, key=lambda row: row["value"]),
+                    "balanced": balanced if balanced["value"] is not None else None,
+                    "labels": list(map(str, labels)) if is_square else None,
+                    "confusion": confusion if is_square else None,
+                }
+            )
+    return prepared
+
+
+def plain_results(results: Mapping[str, Json]) -> dict[str, Json]:
+    """Select what the table of all results shows: not what has a figure of its own."""
+    figures = ("per_class", "class_names", "confusion")
+    return {
+        name: {key: value for key, value in section(result).items() if key not in figures}
+        for name, result in results.items()
+        if name != "verdict"
+    }
+
+
+def _interval(numbers: Mapping[str, Json], name: str) -> dict[str, Json]:
+    """Read a number and the ends of its interval."""
+    ends = {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
+    return {end: number(numbers.get(key)) for end, key in ends.items()}
+
+
+def _has_shape(matrix: Json, size: int) -> bool:
+    """Whether this is a square of finite numbers of this size."""
+    rows = matrix if isinstance(matrix, list) and len(matrix) == size else [None]
+    return all(isinstance(r, list) and len(r) == size and None not in finite(r) for r in rows)
 
 
 def label_free(results: Mapping[str, Json]) -> list[Json]:

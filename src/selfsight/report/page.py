@@ -15,7 +15,7 @@ from selfsight.report import figures
 from selfsight.report.figures import Json, Records, finite_items, latest, section
 from selfsight.run_folder import Run, open_run, read_json, to_json
 
-SCRIPTS = ("dom.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
+SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
 SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "image/jpeg"}
 
 
@@ -66,9 +66,10 @@ def _content(run: Run) -> dict[str, Any]:
         "title": run.path.resolve().name,
         "seconds": latest(records, "time"),
         "verdict": _verdict(recipe, records, results),
-        "bars": figures.bars(accuracies),
+        "bars": figures.bars(accuracies, results),
+        "classes": figures.classes(results),
         "label_free": figures.label_free(results),
-        "results": {name: value for name, value in results.items() if name != "verdict"},
+        "results": figures.plain_results(results),
         "curves": figures.curves(records, accuracies),
         "features": figures.features(run.image_json("analysis")),
         "sheets": {Path(f).stem: _sheet(run, f, mime_type) for f, mime_type in SHEETS.items()},

@@ -43,15 +43,25 @@ function showVerdict(host) {
     html("tbody", {}, ...rows)));
 }
 
+function points(difference) {
+  return `${difference < 0 ? "−" : "+"}${Math.abs(100 * difference).toFixed(1)}`;
+}
+
 /** The gain over the untrained network, in a sentence. */
 function gain() {
   const value = (key) => report.bars.find((bar) => bar.key === key)?.value;
   for (const [key, name] of [["knn", "kNN"], ["linear", "linear-probe"], ["online_knn", "online kNN"]]) {
     const [after, before] = [value(`${key}_accuracy`), value(`${key}_untrained_accuracy`)];
     if (after === undefined || before === undefined) continue;
+    const pair = report.results[key]?.differences?.untrained?.accuracy;
+    const interval = pair ? ` (95 % interval ${points(pair.low)} to ${points(pair.high)})` : "";
+    if (pair && pair.low <= 0 && pair.high >= 0) {
+      return `By ${name} accuracy, the trained and the untrained network are indistinguishable on these `
+        + `${formatNumber(pair.n)} images: ${formatPercent(after)} and ${formatPercent(before)}${interval}.`;
+    }
     const [verb, more] = after >= before ? ["raised", "above"] : ["lowered", "below"];
     return `Training ${verb} ${name} accuracy from ${formatPercent(before)} to ${formatPercent(after)}: `
-      + `${(100 * Math.abs(after - before)).toFixed(1)} points ${more} the untrained network.`;
+      + `${(100 * Math.abs(after - before)).toFixed(1)} points ${more} the untrained network${interval}.`;
   }
   return null;
 }
@@ -66,15 +76,12 @@ function showFigures(host) {
   if (bars.length) {
     const list = html("ul", { class: "bars", "aria-label": "Accuracies" });
     for (const bar of bars) {
-      const fillBar = html("i", {});
-      fillBar.style.width = `${clamp(100 * bar.value, 0, 100)}%`;
       list.append(html("li", { class: bar.ours ? "ours" : "" },
         html("span", { class: "what" }, bar.name, html("small", {}, bar.meaning)),
-        html("span", { class: "track", "aria-hidden": "true" }, fillBar),
-        html("b", {}, formatPercent(bar.value))));
+        intervalBar(bar), intervalText(bar)));
     }
     host.append(html("p", { class: "small" }, "Share of test images with the right label; longer is better. "
-      + "Labels are used only for evaluation, never in training."), list);
+      + "Lines and brackets are 95 % intervals: how far the share moves with other test images. Labels are used only for evaluation, never in training."), list);
   }
   if (free.length) {
     const rows = free.map((row) => {
@@ -163,6 +170,7 @@ for (const [id, part] of [
   ["verdict", showHead],
   ["verdict", showVerdict],
   ["figures", showFigures],
+  ["classes", (host) => showClasses(host, report.classes)],
   ["curves", (host) => showCurves(host, report.curves)],
   ["features", (host) => showFeatures(host, report.features)],
   ["views", (host) => showViews(host, report.sheets.views)],

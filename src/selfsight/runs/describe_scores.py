@@ -77,8 +77,9 @@ def _describe_data(results: Results) -> list[str]:
     sizes: dict[str, list[str]] = {}
     for name, result in results.items():
         settings = result.get("settings", {})
-        if {"classes", "train", "test"} <= settings.keys():
-            classes = f"{settings['classes']:,} class" + "es" * (settings["classes"] != 1)
+        if {"num_classes", "train", "test"} <= settings.keys():
+            count = settings["num_classes"]
+            classes = f"{count:,} class" + "es" * (count != 1)
             images = f"{settings['train']:,} training and {settings['test']:,} test images"
             sizes.setdefault(f"{classes}, {images}.", []).append(name)
     one = len(sizes) == 1

@@ -161,7 +161,7 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
     data = getattr(evaluator, "data", None)
     if isinstance(data, LabeledData | MultilabelData):
         settings |= {
-            "classes": len(data.class_names),
+            "num_classes": len(data.class_names),
             "test_images": fingerprint_test_images(data),
         }
     if not isinstance(data, LabeledData):
