@@ -1,6 +1,7 @@
 """The commands as Python functions: pretrain, resume, evaluate, compare, load, doctor."""
 
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ from selfsight.catalog import build_recipe
 from selfsight.console import build_table
 from selfsight.data import open_source
 from selfsight.data.sources.classes import class_words
-from selfsight.errors import UserError, list_first
+from selfsight.errors import UserError, list_first, suggest
 from selfsight.nn import Backbone
 from selfsight.options import (
     EVAL_DEFAULTS,
@@ -32,8 +33,9 @@ from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe, load_student
-from selfsight.studies import find_study, runner
-from selfsight.studies.ledger import RESULTS, read_ledger
+from selfsight.studies import ARMS, find_study, runner
+from selfsight.studies.judge import arm_results, compare_with_ledger
+from selfsight.studies.ledger import RESULTS, Entry, read_ledger
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
 
@@ -149,7 +151,8 @@ def study(
     jobs = runner.plan_jobs(
         find_study(name), options, lambda recipe: auto_recipe.adapt_to_device(recipe, device)[0]
     )
-    todo = [job for job in jobs if options.quick or not job.is_done(entries)]
+    repeat = options.quick or options.again
+    todo = [job for job in jobs if repeat or not job.is_done(entries)]
     console.print(
         f"{name} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
         highlight=False,
@@ -169,6 +172,57 @@ def study(
     finally:
         dist.stop()
     return [to_json(asdict(entry)) for entry in finished]
+
+
+def reproduce(
+    arm: str, options: StudyOptions = STUDY_DEFAULTS, /, *, quiet: bool = False, **changes: Any
+) -> dict[str, Any]:
+    """Train an arm of the ledger again, and compare it with the ledger's mean and spread.
+
+    Keywords are the fields of StudyOptions; of `seeds` the first is trained.
+    """
+    options = replace(options, **changes)
+    name, _, short = arm.partition(".")
+    if arm not in ARMS:
+        raise UserError(
+            f'There is no arm "{arm}".{suggest(arm, ARMS)} `selfsight studies NAME` lists those of '
+            "a study."
+        )
+    scale = ARMS[arm].scale
+    ledger = (RESULTS, Path(options.ledger)) if options.ledger else (RESULTS,)
+    results = arm_results(find_study(name), scale, read_ledger(ledger))
+    result = next(result for result in results if result.arm.name == short)
+    if not any(entry.results for entry in result.entries.values()):
+        raise UserError(
+            f"The ledger has no result of {arm} with its present settings to compare with. Train "
+            f"it first: selfsight study {name} --arms {short}"
+        )
+    with tempfile.TemporaryDirectory() as folder:  # from the start, whatever was trained before
+        entries = study(
+            name,
+            replace(
+                options,
+                scale=scale,
+                arms=(short,),
+                seeds=options.seeds[:1],
+                again=True,
+                ledger=folder,
+                work=Path(folder) / "work",
+                minutes=None,
+                held_out=False,
+            ),
+            quiet=quiet,
+        )
+    (entry,) = (Entry(**saved) for saved in entries)
+    compared = compare_with_ledger(entry, result, results)
+    if not quiet:
+        for row in compared:
+            print(
+                f"{'pass' if row.passed else 'FAIL'}  {row.measure}: {row.accuracy:.2f} % against "
+                f"{row.mean:.2f} ± {row.tolerance:.2f} (difference {row.accuracy - row.mean:+.2f})"
+            )
+    passed = bool(compared) and all(row.passed for row in compared)
+    return {"arm": arm, "passed": passed, "compared": [row._asdict() for row in compared]}
 
 
 def _build_recipe(

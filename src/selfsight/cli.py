@@ -19,6 +19,8 @@ from selfsight.options import (
     STUDY_DEFAULTS,
     BenchOptions,
     EvalOptions,
+    Folder,
+    Images,
     PretrainOptions,
     StudyOptions,
 )
@@ -38,6 +40,7 @@ and prove how good they are.
   selfsight recipes                    list the recipes: settings with a name
   selfsight studies                    the papers' tables and claims, and what was trained of them
   selfsight study NAME                 train what is missing of a study
+  selfsight reproduce STUDY.ARM        train an arm again, and compare it with the ledger
 
   selfsight COMMAND --help             the options of a command
 """
@@ -248,6 +251,37 @@ def study(
         _print_json(entries)
 
 
+def reproduce(
+    arm: Annotated[str, tyro.conf.arg(metavar="STUDY.ARM")],
+    /,
+    *,
+    data: Images = None,
+    seed: int = 0,
+    ledger: Folder = None,
+    device: str = "auto",
+    json: bool = False,
+) -> None:
+    """Train an arm of the ledger again; compare it with the ledger's mean and spread.
+
+    The exit status is 1 if an accuracy is not within the 95 % interval for another run.
+
+    Args:
+        arm: An arm of `selfsight studies NAME` that was trained.
+        data: Images, as for study.
+        seed: Seed of the run.
+        ledger: Folder with results to compare with, beside those of the package.
+        device: auto, cpu or cuda.
+        json: Print JSON instead of text.
+    """
+    from selfsight import api
+
+    found = api.reproduce(arm, data=data, seeds=(seed,), ledger=ledger, device=device, quiet=json)
+    if json:
+        _print_json(found)
+    if not found["passed"]:
+        raise SystemExit(1)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "pretrain": pretrain,
     "resume": resume,
@@ -259,6 +293,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "recipes": recipes,
     "studies": studies,
     "study": study,
+    "reproduce": reproduce,
 }
 
 

@@ -202,6 +202,8 @@ class StudyOptions:
     """Folder of the run folders, from which interrupted arms go on."""
     device: Device = "auto"
     """auto, cpu or cuda."""
+    again: bool = False
+    """Train arms that the ledger has, too."""
     settings: Suppress[Sequence[str]] = ()
     """Settings to change in every arm, as flags: ("--optim.lr", "0.06")."""
 

@@ -1,12 +1,22 @@
 """Verdicts: paired differences over seeds, and what one seed can decide."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 from scipy import stats
 
+from selfsight import api
+from selfsight.cli import main
+from selfsight.errors import UserError
 from selfsight.studies import STUDIES, Claim
-from selfsight.studies.judge import T_QUANTILES, ArmResult, judge, pooled_spread
+from selfsight.studies.judge import (
+    T_QUANTILES,
+    ArmResult,
+    compare_with_ledger,
+    judge,
+    pooled_spread,
+)
 from tests.studies.test_runner import entry_of, jobs_of
 
 BETTER, OTHER, THIRD = "cifar10_v2_eqco_k16", "cifar10_v2_k16", "cifar10_v2_k4096"
@@ -84,3 +94,56 @@ def test_at_equal_time_the_fastest_of_those_that_took_as_long_is_compared():
     found = judge(claim, [better, shorter, longer, longest])
     assert found.verdict == "does not hold" and THIRD in found.reason
     assert judge(claim, [better, shorter, result(THIRD, {}), longest]).verdict == "holds"
+
+
+def test_another_run_is_expected_within_the_prediction_interval_of_the_seeds():
+    values = [70.0, 71.0, 69.5]
+    arm = result(OTHER, dict(enumerate(values)))
+    (row,) = compare_with_ledger(result(OTHER, {3: 70.0}).entries[3], arm, [arm])
+    low, high = stats.t.interval(
+        0.95, 2, loc=np.mean(values), scale=np.std(values, ddof=1) * (1 + 1 / 3) ** 0.5
+    )
+    assert (row.mean - row.tolerance, row.mean + row.tolerance) == pytest.approx(
+        (low, high), abs=1e-3
+    )
+
+
+def test_one_seed_has_the_spread_of_the_other_arms_or_of_the_test_images():
+    arm, steady = result(OTHER, {0: 70.0}), result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})
+    new = result(OTHER, {1: 71.0}).entries[1]
+    (row,) = compare_with_ledger(new, arm, [arm, steady])
+    assert row.tolerance == pytest.approx(T_QUANTILES[-1] * 0.2 * 2**0.5) and not row.passed
+    wide = {"linear": {"accuracy": 0.7, "low": 0.68, "high": 0.72}}  # about 2,000 test images
+    alone = replace(arm, entries={0: replace(arm.entries[0], results=wide)})
+    (row,) = compare_with_ledger(new, alone, [alone])
+    assert row.passed and row.tolerance == pytest.approx(T_QUANTILES[-1] * 2 / 1.96 * 2**0.5)
+
+
+@pytest.mark.parametrize(("accuracy", "status"), [(70.3, 0), (75.0, 1)])
+def test_reproduce_says_pass_or_fail_with_the_difference(
+    accuracy, status, monkeypatch, tmp_path, capsys
+):
+    arm = result(OTHER, {0: 70.0, 1: 70.2, 2: 69.8})
+    for entry in arm.entries.values():
+        entry.write(tmp_path)
+    again = result(OTHER, {0: accuracy}).entries[0]
+    monkeypatch.setattr(api, "RESULTS", tmp_path)
+    monkeypatch.setattr(api, "study", lambda *_, **__: [asdict(again)])
+    name = f"eqco_negatives.{OTHER}"
+    command = ["reproduce", name]
+    if status:
+        with pytest.raises(SystemExit, match="1"):
+            main(command)
+    else:
+        main(command)
+    printed = capsys.readouterr().out
+    assert printed.startswith("FAIL" if status else "pass")
+    assert f"(difference {accuracy - 70:+.2f})" in printed
+
+
+def test_reproduce_needs_a_result_to_compare_with(monkeypatch, tmp_path):
+    monkeypatch.setattr(api, "RESULTS", tmp_path)
+    with pytest.raises(UserError, match=r"no result of methods.simclr .* Train it first"):
+        api.reproduce("methods.simclr")
+    with pytest.raises(UserError, match=r'no arm "methods.simclrs"'):
+        api.reproduce("methods.simclrs")

@@ -120,3 +120,49 @@ def _choose_other(
     trained = [(by_name[name].seconds(), name) for name in claim.than]
     longer = [(s, name) for s, name in trained if s is not None and seconds and s >= seconds]
     return by_name[min(longer)[1]] if longer else None
+
+
+class Reproduction(NamedTuple):
+    """A run of an arm compared with the ledger: one measure."""
+
+    measure: Measure
+    accuracy: float
+    mean: float
+    tolerance: float
+    """Half the 95 % interval in which another run is expected."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run is as the ledger says."""
+        return abs(self.accuracy - self.mean) <= self.tolerance
+
+
+def compare_with_ledger(
+    entry: Entry, result: ArmResult, results: Sequence[ArmResult]
+) -> list[Reproduction]:
+    """Compare a new run of an arm with its entries.
+
+    Another run is expected within Student's prediction interval of several seeds. The spread of
+    one seed is that of the study's other arms, or if there is none, of the test images.
+    """
+    compared = []
+    measures: tuple[Measure, ...] = ("knn", "knn_200", "linear")
+    for measure in measures:
+        values = list(result.accuracies(measure).values())
+        accuracy, mean = entry.accuracy(measure), result.mean(measure)
+        if accuracy is None or mean is None:
+            continue
+        spread, quantile = result.spread(measure), T_QUANTILES[-1]
+        if spread is not None:
+            quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
+        else:
+            spread = pooled_spread(results, measure) or _image_spread(result, measure)
+        tolerance = quantile * spread * (1 + 1 / len(values)) ** 0.5
+        compared.append(Reproduction(measure, accuracy, mean, tolerance))
+    return compared
+
+
+def _image_spread(result: ArmResult, measure: Measure) -> float:
+    """Standard error of an accuracy over test images, from its 95 % interval."""
+    found = next(e.results[measure] for e in result.entries.values() if measure in e.results)
+    return 100 * (found["high"] - found["low"]) / (2 * 1.96)

@@ -3,7 +3,6 @@
 import gc
 import os
 import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -54,8 +53,18 @@ class Job:
     """The arm's recipe with the seed."""
     adapted: Recipe
     """The same, in a precision that the device supports."""
+    settings: tuple[str, ...] = ()
+    """Flags that changed the arm's recipe."""
     held_out: bool = False
     quick: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command that trains this job alone."""
+        words = ["selfsight", "study", self.study, "--scale", self.scale, "--arms", self.arm]
+        words += ["--seeds", str(self.recipe.seed)]
+        words += [*self.held_out * ("--held-out",), *self.quick * ("--quick",), *self.settings]
+        return shlex.join(words)
 
     @property
     def name(self) -> str:
@@ -111,6 +120,7 @@ def plan_jobs(study: Study, options: StudyOptions, adapt: Callable[[Recipe], Rec
                 scale=scale,
                 recipe=recipe,
                 adapted=adapt(recipe),
+                settings=tuple(options.settings),
                 held_out=options.held_out,
                 quick=options.quick,
             )
@@ -354,7 +364,7 @@ def run_job(
         recipe_hash=hash_recipe(job.recipe),
         version=describe_version() | {"torch": torch.__version__},
         device=device_name(device),
-        command="selfsight " + shlex.join(sys.argv[1:]),
+        command=job.command,
         finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         images={"train": len(data.train), "test": len(data.test)},
         results=results,
