@@ -8,6 +8,7 @@ from selfsight.studies import (
     barlow_twins_batch,
     eqco_negatives,
     eqco_queries,
+    fast_moco_adamw,
     fast_moco_batch,
     fast_moco_combine_stage,
     fast_moco_epochs,
@@ -29,9 +30,11 @@ from selfsight.studies import (
     msbreg_uniformity,
     nnclr_epochs,
     simclr_augmentations,
+    simclr_batch,
     simo_alpha,
     simo_momentum_and_bn,
     simo_negatives,
+    simsiam_comparison,
     swav_epochs,
 )
 from selfsight.studies.base import Arm, Claim, Study
@@ -42,6 +45,7 @@ STUDIES: dict[str, Study] = {
     "barlow_twins_batch": barlow_twins_batch.STUDY,
     "eqco_negatives": eqco_negatives.STUDY,
     "eqco_queries": eqco_queries.STUDY,
+    "fast_moco_adamw": fast_moco_adamw.STUDY,
     "fast_moco_batch": fast_moco_batch.STUDY,
     "fast_moco_combine_stage": fast_moco_combine_stage.STUDY,
     "fast_moco_epochs": fast_moco_epochs.STUDY,
@@ -63,9 +67,11 @@ STUDIES: dict[str, Study] = {
     "msbreg_uniformity": msbreg_uniformity.STUDY,
     "nnclr_epochs": nnclr_epochs.STUDY,
     "simclr_augmentations": simclr_augmentations.STUDY,
+    "simclr_batch": simclr_batch.STUDY,
     "simo_alpha": simo_alpha.STUDY,
     "simo_momentum_and_bn": simo_momentum_and_bn.STUDY,
     "simo_negatives": simo_negatives.STUDY,
+    "simsiam_comparison": simsiam_comparison.STUDY,
     "swav_epochs": swav_epochs.STUDY,
 }
 

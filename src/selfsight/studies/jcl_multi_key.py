@@ -38,6 +38,17 @@ STUDY = Study(
             source="none printed; the settings are those of JCL's supplement (sections 4 and 5)",
             scale="imagenet100",
         ),
+        # At the memory of M keys: a batch M times larger, with the learning rate of linear scaling.
+        *(
+            Arm(
+                name=f"moco_v2_batch{128 * m}",
+                recipe="moco.imagenet100_r18_100ep",
+                settings={"batch_size": 128 * m, "optim.lr": 0.1 * m},
+                source="none printed; the memory of M keys (JCL, supplement, section 2)",
+                scale="imagenet100",
+            )
+            for m in (2, 5, 9)
+        ),
         Arm(
             name="m5",
             recipe="jcl.imagenet100_r18_100ep",

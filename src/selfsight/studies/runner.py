@@ -409,7 +409,7 @@ def read_curve(records: Sequence[dict[str, Any]]) -> dict[str, list[float | None
     return {name: column for name, column in columns.items() if any(column)}
 
 
-def _rounded(value: float | None) -> float | None:
+def _rounded(value: int | float | None) -> int | float | None:
     return None if value is None else float(f"{value:.5g}")
 
 

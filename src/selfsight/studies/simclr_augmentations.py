@@ -52,6 +52,7 @@ def _arm(first: str, second: str, scale: Scale, published: float | None) -> Arm:
         published=published,
         source=FIGURE_5 if on_imagenet else f"none published on CIFAR-10; ImageNet in {FIGURE_5}",
         scale=scale,
+        like="" if on_imagenet else name,
     )
 
 
