@@ -2,7 +2,8 @@
 
 run = selfsight.pretrain("photos/")
 selfsight.evaluate(run, labeled="labeled/")
-backbone = selfsight.load(run)  # an nn.Module that maps images to features
+encoder = selfsight.load(run)  # an nn.Module; encoder.transform prepares its images
+features = encoder.encode(["a.jpg", "b.jpg"])
 
 The parts can be used alone too: selfsight.methods, losses, views, optim, nn and backbones.
 """

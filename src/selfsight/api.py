@@ -18,7 +18,6 @@ from selfsight.console import build_table
 from selfsight.data import open_source
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, list_first, suggest
-from selfsight.nn import Backbone
 from selfsight.options import (
     EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
@@ -27,12 +26,20 @@ from selfsight.options import (
     PretrainOptions,
     StudyOptions,
 )
-from selfsight.recipe import Recipe, list_differences, method_name, override, to_dict
+from selfsight.recipe import (
+    Recipe,
+    eval_transform,
+    list_differences,
+    method_name,
+    override,
+    to_dict,
+)
 from selfsight.run_folder import Run, open_run, to_json
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe, load_student
+from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.studies import ARMS, find_study, runner
 from selfsight.studies.judge import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, read_ledger
@@ -113,11 +120,16 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
     return records
 
 
-def load(run: Run | str | Path, *, device: str = "cpu") -> Backbone:
-    """Load the backbone of a run, in evaluation mode: it maps normalized images to features."""
+def load(run: Run | str | Path, *, device: str = "cpu") -> ImageEncoder:
+    """Load the encoder of a run, in evaluation mode.
+
+    `load(run).encode(["a.jpg", "b.jpg"])` gives a feature for each image, and
+    `load(run).transform` what is done to an image before it is encoded.
+    """
     run = open_run(run)
-    student = load_student(run, load_recipe(run), auto_recipe.resolve_device(device))
-    return student.backbone.eval()
+    recipe = load_recipe(run)
+    student = load_student(run, recipe, auto_recipe.resolve_device(device))
+    return ImageEncoder(student.backbone, eval_transform(recipe)).eval()
 
 
 def doctor(

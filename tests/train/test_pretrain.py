@@ -413,8 +413,8 @@ def test_the_shown_loss_is_that_of_the_first_weights(name, finished):
 
 def test_load_gives_the_backbone_with_the_trained_weights(finished):
     run = finished("simclr")
-    backbone = api.load(run)
-    assert not backbone.training
-    assert backbone(torch.randn(2, 3, 32, 32)).shape == (2, backbone.dim)
+    encoder = api.load(run)
+    assert not encoder.training
+    assert encoder(torch.randn(2, 3, 32, 32)).shape == (2, encoder.dim)
     saved = checkpoint.load(run)["method"]["student.backbone.conv1.weight"]
-    assert torch.equal(backbone.conv1.weight, saved)
+    assert torch.equal(encoder.backbone.conv1.weight, saved)

@@ -85,7 +85,8 @@ class EvalTransform:
 
     def crop(self, pixels: UInt8[np.ndarray, "h w c"]) -> UInt8[np.ndarray, "s s c"]:
         """Resize with antialiasing and crop the center, as torchvision does for bytes."""
-        pixels = np.ascontiguousarray(_cut_to_aspect(pixels) if self.keep_aspect else pixels)
+        pixels = _cut_to_aspect(pixels) if self.keep_aspect else pixels
+        pixels = np.require(pixels, requirements=("C", "W"))  # torch asks for writable memory
         height, width = resized_size(pixels.shape[:2], self)
         x = torch.from_numpy(pixels).permute(2, 0, 1)[None]
         if (height, width) != pixels.shape[:2]:
@@ -106,7 +107,7 @@ class EvalTransform:
 
     def __call__(self, images: ImageLike | Sequence[ImageLike]) -> Float32[Tensor, "*n c s s"]:
         """Transform an image to [C, S, S], or several to [N, C, S, S]."""
-        if _is_single(images):
+        if is_single(images):
             crop = self.crop(load_pixels(images, self.channels))  # type: ignore[arg-type]
             return self.normalize(torch.from_numpy(crop).permute(2, 0, 1).contiguous())
         if not len(images):  # type: ignore[arg-type]
@@ -184,7 +185,7 @@ def _cut_to_aspect(pixels: np.ndarray) -> np.ndarray:
     return pixels[starts[0] :, starts[1] :][:limit, :limit]
 
 
-def _is_single(images: Any) -> bool:
+def is_single(images: Any) -> bool:
     """Whether this is one image, not several."""
     if isinstance(images, np.ndarray | Tensor):
         return images.ndim == 3

@@ -157,7 +157,9 @@ def _imported_transform(
             )
         return about.native if image_size is None else with_size(about.native, image_size)
     size = image_size or about.image_size or IMAGE_SIZE
-    return standard_transform(size, mean=about.mean or MEAN, std=about.std or STD)
+    return standard_transform(
+        size, mean=about.mean or MEAN, std=about.std or STD, channels=about.channels
+    )
 
 
 def build_untrained(

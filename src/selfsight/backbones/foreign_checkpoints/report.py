@@ -20,6 +20,7 @@ class ImportReport:
     image_size: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    channels: int = 3
     native: EvalTransform | None = None  # what timm or torchvision says for this network
 
     def table(self) -> list[dict[str, str]]:
