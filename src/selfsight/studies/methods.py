@@ -1,4 +1,4 @@
-"""All methods on CIFAR-10 with the same network, epochs and batch."""
+"""All methods on CIFAR-10 with the same network, epochs and batch, and six on Imagenette."""
 
 from typing import Any
 
@@ -35,21 +35,42 @@ ARMS: dict[str, tuple[str, dict[str, Any], float | None, str]] = {
     "supervised": ("supervised.cifar10_r18_100ep", {}, None, NONE),
 }
 
+IMAGENETTE = {
+    "fast_moco": "fast_moco.imagenette_r18_200ep",
+    "fastsiam": "simsiam.imagenette_fastsiam_r18_200ep",
+    "jcl": "jcl.imagenette_r18_200ep",
+    "moco": "moco.imagenette_r18_200ep",
+    "moco_v2plus": "moco.imagenette_v2plus_r18_200ep",
+    "mocov3": "mocov3.imagenette_r18_200ep",
+}
+
 STUDY = Study(
     name="methods",
     paper="no paper: all methods in one setting; the references are other libraries'",
     claim="Each method reaches what other libraries publish for it at 200 epochs.",
     judged_by="kNN (k = 200, temperature 0.1) on the test set against the published number.",
-    arms=tuple(
-        Arm(
-            name=name,
-            recipe=recipe,
-            settings={"epochs": 200, "batch_size": 512} | settings,
-            published=published,
-            metric="kNN (k = 200)",
-            source=source,
-            scale="cifar10",
-        )
-        for name, (recipe, settings, published, source) in ARMS.items()
+    arms=(
+        *(
+            Arm(
+                name=name,
+                recipe=recipe,
+                settings={"epochs": 200, "batch_size": 512} | settings,
+                published=published,
+                metric="kNN (k = 200)",
+                source=source,
+                scale="cifar10",
+            )
+            for name, (recipe, settings, published, source) in ARMS.items()
+        ),
+        *(
+            Arm(
+                name=f"imagenette_{name}",
+                recipe=recipe,
+                metric="kNN",
+                source="none published at 200 epochs; MoCo reaches 87.4 % after 800 (lightly)",
+                scale="imagenette",
+            )
+            for name, recipe in IMAGENETTE.items()
+        ),
     ),
 )
