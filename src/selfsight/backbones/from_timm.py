@@ -1,5 +1,6 @@
 """Any model of timm (Wightman 2019, https://github.com/huggingface/pytorch-image-models)."""
 
+import math
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -9,8 +10,10 @@ import timm
 import torch
 from huggingface_hub import constants
 from jaxtyping import Float
+from timm.data import resolve_data_config
 from torch import Tensor
 
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 
@@ -113,11 +116,26 @@ def _not_fetched(name: str, error: Exception) -> str:
     )
 
 
-def published_transform(backbone: TimmBackbone) -> dict[str, Any]:
-    """Return the image size and statistics that the published weights expect."""
-    cfg = backbone.net.pretrained_cfg
-    return {
-        "image_size": cfg["input_size"][1],
-        "mean": tuple(cfg["mean"]),
-        "std": tuple(cfg["std"]),
-    }
+def published_transform(name: str, image_size: int | None = None) -> dict[str, Any]:
+    """Return fields of the import report: image size, statistics and timm's own transform.
+
+    `native` is None for the few models that pad images or expect other than squares.
+    """
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None:
+        return {}
+    arguments = {} if image_size is None else {"img_size": image_size}
+    config = resolve_data_config(arguments, pretrained_cfg=cfg.to_dict())
+    _, height, width = config["input_size"]
+    about = {"image_size": height, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
+    if height != width or config["crop_mode"] == "border" or config["crop_pct"] > 1:
+        return about
+    native = EvalTransform(
+        size=height,
+        resize=math.floor(height / config["crop_pct"]),
+        keep_aspect=config["crop_mode"] != "squash",
+        interpolation=config["interpolation"],
+        mean=about["mean"],
+        std=about["std"],
+    )
+    return about | {"native": native}

@@ -7,6 +7,7 @@ import torchvision
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from selfsight.data.eval_transform import EvalTransform, with_size
 from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 
@@ -62,7 +63,15 @@ def load_published(name: str) -> dict[str, Any]:
         ) from error
 
 
-def published_transform(name: str) -> dict[str, Any]:
-    """Return the image size and statistics that the published weights expect."""
+def published_transform(name: str, image_size: int | None = None) -> dict[str, Any]:
+    """Return fields of the import report: image size, statistics and torchvision's transform."""
     preset = torchvision.models.get_model_weights(name).DEFAULT.transforms()
-    return {"image_size": preset.crop_size[0], "mean": tuple(preset.mean), "std": tuple(preset.std)}
+    native = EvalTransform(
+        size=preset.crop_size[0],
+        resize=preset.resize_size[0],
+        interpolation=preset.interpolation.value,
+        mean=tuple(preset.mean),
+        std=tuple(preset.std),
+    )
+    native = native if image_size is None else with_size(native, image_size)
+    return {"image_size": native.size, "mean": native.mean, "std": native.std, "native": native}

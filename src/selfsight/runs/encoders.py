@@ -152,8 +152,8 @@ def _imported_transform(
         if about.native is None:
             raise UserError(
                 f"--preprocess native uses what timm or torchvision says for a network, and "
-                f"{about.spec} is of neither. Name its network, as in timm:NAME=FILE, or leave "
-                "--preprocess out."
+                f"{about.spec} is of neither, or pads its images, or they are not square. Name its "
+                "network, as in timm:NAME=FILE, or leave --preprocess out."
             )
         return about.native if image_size is None else with_size(about.native, image_size)
     size = image_size or about.image_size or IMAGE_SIZE

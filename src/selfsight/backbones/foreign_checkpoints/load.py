@@ -99,7 +99,7 @@ def _from_timm(spec: str, image_size: int | None) -> tuple[Backbone, ImportRepor
         network=name,
         writer="timm",
         matched=tuple(backbone.net.state_dict()),
-        **published_transform(backbone),
+        **published_transform(name, image_size),
     )
     return backbone, report
 
@@ -109,7 +109,7 @@ def _from_torchvision(spec: str, image_size: int | None) -> tuple[Backbone, Impo
 
     name = spec.removeprefix("torchvision:")
     checkpoint = load_published(name)
-    about = {"writer": "torchvision", **published_transform(name)}
+    about = {"writer": "torchvision", **published_transform(name, image_size)}
     if names.find_backbones(checkpoint):
         return _from_file(spec, checkpoint, image_size, None, None, about)
     backbone = _build_network(spec, image_size)
@@ -179,8 +179,7 @@ def _from_file(
         raise UserError(
             f"{spec} is a run's checkpoint away from its recipe. {notes[0]} Give the run folder."
         )
-    known = {"mean": MEAN, "std": STD} if writer and writer != names.SELFSIGHT_RUN else {}
-    about = {**known, **about, **facts, **cifar}
+    about = {**_project_statistics(writer), **about, **facts, **cifar}
     notes += (SOLO_LEARN_NOTE,) if cifar else ()
     return _load_weights(spec, backbone, checkpoint, location, named, **about, notes=notes)
 
@@ -201,14 +200,23 @@ def _into_named(
         stem = about.pop("stem", None)
         about |= {"notes": (SOLO_LEARN_NOTE,)} if about else {}
     network = _build_network(name, image_size, stem)
-    about = {"image_size": getattr(network, "image_size", None), **about}
-    return _into(spec, network, checkpoint, part, network=name, **about)
+    library = _library_transform(name, image_size)
+    return _into(spec, network, checkpoint, part, library, network=name, **about)
 
 
 def _into(
-    spec: str, backbone: Backbone, checkpoint: names.Checkpoint, part: str | None, **about: Any
+    spec: str,
+    backbone: Backbone,
+    checkpoint: names.Checkpoint,
+    part: str | None,
+    library: Mapping[str, Any] = {},
+    **about: Any,
 ) -> tuple[Backbone, ImportReport]:
-    """Load a file's weights into a given network."""
+    """Load a file's weights into a given network.
+
+    `library` says how timm or torchvision transform images for it; the project that wrote the file
+    may have other statistics.
+    """
     net = getattr(backbone, "net", backbone)  # networks of timm and torchvision are wrapped
     locations = names.find_network(checkpoint, net.state_dict())
     if not locations:
@@ -219,6 +227,10 @@ def _into(
             "Name the network that wrote it."
         )
     location = _select_backbone(spec, checkpoint, locations, part)
+    writer = about.get("writer", names.guess_writer(location.prefix, checkpoint))
+    about = {**library, **_project_statistics(writer), **about}
+    if about.get("native"):
+        about["native"] = replace(about["native"], mean=about["mean"], std=about["std"])
     return _load_weights(
         spec, backbone, checkpoint, location, _translated(checkpoint, location), **about
     )
@@ -339,6 +351,25 @@ def _without_wrappers(prefix: str) -> str:
     for wrapper in ("state_dict.", "model.", "module."):
         prefix = prefix.removeprefix(wrapper)
     return prefix.rstrip(".")
+
+
+def _project_statistics(writer: str) -> dict[str, Any]:
+    """Return mean and std of a project's training, if it is known; all use ImageNet's."""
+    known = writer not in ("", names.SELFSIGHT_RUN, "timm", "torchvision")
+    return {"mean": MEAN, "std": STD} if known else {}
+
+
+def _library_transform(name: str, image_size: int | None) -> dict[str, Any]:
+    """Return image size, statistics and transform of a network of timm or torchvision."""
+    if name.startswith("torchvision:"):
+        from selfsight.backbones import from_torchvision
+
+        return from_torchvision.published_transform(name.removeprefix("torchvision:"), image_size)
+    if name.startswith("timm:"):
+        from selfsight.backbones import from_timm
+
+        return from_timm.published_transform(name.removeprefix("timm:"), image_size)
+    return {}
 
 
 def _build_network(name: str, image_size: int | None, stem: str | None = None) -> Backbone:
