@@ -342,6 +342,19 @@ def test_a_result_has_intervals_pairs_and_classes(run, photos, capsys):
     assert "on these 8 images" in printed or "8 images)" in printed
 
 
+def test_a_result_keeps_its_untrained_row_if_only_the_encoder_is_measured_again(
+    run, photos, capsys
+):
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3")
+    before = evaluated(capsys, run.path, *words)["knn"]
+    assert evaluated(capsys, run.path, *words, "--no-untrained")["knn"] == before
+    assert run.result("knn") == before
+    assert list(run.arrays("knn")["encoders"]) == ["trained", "untrained"]
+    # Of another seed, the split and so the test images are others.
+    other = evaluated(capsys, run.path, *words, "--no-untrained", "--seed", "1")["knn"]
+    assert "untrained_accuracy_k3" not in other and "accuracy_k3" in other
+
+
 def write_scores(folder, correct, *, fingerprint="same", seed=None, name="linear"):
     """The result of one encoder, as `evaluate` writes it."""
     scores = {

@@ -74,13 +74,15 @@ def collect_arrays(scores: Mapping[str, Scores], fingerprint: str) -> dict[str, 
 
 
 def read_per_image(arrays: Mapping[str, np.ndarray], row: int = 0) -> PerImage:
-    """Read one encoder of `collect_arrays` back, without its predictions."""
+    """Read one encoder of `collect_arrays` back."""
     about = ("fingerprint", "encoders", "labels", "predictions")
     measured = {name: array[row] for name, array in arrays.items() if name not in about}
     values = {k: v.astype(np.float64) for k, v in measured.items() if not k.endswith(REPLICATES)}
     replicates = {k.removesuffix(REPLICATES): v for k, v in measured.items() if k not in values}
     n = len(next(iter(values.values()), arrays.get("labels", ())))
-    return PerImage(n=n, values=values, replicates=replicates)
+    y = arrays["labels"].astype(np.int64) if "labels" in arrays else None
+    predictions = None if y is None else arrays["predictions"][row].astype(np.int64)
+    return PerImage(n=n, values=values, replicates=replicates, y=y, predictions=predictions)
 
 
 def fingerprint_test_images(data: LabeledData | MultilabelData) -> str:

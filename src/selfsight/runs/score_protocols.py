@@ -1,5 +1,6 @@
 """Score encoders by protocols and write results/*.json."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ from selfsight.runs.collect_scores import (
     collect_arrays,
     collect_scores,
     fingerprint_test_images,
+    read_per_image,
 )
 from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
 
@@ -111,6 +113,8 @@ def score_protocol(
         key = "trained" if encoder is encoders[0] else encoder.name
         scores[key] = _score(evaluator, encoder, {} if cache is None else cache)
         settings = settings or {**_settings(evaluator), **about}
+        if encoder is encoders[0] and all(other.name != UNTRAINED for other in encoders):
+            scores |= previous_untrained(run, name, settings)
         class_names = getattr(getattr(evaluator, "data", None), "class_names", ())
         result = {**collect_scores(scores, class_names), "settings": settings}
         write_result(run, name, result)
@@ -118,6 +122,22 @@ def score_protocol(
         if arrays and dist.rank() == 0:
             run.write_arrays(name, arrays)
     return result
+
+
+def previous_untrained(run: Run, name: str, settings: Mapping[str, Any]) -> dict[str, Scores]:
+    """Scores of the untrained network in an earlier result with the same settings, if any.
+
+    So an evaluation without the untrained network does not lose them.
+    """
+    previous = run.result(name) or {}
+    prefix = f"{UNTRAINED}_"
+    numbers = {k.removeprefix(prefix): v for k, v in previous.items() if k.startswith(prefix)}
+    if not numbers or previous.get("settings") != json.loads(json.dumps(to_json(settings))):
+        return {}
+    arrays = run.arrays(name) or {}
+    if UNTRAINED in (encoders := list(arrays.get("encoders", ()))):
+        numbers["per_image"] = read_per_image(arrays, encoders.index(UNTRAINED))
+    return {UNTRAINED: numbers}
 
 
 def score_label_free(
