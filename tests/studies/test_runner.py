@@ -127,7 +127,7 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
             end=time.monotonic() + seconds,
         )
         assert len(began) == len(finished) == count
-    assert "The same command goes on with it" in capsys.readouterr().out
+    assert "Too long for the time left, for the same command later" in capsys.readouterr().out
 
 
 def test_held_out_images_are_500_of_each_class_and_not_trained_on():

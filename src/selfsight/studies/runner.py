@@ -1,6 +1,7 @@
 """Train the arms of a study that the ledger lacks, one after another in one process."""
 
 import gc
+import math
 import os
 import shlex
 import time
@@ -236,10 +237,12 @@ def run_jobs(
 ) -> list[Entry]:
     """Train, evaluate and record each job; returns the new entries.
 
-    A job begins only if its estimated time fits before `end`, a time of the monotonic clock. The
-    first job always begins, and goes on in the next call if it does not end in time.
+    A job begins only if its estimated time fits before `end`, a time of the monotonic clock; later
+    ones that are shorter may fit. The first job always begins, and goes on in the next call if it
+    does not end in time.
     """
     finished: list[Entry] = []
+    too_long: list[str] = []
     opened: dict[Data, StudyData] = {}
     for number, job in enumerate(jobs, 1):
         if (images := opened.get(job.recipe.data)) is None:
@@ -249,14 +252,10 @@ def run_jobs(
             job.recipe, [*entries, *finished], device_name(device), len(images.train)
         )
         seconds = max(0.0, seconds - _seconds_so_far(job, work))
-        left = None if end is None else end - time.monotonic()
-        if left is not None and seconds > left and number > 1:
-            console.print(
-                f"Stopped: {job.name} needs about {format_duration(seconds)}, and "
-                f"{format_duration(max(0.0, left))} are left. The same command goes on with it.",
-                highlight=False,
-            )
-            break
+        left = math.inf if end is None else end - time.monotonic()
+        if seconds > left and number > 1:
+            too_long.append(f"{job.name} ({format_duration(seconds)})")
+            continue
         console.print(
             f"[{number}/{len(jobs)}] {job.name}: {job.recipe.epochs} epochs, about "
             f"{format_duration(seconds)}",
@@ -266,12 +265,18 @@ def run_jobs(
         entry = run_job(job, images, device, console, work=work, end=end, startup=startup)
         if entry is None:
             console.print(f"Saved {job.name}: the same command goes on with it.", highlight=False)
-            break
+            continue
         if dist.rank() == 0:
             if ledger is not None:
                 entry.write(ledger)
             console.print(f"    {describe(entry)}", highlight=False, markup=False, soft_wrap=True)
         finished.append(entry)
+    if too_long:
+        console.print(
+            f"Too long for the time left, for the same command later: {', '.join(too_long)}.",
+            highlight=False,
+            soft_wrap=True,
+        )
     return finished
 
 

@@ -30,6 +30,9 @@ def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dic
             "published": format_published(published.get(arm.like, arm)),
             "seeds": len(result.entries),
             "training": _mean_minutes([run.seconds["train"] for run in runs]),
+            "in all": _mean_minutes(
+                [run.seconds["total"] + run.seconds.get("startup", 0.0) for run in runs]
+            ),
             "images/s": _mean_speed(runs),
             "memory": _largest_memory(runs),
         }
@@ -91,6 +94,7 @@ def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:
         "published": lambda row: row["published"],
         "seeds": lambda row: str(row["seeds"] or "-"),
         "training": lambda row: row["training"],
+        "in all": lambda row: row["in all"],
         "images/s": lambda row: row["images/s"],
         "memory": lambda row: row["memory"],
     }
