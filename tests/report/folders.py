@@ -95,7 +95,7 @@ def analyze(run: Run) -> None:
 
 
 def knn_result(names: list[str]) -> dict[str, Any]:
-    """Classes of ten images: one of each is mistaken for the next class, three of the last."""
+    """Classes of ten images, one of which is mistaken for the next class."""
     confusion = [
         [9 * (i == j) + (j == (i + 1) % len(names)) for j in range(len(names))]
         for i in range(len(names))

@@ -458,6 +458,7 @@ MISTAKES = {
     "nothing to measure": ([], "one or more run folders"),
     "unknown protocol": (["RUN", "--protocol", "linaer.moco"], 'Did you mean "linear.moco"'),
     "labels lacking": (["RUN", "--protocol", "linear.moco"], "linear.moco needs --labeled"),
+    "classes of nothing": (["RUN", "--by-class"], "--by-class needs --labeled"),
     "test without train": (["RUN", "--test", "x"], "--test needs --labeled"),
     "unknown features": (["RUN", "--labeled", "PHOTOS", "--features", "projektor"], "projector"),
     "a setting of nothing": (

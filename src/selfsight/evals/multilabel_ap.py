@@ -3,7 +3,9 @@
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+
+from selfsight.evals.intervals import resampled_rows
 
 Points = Literal["all", "11"]
 
@@ -20,7 +22,7 @@ def average_precision(
     """
     if not present.any():
         raise ValueError("Average precision needs an example with the class.")
-    order = np.lexsort((present, -scores))
+    order = _rank(scores, present)
     hits = np.cumsum(present[order])
     precision = hits / np.arange(1, len(order) + 1)
     recall = hits / hits[-1]
@@ -30,3 +32,48 @@ def average_precision(
         at = [np.searchsorted(recall, r - 1e-12) for r in np.linspace(0, 1, 11)]
         return float(np.mean([best[i] for i in at]))
     return float(np.sum(np.diff(recall, prepend=0.0) * best))
+
+
+def resample_mean_average_precision(
+    scores: Float[np.ndarray, "n c"],
+    present: Bool[np.ndarray, "n c"],
+    counted: Bool[np.ndarray, "n c"],
+) -> Float[np.ndarray, " b"]:
+    """Mean average precision at every recall, on each resample of the images.
+
+    A resample is a count for each image, so that the order of the scores is computed once. Classes
+    that a resample has no image of are left out of its mean.
+    """
+    n = len(scores)
+    means = []
+    for rows in resampled_rows(n):
+        start = n * np.arange(len(rows))[:, None]
+        counts = np.bincount((rows + start).ravel(), minlength=rows.size).reshape(rows.shape)
+        counts = np.ascontiguousarray(counts.T, np.int32)  # [n, b]: rows are gathered, not columns
+        each = [
+            _resampled_average_precision(np.flatnonzero(c)[_rank(s[c], p[c])], p, counts)
+            for s, p, c in zip(scores.T, present.T, counted.T, strict=True)
+        ]
+        means.append(np.nanmean(each, axis=0))
+    return np.concatenate(means)
+
+
+def _rank(
+    scores: Float[np.ndarray, " n"], present: Bool[np.ndarray, " n"]
+) -> Int[np.ndarray, " n"]:
+    """Images by falling score; among equals, those without the class first."""
+    return np.lexsort((present, -scores))
+
+
+def _resampled_average_precision(
+    order: Int[np.ndarray, " m"], present: Bool[np.ndarray, " n"], counts: Int[np.ndarray, "n b"]
+) -> Float[np.ndarray, " b"]:
+    """Average precision with each image counted so often; NaN without an image of the class."""
+    positive = np.flatnonzero(present[order])
+    total = np.cumsum(counts[order], axis=0, dtype=np.int32)[positive]
+    count = counts[order[positive]]
+    hits = np.cumsum(count, axis=0)
+    precision = hits / np.maximum(total, 1)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    found = hits[-1]
+    return np.where(found, (count * best).sum(axis=0) / np.maximum(found, 1), np.nan)

@@ -30,7 +30,8 @@ from selfsight.evals.multilabel import (
     as_multilabel,
     one_hot,
 )
-from selfsight.evals.multilabel_ap import average_precision
+from selfsight.evals.multilabel_ap import average_precision, resample_mean_average_precision
+from selfsight.evals.per_image import PerImage, Scores, score_per_image
 from selfsight.evals.squared_hinge import fit_costs
 from selfsight.progress import track
 
@@ -64,7 +65,7 @@ class SVM:
         if self.folds < 2:
             raise UserError(f"folds is {self.folds}. Give 2 or more.")
 
-    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+    def __call__(self, backbone: nn.Module) -> Scores:
         """Return the numbers for a backbone."""
         if isinstance(self.data, MultilabelData):
             return self.score(*self.data.features(backbone))
@@ -73,19 +74,23 @@ class SVM:
             raise UserError("An SVM is scored on images it was not trained on. Give a test set.")
         return self.score(self._to_multilabel(train), self._to_multilabel(test))
 
-    def score(self, train: MultilabelFeatures, test: MultilabelFeatures) -> dict[str, float]:
+    def score(self, train: MultilabelFeatures, test: MultilabelFeatures) -> Scores:
         """Mean average precision over the classes, and that of each class."""
         x, test_x = normalize_rows(train.h), normalize_rows(test.h)
         classes, _ = self._scorable_classes(train.y, test.y)
         fits = self._fit(x, train.y, test_x, classes)
+        y, scores = test.y[:, classes].numpy(), np.stack([fit.scores for fit in fits], axis=1)
         precisions, eleven = [], []
-        for c, fitted in zip(classes, fits, strict=True):
-            counted = test.y[:, c].numpy() != IGNORED
-            present = test.y[:, c].numpy()[counted] == PRESENT
-            precisions.append(average_precision(fitted.scores[counted], present))
-            eleven.append(average_precision(fitted.scores[counted], present, points="11"))
+        for scored, labels in zip(scores.T, y.T, strict=True):
+            counted = labels != IGNORED
+            present = labels[counted] == PRESENT
+            precisions.append(average_precision(scored[counted], present))
+            eleven.append(average_precision(scored[counted], present, points="11"))
+        replicates = resample_mean_average_precision(scores, y == PRESENT, y != IGNORED)
+        replicates = np.concatenate([[np.mean(precisions)], replicates])
+        per_image = PerImage(n=len(y), values={}, replicates={"map": replicates})
         return {
-            "map": float(np.mean(precisions)),
+            **score_per_image(per_image),
             "map_11_point": float(np.mean(eleven)),
             "fold_map": float(np.mean([fitted.fold_precision for fitted in fits])),
             "classes": float(len(classes)),

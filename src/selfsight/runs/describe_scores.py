@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfsight.evals.per_image import Difference
-from selfsight.runs.compare import find_headline, format_measure, is_end
+from selfsight.runs.compare import find_headline, format_measure, format_number, is_end
 from selfsight.runs.encoders import UNTRAINED
 
 # Hyperparameters that a protocol selects, and the settings that hold the values it tries.
@@ -117,6 +117,10 @@ def _describe_classes(name: str, result: Mapping[str, Any]) -> list[str]:
 def tabulate_classes(name: str, result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Tabulate the accuracy of every class and what it is most often mistaken for, worst first."""
     rows = result.get("per_class", {})
+    precisions = {k.removeprefix("ap_"): v for k, v in result.items() if k.startswith("ap_")}
+    if precisions and not rows:  # an SVM for each class
+        order = sorted(precisions, key=lambda label: precisions[label])
+        return [{name: c, "average precision": format_number(precisions[c])} for c in order]
     labels = result.get("class_names") or list(rows)
     confusion = dict(zip(labels, result.get("confusion", []), strict=False))
     table = []

@@ -163,6 +163,8 @@ def _check_options(options: EvalOptions) -> None:
     """Raise a UserError for options that contradict each other, before loading weights."""
     if options.test is not None and options.labeled is None:
         raise UserError("--test needs --labeled: the labeled images to train on.")
+    if options.by_class and options.labeled is None:
+        raise UserError("--by-class needs --labeled: images whose classes are known.")
     protocols = {name: get_protocol(name) for name in options.protocols or DEFAULT_PROTOCOLS}
     if options.protocols and options.labeled is None:
         for name, spec in protocols.items():
