@@ -8,3 +8,18 @@ COMPILE_OPTIONS: dict[str, Any] = {
     # Merge small independent kernels, such as the batch norms of several groups.
     "options": {"combo_kernels": True},
 }
+
+MAX_COMPILED = 512  # versions of one function in a process
+
+
+def allow_many_versions() -> None:
+    """Let torch compile a function for many networks, shapes and settings.
+
+    By default it stops after eight, which the runs of a study, or losses used by hand, use up.
+    """
+    import torch._dynamo.config as dynamo_config  # takes seconds
+
+    dynamo_config.recompile_limit = max(dynamo_config.recompile_limit, MAX_COMPILED)
+    dynamo_config.accumulated_recompile_limit = max(
+        dynamo_config.accumulated_recompile_limit, 4 * MAX_COMPILED
+    )

@@ -65,3 +65,18 @@ def test_losses_are_compiled_where_that_is_asked_for(monkeypatch, rows):
     monkeypatch.setattr(dtype, "is_compiled_on", lambda device: True)
     assert loss(rows, weight=2.0) == -plain == loss(rows, weight=2.0)
     assert made == [COMPILE_OPTIONS | {"fullgraph": True}]
+
+
+def test_a_compiled_loss_takes_more_shapes_than_torch_allows_by_default(monkeypatch):
+    """All losses share the code that is compiled, and with it torch's limit of eight versions."""
+    compile_for_real = torch.compile
+
+    def compiled(function, **_):
+        return compile_for_real(function, fullgraph=True, dynamic=False, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(dtype, "is_compiled_on", lambda device: True)
+    loss = at_least_float32(lambda a, b: (a * b).sum())
+    for width in range(1, 11):
+        x = torch.ones(2, width)
+        assert loss(x, x) == 2 * width

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.compile_options import COMPILE_OPTIONS
+from selfsight.compile_options import COMPILE_OPTIONS, allow_many_versions
 
 P = ParamSpec("P")
 
@@ -31,6 +31,7 @@ def at_least_float32(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
     @functools.cache  # importing the compiler takes seconds
     def compiled() -> Callable[P, Tensor]:
+        allow_many_versions()
         return torch.compile(eager, fullgraph=True, **COMPILE_OPTIONS)
 
     @functools.wraps(loss)

@@ -13,14 +13,13 @@ import torch
 import torch._functorch.config as functorch_config
 from torch import nn
 
-from selfsight.compile_options import COMPILE_OPTIONS
+from selfsight.compile_options import COMPILE_OPTIONS, allow_many_versions
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.methods import Method
 from selfsight.nn import encoders
 from selfsight.nn.patch_student import PatchStudent
 from selfsight.recipe import Recipe
 
-MAX_COMPILED = 512  # versions of one function, of all runs of a process
 SMALL_VIEW = 64  # pixels; cuDNN tries every convolution for views up to this size
 
 
@@ -66,14 +65,7 @@ def compile_networks(method: Method) -> None:
     Networks of an earlier run in this process that were equal but for their weights are not
     compiled again: parameters are inputs of the compiled code.
     """
-    import torch._dynamo.config as dynamo_config  # takes seconds
-
-    # By default torch compiles a function for eight different networks or shapes only, which the
-    # runs of a study use up.
-    dynamo_config.recompile_limit = max(dynamo_config.recompile_limit, MAX_COMPILED)
-    dynamo_config.accumulated_recompile_limit = max(
-        dynamo_config.accumulated_recompile_limit, 4 * MAX_COMPILED
-    )
+    allow_many_versions()
     for encoder in encoders(method):
         encoder.backbone.compile(**COMPILE_OPTIONS)
         encoder.projector.compile(**COMPILE_OPTIONS)
