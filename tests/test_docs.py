@@ -160,21 +160,23 @@ def test_the_navigation_lists_every_page(site):
 
 def test_the_build_fails_for_a_note_without_a_line(repository, tmp_path):
     replace_text(
-        repository / "docs/methods/moco.md", "`h, q = self.student(x_q)`", "`h, q = gone(x_q)`"
+        repository / "docs/methods/moco.md", "`h, q1 = self.student(x1)`", "`h, q1 = gone(x1)`"
     )
-    with pytest.raises(UserError, match=r"moco.md has no note for the step `h, q = self.student"):
+    with pytest.raises(UserError, match=r"moco.md has no note for the step `h, q1 = self.student"):
         build(tmp_path / "site", repository)
     replace_text(
-        repository / "docs/methods/moco.md", "| `h, q = gone", "| `h, q = self` | twice |\n| `gone"
+        repository / "docs/methods/moco.md",
+        "| `h, q1 = gone",
+        "| `h, q1 = self` | twice |\n| `gone",
     )
-    with pytest.raises(UserError, match=r"a note for `gone.x_q.`, but no line of forward contains"):
+    with pytest.raises(UserError, match=r"a note for `gone.x1.`, but no line of forward contains"):
         build(tmp_path / "site", repository)
 
 
 def test_the_build_fails_for_a_step_without_a_note(repository, tmp_path):
     source = repository / "src/selfsight/methods/moco.py"
-    replace_text(source, "        h, q = self", "        x_q = x_q.flip(3)\n        h, q = self")
-    with pytest.raises(UserError, match=r"no note for the step `x_q = x_q.flip\(3\)` of forward"):
+    replace_text(source, "        h, q1 = self", "        x1 = x1.flip(3)\n        h, q1 = self")
+    with pytest.raises(UserError, match=r"no note for the step `x1 = x1.flip\(3\)` of forward"):
         build(tmp_path / "site", repository)
 
 
