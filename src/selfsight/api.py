@@ -38,8 +38,9 @@ from selfsight.run_folder import Run, open_run, to_json
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import run_lock, start_resume
-from selfsight.runs.encoders import load_recipe, load_student
+from selfsight.runs.encoders import load_recipe
 from selfsight.runs.image_encoder import ImageEncoder
+from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
 from selfsight.studies import ARMS, find_study, runner
 from selfsight.studies.judge import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, read_ledger
@@ -124,12 +125,14 @@ def load(run: Run | str | Path, *, device: str = "cpu") -> ImageEncoder:
     """Load the encoder of a run, in evaluation mode.
 
     `load(run).encode(["a.jpg", "b.jpg"])` gives a feature for each image, and
-    `load(run).transform` what is done to an image before it is encoded.
+    `load(run).transform` what is done to an image before it is encoded. The last checkpoint is
+    loaded, or the one that a file names: `load("RUN/checkpoints/epoch_10.pt")`.
     """
-    run = open_run(run)
-    recipe = load_recipe(run)
-    student = load_student(run, recipe, auto_recipe.resolve_device(device))
-    return ImageEncoder(student.backbone, eval_transform(recipe)).eval()
+    where = None if isinstance(run, Run) else find_checkpoint(run)
+    where = where or RunCheckpoint(open_run(run))
+    recipe = load_recipe(where.run)
+    method = load_method(where, recipe, auto_recipe.resolve_device(device))
+    return ImageEncoder(method.student.backbone, eval_transform(recipe)).eval()
 
 
 def doctor(

@@ -78,6 +78,12 @@ class Run:
         """Folder of `last.pt`, the checkpoint before it, and those of chosen epochs."""
         return self.path / "checkpoints"
 
+    @property
+    def kept_epochs(self) -> list[int]:
+        """Epochs whose checkpoints were kept, in order."""
+        numbers = (path.stem.removeprefix("epoch_") for path in self.checkpoints.glob("epoch_*.pt"))
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
     def kept_checkpoint(self, epoch: int) -> Path:
         """File of the checkpoint that was kept after this epoch."""
         return self.checkpoints / f"epoch_{epoch}.pt"

@@ -162,6 +162,16 @@ def test_negatives_are_those_of_the_queue_up_to_its_size():
         setting.measure(encoder())
 
 
+def test_gradients_of_kept_epochs_are_those_of_the_networks_alone(tmp_path):
+    setting, run = analysis(views=(View(size=16),), num_negatives=(4,)), Run(Path(tmp_path))
+    first, second = make("moco"), make("simo")
+    setting.write(run, first, kept=[(1, second), (5, first)])
+    figures = read_json(run.images / "analysis.json")
+    assert [record["epoch"] for record in figures["epochs"]] == [1, 5]
+    assert figures["epochs"][0]["gradients"] == setting.measure(second).figures["gradients"]
+    assert figures["epochs"][1]["gradients"] == figures["gradients"]
+
+
 def test_fewer_negatives_than_were_asked_for_are_said():
     assert "notes" not in analysis(num_negatives=(39,)).settings()
     settings = analysis(num_negatives=(8, 65536)).settings()

@@ -295,12 +295,25 @@ def test_what_was_analyzed_becomes_charts(make_run):
     assert ruled["bound"] == [[16, 9.0], [64, 9.0]]
 
 
+def test_gradients_after_kept_epochs_have_a_chart_each(make_run):
+    """EqCo's figure 4: one run after several epochs."""
+    run = make_run()
+    analyze(run)
+    found = run.image_json("analysis")
+    found["epochs"] = [{"epoch": e, "gradients": found["gradients"]} for e in (10, 100)]
+    charts = [chart for chart in figures.features(found) if chart["key"] == "gradients"]
+    ends = [chart["title"].removeprefix("Gradient norm") for chart in charts]
+    assert ends == [" after epoch 10", " after epoch 100", ""]
+    assert charts[0]["series"] == charts[2]["series"]
+
+
 @pytest.mark.parametrize(
     "found",
     [
         *(None, [], {}, {"backbone": None}),
         {"backbone": {"similarity": {"edges": [0], "counts": [1]}}},
         {"gradients": [{"mean": None}, 3]},
+        *({"epochs": kept} for kept in (3, [1], [{"epoch": 1}], [{"gradients": [{"mean": 1}]}])),
         {"projector": {"eigenvalues": [None, -1.0, "a"]}},
     ],
 )

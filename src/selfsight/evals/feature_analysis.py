@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -124,12 +124,19 @@ class FeatureAnalysis:
         """Return the numbers for a backbone, a student, or a method."""
         return self.measure(network).numbers
 
-    def write(self, run: Run, network: nn.Module) -> dict[str, float]:
-        """Write the numbers to results/analysis.json and the figures to images/analysis.json."""
+    def write(
+        self, run: Run, network: nn.Module, kept: Iterable[tuple[int, nn.Module]] = ()
+    ) -> dict[str, float]:
+        """Write the numbers to results/analysis.json and the figures to images/analysis.json.
+
+        `kept` yields the same network after some epochs: EqCo's figure 4 is drawn for each.
+        """
         result = self.measure(network)
+        epochs = [{"epoch": epoch, "gradients": self.gradients(net)} for epoch, net in kept]
+        figures = result.figures | ({"epochs": epochs} if epochs else {})
         if dist.rank() == 0:
             run.write_result("analysis", to_json({**result.numbers, "settings": self.settings()}))
-            run.write_image_json("analysis", to_json(result.figures))
+            run.write_image_json("analysis", to_json(figures))
         return result.numbers
 
     def settings(self) -> dict[str, Any]:
@@ -170,6 +177,14 @@ class FeatureAnalysis:
             figures["gradients"] = gradients
             numbers |= _summary(gradients)
         return AnalysisResult(numbers, figures)
+
+    def gradients(self, network: nn.Module) -> list[dict[str, Any]]:
+        """EqCo's figure 4: gradient norms for several K, without and with alpha, from two views."""
+        two_views = replace(self, analysis=replace(self.analysis, num_views=2))
+        rows = two_views.embed(network)
+        if rows.projector is None or rows.keys is None:
+            raise UserError("Gradients of InfoNCE need a projector: give a student or a method.")
+        return self._gradients(rows.projector.rows.first, rows.keys, self._find_queue(network))
 
     def embed(self, network: nn.Module) -> Embedded:
         """Encode the views of a sample of images; equal on any number of processes."""
@@ -265,7 +280,7 @@ class FeatureAnalysis:
         keys: Float[Tensor, "n e"],
         queue: Float[Tensor, "k e"] | None,
     ) -> list[dict[str, Any]]:
-        """EqCo's figure 4: gradient norms for several K, without and with alpha."""
+        """A record for each K, without and with alpha."""
         settings = self.analysis
         records = []
         available = len(q) - 1 if queue is None else len(queue)

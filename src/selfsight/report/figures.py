@@ -120,7 +120,8 @@ def features(analysis: Json) -> list[Json]:
     charts = []
     for chart in TEXTS["features"]:
         if chart["key"] == "gradients":
-            series = _gradients([row for row in rows or [] if isinstance(row, Mapping)])
+            charts += _gradients_by_epoch(chart, analysis)
+            series = _gradients(_mappings(rows))
         else:
             layers = ((layer, section(analysis, layer).get(chart["key"])) for layer in LAYERS)
             series = [
@@ -148,6 +149,20 @@ def _bins(values: Json) -> list[list[Number]]:
     at = range(full[0], full[-1] + 1)
     points = [[_round(edges[i] or 0), counts[i] or 0] for i in at]
     return [*points, [_round(edges[full[-1] + 1] or 0), 0]]
+
+
+def _gradients_by_epoch(chart: Mapping[str, Json], analysis: Json) -> list[Json]:
+    """Prepare a chart for each checkpoint that was kept, in the order of the epochs."""
+    charts = []
+    for record in _mappings(analysis.get("epochs") if isinstance(analysis, Mapping) else None):
+        if series := _gradients(_mappings(record.get("gradients"))):
+            title = f"{chart['title']} after epoch {record.get('epoch')}"
+            charts.append({**chart, "title": title, "series": series})
+    return charts
+
+
+def _mappings(values: Json) -> list[Mapping[str, Json]]:
+    return [v for v in values if isinstance(v, Mapping)] if isinstance(values, list) else []
 
 
 def _gradients(rows: Sequence[Mapping[str, Json]]) -> list[Json]:

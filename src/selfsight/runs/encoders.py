@@ -1,8 +1,7 @@
 """Load the networks that are evaluated: a run's encoder, an untrained copy, or any other."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,12 +15,13 @@ from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_tra
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, check_choice
 from selfsight.evals.protocols import ProtocolSpec
+from selfsight.methods import Method
 from selfsight.nn import Encoder
 from selfsight.nn.teacher import reinitialized
 from selfsight.options import EvalOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_folder import Run, read_json
-from selfsight.train import checkpoint
+from selfsight.runs.load_method import find_checkpoint, load_method
 from selfsight.train.pretrain import build_method
 
 IMAGE_SIZE = 224  # of encoders that do not state their image size
@@ -35,8 +35,14 @@ class EncoderUnderTest(NamedTuple):
     name: str  # in tables: a run folder, a backbone, or "untrained"
     network: nn.Module
     transform: EvalTransform
-    student: Encoder | None = None  # backbone and projector, if it comes from a run
+    method: Method | None = None  # if it comes from a run
+    recipe: Recipe | None = None  # of that run
     weights: Sequence[Mapping[str, str]] = ()  # if it comes from a file: how each was used
+
+    @property
+    def student(self) -> Encoder | None:
+        """Backbone and projector, if it comes from a run."""
+        return None if self.method is None else self.method.student
 
 
 class ProjectorFeatures(nn.Module):
@@ -79,24 +85,8 @@ def check_features(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]) 
 
 def run_classes(name: str) -> tuple[str, ...]:
     """The classes that a run was trained on, if this names a run and they were selected."""
-    run = Run(Path(name))
-    return class_words(load_recipe(run).data.classes) if run.recipe_path.exists() else ()
-
-
-def load_student(run: Run, recipe: Recipe, device: torch.device) -> Encoder:
-    """Load the student of the last checkpoint."""
-    student, prefix = build_method(recipe, device).student, "student."
-
-    def load_weights(saved: dict[str, Any]) -> None:
-        weights = {k: v for k, v in saved["method"].items() if k.startswith(prefix)}
-        student.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()})
-
-    if checkpoint.load_newest(run, device, use=load_weights) is None:
-        raise UserError(
-            f"{run.path} has no checkpoint yet: the run has not saved one. "
-            f"Resume it with: selfsight resume {run.path}"
-        )
-    return student
+    where = find_checkpoint(name)
+    return () if where is None else class_words(load_recipe(where.run).data.classes)
 
 
 def load_encoder(
@@ -112,7 +102,7 @@ def load_encoder(
     patch_mean: bool = False,
     preprocess: str = "standard",
 ) -> EncoderUnderTest:
-    """Load the encoder of a run folder, of a library or of a file, with its input transform.
+    """Load the encoder of a run, of a library or of a file, with its input transform.
 
     `last_blocks` and `patch_mean` choose features of a ViT's last blocks, see LastBlocks.
     """
@@ -124,13 +114,13 @@ def load_encoder(
             return network
         return LastBlocks(network, last_blocks, patch_mean=patch_mean)
 
-    run = Run(Path(name))
-    if run.recipe_path.exists() and stem is None:
-        recipe = load_recipe(run)
-        student = load_student(run, recipe, device)
+    where = find_checkpoint(name)
+    if where is not None and stem is None and (part is None or where.file is None):
+        recipe = load_recipe(where.run)
+        method = load_method(where, recipe, device)
         transform = eval_transform(recipe, image_size)
-        network = _feature_network(student, source)
-        return EncoderUnderTest(name, select(network), transform, student)
+        network = _feature_network(method.student, source)
+        return EncoderUnderTest(name, select(network), transform, method, recipe)
     if source != "backbone":
         raise UserError(f"{name} has no projector: --features projector needs a run folder.")
     from selfsight.backbones.foreign_checkpoints.load import load_backbone  # imports timm: a second
@@ -166,14 +156,14 @@ def build_untrained(
     encoder: EncoderUnderTest, device: torch.device, source: str = "backbone"
 ) -> EncoderUnderTest:
     """Build the same network untrained: a run's initial weights, or newly sampled ones."""
-    if encoder.student is None:
+    if encoder.recipe is None:
         torch.manual_seed(0)
         return encoder._replace(name=UNTRAINED, network=reinitialized(encoder.network), weights=())
-    student = build_method(load_recipe(Run(Path(encoder.name))), device).student
-    network = _feature_network(student, source)
+    method = build_method(encoder.recipe, device)
+    network = _feature_network(method.student, source)
     if isinstance(last := encoder.network, LastBlocks):
         network = LastBlocks(network, last.num_blocks, patch_mean=last.patch_mean)
-    return encoder._replace(name=UNTRAINED, network=network, student=student)
+    return encoder._replace(name=UNTRAINED, network=network, method=method)
 
 
 def _feature_network(student: Encoder, source: str) -> nn.Module:

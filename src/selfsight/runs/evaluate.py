@@ -42,6 +42,7 @@ from selfsight.runs.encoders import (
     run_classes,
 )
 from selfsight.runs.labeled_sources import LabeledSources, open_labeled
+from selfsight.runs.load_method import find_checkpoint, load_kept_methods
 from selfsight.runs.report_data import write_map_and_neighbors
 from selfsight.runs.score_protocols import (
     score_label_free,
@@ -251,10 +252,8 @@ def _analyze_features(
 ) -> Results:
     """Analyze features without labels: of the given images, or of the run's training images."""
     first = encoders[0]
-    views: Sequence[View] = moco_v2(first.transform.size)
-    if first.student is not None:
-        recipe = load_recipe(run)
-        views = recipe.views
+    recipe = first.recipe
+    views: Sequence[View] = moco_v2(first.transform.size) if recipe is None else recipe.views
     if labeled is not None:
         store_size = augmentation_size(first.transform)
         images: ImageStore = load_images(
@@ -262,15 +261,16 @@ def _analyze_features(
             store_size=store_size,
             channels=first.transform.channels,
         ).to(device)
-    elif first.student is not None:
-        images = open_run_images(run, recipe, device)
+    elif recipe is not None and (where := find_checkpoint(first.name)) is not None:
+        images = open_run_images(where.run, recipe, device)
     else:
         raise UserError("--backbone needs --labeled: the images to analyze.")
     evaluator = build_evaluator("analysis", (images, views), options)
     assert isinstance(evaluator, FeatureAnalysis)
-    result: dict[str, Any] = evaluator.write(run, first.student or first.network)
+    kept = load_kept_methods(run, recipe, device) if recipe and first.name == str(run.path) else ()
+    result: dict[str, Any] = evaluator.write(run, first.method or first.network, kept)
     for other in encoders[1:]:
-        numbers = evaluator(other.student or other.network)
+        numbers = evaluator(other.method or other.network)
         if other.name == UNTRAINED:
             result |= {f"{UNTRAINED}_{name}": value for name, value in numbers.items()}
         else:
@@ -283,7 +283,7 @@ def _analyze_features(
 def _evaluate_label_free(
     run: Run, encoder: EncoderUnderTest, device: torch.device, *, quiet: bool
 ) -> Results:
-    if encoder.student is None:
+    if encoder.student is None or not run.recipe_path.exists():
         raise UserError("--backbone needs --labeled: labeled images to evaluate it with.")
     recipe = load_recipe(run)
     images = open_run_images(run, recipe, device)

@@ -104,6 +104,18 @@ def load_newest(
     return None
 
 
+def load_file(
+    path: Path, device: torch.device | str = "cpu", *, use: Callable[[Saved], Any]
+) -> Saved:
+    """Load one file, such as a kept checkpoint; raise a UserError if it is not a good one."""
+    try:
+        state = _read(path, device)
+        _try_use(use, state)
+    except UnusableError as error:
+        raise UserError(f"{path} cannot be used: it {error}. Give another checkpoint.") from error
+    return state
+
+
 def set_aside(run: Run, loaded: Loaded) -> None:
     """Rename what could not be used, so that the next save does not put it in place of a good one.
 
