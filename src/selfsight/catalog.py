@@ -207,7 +207,7 @@ def print_study(name: str) -> None:
     study = STUDIES[name]
     for title, text in (("", study.paper), ("Claim: ", study.claim), ("Judge: ", study.judged_by)):
         print(textwrap.fill(f"{title}{text}", WIDTH, subsequent_indent="       "))
-    print(f"Train: selfsight pretrain DATA --recipe {name}.{study.arms[-1].name}\n")
+    print(f"Train: selfsight pretrain DATA --recipe {name}.{study.arms[0].name}\n")
     width = max(len(arm.name) for arm in study.arms)
     print(f"  {'arm':{width}} published changed settings")
     notes: list[str] = []
