@@ -40,7 +40,7 @@ def test_a_compiled_method_is_the_eager_one(name):
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
 
 
-def build(name, optim, *, recorded):
+def build(name, optim, *, recorded, **changes):
     """A state, the runner of its steps, and batches of images that lie on the GPU."""
     config = METHODS[name](**SMALL[name])
     recipe = Recipe(
@@ -53,6 +53,7 @@ def build(name, optim, *, recorded):
         compile=False,
         repeatable=True,
     )
+    recipe = replace(recipe, **changes)
     device = torch.device("cuda", 0)
     made = torch.Generator().manual_seed(0)
     flat = torch.randint(0, 256, (COUNT * 3 * SIZE * SIZE,), generator=made, dtype=torch.uint8)
@@ -117,6 +118,24 @@ def test_every_optimizer_can_be_recorded(kind):
     plain, _ = steps("mocov3", optim, recorded=False)
     replayed, _ = steps("mocov3", optim, recorded=True)
     assert torch.equal(plain, replayed)
+
+
+def test_gradient_norms_and_views_outside_the_kernels_can_be_recorded():
+    optim = Optim(lr=0.05, schedule=Schedule(warmup_epochs=1))
+    others = dict(second_crop=0.5, rotate=0.5, cutout=0.5, sobel=0.5, noise=0.5)
+    views = (View(size=SIZE, crop="center"), View(size=SIZE, crop="shared", **others))
+    logs = []
+    for recorded in (False, True):
+        changes = {"views": views, "log_gradients": True}
+        _, stepper, batches = build("mocov3", optim, recorded=recorded, **changes)
+        results = (
+            {**r.logs, "loss": r.loss} for r in (stepper(next(batches)) for _ in range(STEPS))
+        )
+        logs.append([{key: value.clone() for key, value in result.items()} for result in results])
+    assert "grad_norm.conv1" in logs[0][0]
+    for plain, replayed in zip(*logs, strict=True):
+        assert plain.keys() == replayed.keys()
+        assert all(torch.equal(plain[key], replayed[key]) for key in plain)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
