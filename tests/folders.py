@@ -6,9 +6,9 @@ from PIL import Image
 QUICK = ("--device", "cpu", "--epochs", "2", "--batch-size", "8", "--log-every", "1")
 
 
-def images(folder, count=24, size=(40, 32), classes=("cats", "dogs"), ending="jpg"):
+def images(folder, count=24, size=(40, 32), classes=("cats", "dogs"), ending="jpg", seed=0):
     """Noise around a color for each class, a sub-folder each."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     for i in range(count):
         name = classes[i % len(classes)]
         color = np.random.default_rng(i % len(classes) + 1).integers(0, 255, 3)

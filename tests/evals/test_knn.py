@@ -192,6 +192,6 @@ def test_long_votes_and_long_solutions_show_their_progress(monkeypatch, capsys):
     LinearProbe(data=data)(Means())
     told = capsys.readouterr().err
     assert "neighbors: 1/1, 0 s left" in told
-    assert "linear probe, at most: 1/200" in told
+    assert "linear probe, at most: 1/1000" in told
     knn_predict(h, y, h, ks=(1,), chunk=10, progress="votes")
     assert "votes: 4/4, 0 s left" in capsys.readouterr().err

@@ -294,11 +294,11 @@ def test_voc_s_annotations_and_its_lists_say_the_same(devkit):
 
 
 def test_voc_s_images_come_with_their_marks(devkit):
-    images, marks, classes = load_voc_split(devkit, "trainval", store_size=6)
+    images, marks, classes = load_voc_split(devkit, "trainval")
     assert list(images.names) == ["001", "002", "003"] and classes == ("cat", "dog")
     assert marks.tolist() == EXPECTED
     (devkit / "JPEGImages/002.jpg").write_bytes(b"broken")
-    images, marks, _ = load_voc_split(devkit, "trainval", store_size=6)
+    images, marks, _ = load_voc_split(devkit, "trainval")
     assert marks.tolist() == [EXPECTED[0], EXPECTED[2]]  # rows go with the images that are left
     (devkit / "JPEGImages/002.jpg").unlink()
     with pytest.raises(

@@ -12,6 +12,7 @@ from selfsight import api
 from selfsight.backbones import BackboneConfig
 from selfsight.backbones.vit import ViT
 from selfsight.cli import main
+from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.per_image import score_predictions
 from selfsight.recipe import eval_transform
@@ -19,7 +20,7 @@ from selfsight.run_folder import Run
 from selfsight.runs import describe_scores, evaluate
 from selfsight.runs.collect_scores import collect_arrays, collect_scores
 from selfsight.runs.compare import compare, format_number, format_records
-from selfsight.runs.encoders import EncoderUnderTest, load_recipe
+from selfsight.runs.encoders import EncoderUnderTest, check_encodes, load_recipe
 from selfsight.runs.score_protocols import score_labeled
 from tests.evals.detection.generated_data import rectangles
 from tests.evals.detection.test_annotations import voc
@@ -116,16 +117,17 @@ def test_the_headline_is_printed_with_its_variants(result, printed):
     assert describe_scores._printed_keys(result) == printed
 
 
-def test_a_result_names_its_encoder_and_its_images(run, photos, capsys):
-    words = ("--labeled", photos, "--test", photos, "--per-class", 3, "--no-untrained")
+def test_a_result_names_its_encoder_and_its_images(run, photos, tmp_path, capsys):
+    test = images(tmp_path / "test", count=6, seed=1)
+    words = ("--labeled", photos, "--test", test, "--per-class", 3, "--no-untrained")
     names = ("knn", "few_labels.linear_1", "svm.voc07")
     evaluated(capsys, run.path, *words, "--protocol", *names)
     for name in names:
         settings = run.result(name)["settings"]
         assert settings["encoder"] == str(run.path)
-        assert settings["data"] == settings["test_data"] == str(photos)
+        assert (settings["data"], settings["test_data"]) == (str(photos), str(test))
         assert (settings["features"], settings["seed"]) == ("backbone", 0)
-        assert settings["test"] == 40
+        assert settings["test"] == 6
     assert run.result("few_labels.linear_1")["settings"]["labels"] == "3 per class"
 
 
@@ -140,6 +142,13 @@ def test_a_run_can_be_shown_larger_images(run, photos, capsys):
     words = ("--labeled", photos, "--protocol", "knn", "--k", "3", "--image-size", "48")
     found = evaluated(capsys, run.path, *words)
     assert found["knn"]["settings"]["view"] == "48 px of 48"
+
+
+def test_a_network_refuses_an_image_size_that_it_cannot_encode():
+    vit = ViT(dim=16, depth=1, heads=2, patch=16, image_size=32)
+    check_encodes(EncoderUnderTest("mine", vit, replace(TRANSFORM, size=48, resize=48)))
+    with pytest.raises(UserError, match=r"--image-size 40 does not fit mine\..*patches of 16"):
+        check_encodes(EncoderUnderTest("mine", vit, replace(TRANSFORM, size=40, resize=40)))
 
 
 def test_the_transform_has_the_statistics_of_the_training_views(run):
@@ -513,6 +522,27 @@ MISTAKES = {
     "too few for a share": (
         ["RUN", "--labeled", "PHOTOS", "--protocol", "few_labels.linear_1"],
         "less than one for each of 2 classes",
+    ),
+    "tested on training images": (
+        ["RUN", "--labeled", "PHOTOS", "--test", "PHOTOS", "--protocol", "knn"],
+        "Every one of the 40 test images is a training image too",
+    ),
+    "one class": (
+        ["RUN", "--labeled", "PHOTOS", "--classes", "cats", "--protocol", "knn"],
+        'All training images are of one class, "cats"',
+    ),
+    "a size of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "detection.voc_c4", "--image-size", "32"],
+        "--image-size has no effect on detection.voc_c4",
+    ),
+    "a size of no images": (["RUN", "--image-size", "32"], "--image-size needs --labeled"),
+    "a size that the network does not take": (
+        ["RUN", "--labeled", "PHOTOS", "--image-size", "0"],
+        "image_size is 0",
+    ),
+    "a column of a folder": (
+        ["RUN", "--labeled", "PHOTOS", "--label-column", "label"],
+        "has no columns",
     ),
     "nothing to compare": (["PHOTOS", "--compare"], "has no results"),
     "no neighbors": (["RUN", "--labeled", "PHOTOS", "--k", "0"], "k is (0,)"),

@@ -34,10 +34,10 @@ class EvalImages:
         """Decode the crops of `transform`, or pixels of `store_size` if it is given."""
         self.source, self.device = source, torch.device(device)
         self.loaded: dict[tuple[object, ...], CachedImages] = {}
-        if store_size is None:
-            first = self._load(transform=transform)
-        else:
-            first = self.pixels(store_size, transform.channels)
+        self.first: dict[str, Any] = {"transform": transform}
+        if store_size is not None:
+            self.first = {"store_size": store_size, "channels": transform.channels}
+        first = self.load_first()
         self.names, self.labels, self.class_names = first.names, first.labels, first.class_names
         self.skipped, self.notes = first.skipped, first.notes
         if first.skipped:  # leave them out from now on, so that all share their numbering
@@ -65,6 +65,14 @@ class EvalImages:
     def pixels(self, store_size: int, channels: int) -> CachedImages:
         """All images with a short side of at most `store_size`, for random crops."""
         return self._load(store_size=store_size, channels=channels)
+
+    def load_first(self) -> CachedImages:
+        """All images as they were decoded first: as crops, or at the stored size."""
+        return self._load(**self.first)
+
+    def load_like(self, other: "EvalImages") -> CachedImages:
+        """All images as another set was decoded first."""
+        return self._load(**other.first)
 
     def _load(self, **settings: Any) -> CachedImages:
         key = _key(**settings)

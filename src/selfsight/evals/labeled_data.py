@@ -43,9 +43,16 @@ class LabeledData:
             if self.split is not None:
                 raise UserError("Give test images or a split of the training images, not both.")
             self._class_mapping(self.test)
-        for name, y in zip(("training", "test"), self.labels(), strict=True):
+        train_y, test_y = self.labels()
+        for name, y in (("training", train_y), ("test", test_y)):
             if not len(y):
                 raise UserError(f"There are no {name} images: that side of the split is empty.")
+        if self.subset is None and len(present := train_y.unique()) == 1:
+            raise UserError(
+                f'All training images are of one class, "{self.class_names[int(present)]}", so '
+                "that every encoder would score alike. Give images of two or more classes, or "
+                "evaluate without labels."
+            )
 
     @property
     def num_classes(self) -> int:
@@ -76,6 +83,13 @@ class LabeledData:
         if self.subset is not None:
             return self.subset.cpu()
         return torch.arange(len(self.train)) if self.split is None else self.split.train
+
+    @property
+    def test_index(self) -> Int64[Tensor, " m"] | None:
+        """Indices of the test images in `test`, or in `train` if there is no `test`; None: all."""
+        if self.test is not None:
+            return None
+        return self.train_index if self.split is None else self.split.test
 
     @property
     def has_test_images(self) -> bool:
@@ -132,10 +146,8 @@ class LabeledData:
         return train, self._class_mapping(self.test)[self.test.labels.cpu()]
 
     def _encode_test(self, backbone: nn.Module) -> Features:
-        if self.test is not None:
-            return self._encode(backbone, self.test, None, "test features")
-        index = self.train_index if self.split is None else self.split.test
-        return self._encode(backbone, self.train, index, "test features")
+        images = self.train if self.test is None else self.test
+        return self._encode(backbone, images, self.test_index, "test features")
 
     def _encode(
         self, backbone: nn.Module, images: Images, index: Tensor | None, title: str

@@ -104,6 +104,11 @@ class MultilabelData:
         )
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on the labels that were read."""
+        return (*self.train.notes, *self.test.notes)
+
+    @property
     def transform(self) -> EvalTransform:
         """The whole image as a square."""
         return replace(square(self.size), mean=self.mean, std=self.std, channels=self.channels)

@@ -13,7 +13,8 @@ from selfsight.backbones.foreign_checkpoints.report import ImportReport
 from selfsight.backbones.last_blocks import LastBlocks
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
 from selfsight.data.sources.classes import class_words
-from selfsight.errors import UserError, check_choice
+from selfsight.errors import UserError, check_choice, check_number
+from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.protocols import ProtocolSpec
 from selfsight.methods import Method
 from selfsight.nn import Encoder
@@ -81,6 +82,35 @@ def check_features(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]) 
                 f"--last-blocks evaluates frozen features of labeled images, which {name} does "
                 "not. Leave it out, or name another --protocol, such as linear."
             )
+
+
+def check_image_size(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]) -> None:
+    """Raise a UserError if no protocol resizes images to --image-size."""
+    if options.image_size is None:
+        return
+    check_number("image_size", options.image_size, at_least=1)
+    if options.labeled is None:
+        raise UserError("--image-size needs --labeled: the images that have this size.")
+    if all(spec.data_kind != "labeled" for spec in protocols.values()):
+        raise UserError(
+            f"--image-size has no effect on {', '.join(protocols)}: detectors are trained at the "
+            "sizes of their settings, and the analysis has the views of training. Leave it out."
+        )
+
+
+def check_encodes(encoder: EncoderUnderTest) -> None:
+    """Raise a UserError, before images are read, if a network of a fixed size has another one."""
+    transform = encoder.transform
+    shape = (1, transform.channels, transform.size, transform.size)
+    image = torch.zeros(shape, device=module_device(encoder.network))
+    try:
+        with eval_mode(encoder.network):
+            encode(encoder.network, image)
+    except UserError as error:
+        raise UserError(
+            f"--image-size {transform.size} does not fit {encoder.name}. {error} Leave "
+            "--image-size out to use its own."
+        ) from error
 
 
 def run_classes(name: str) -> tuple[str, ...]:

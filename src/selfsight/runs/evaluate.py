@@ -36,7 +36,9 @@ from selfsight.runs.encoders import (
     UNTRAINED,
     EncoderUnderTest,
     build_untrained,
+    check_encodes,
     check_features,
+    check_image_size,
     load_encoder,
     load_recipe,
     run_classes,
@@ -141,6 +143,8 @@ def _load_encoders(
         preprocess=options.preprocess,
     )
     first = load(encoder, part=options.part, stem=options.stem)
+    if options.image_size is not None:
+        check_encodes(first)
     if first.weights and dist.rank() == 0:
         weights = {"file": encoder, "weights": list(first.weights)}
         write_json(run.path / "import.json", weights)
@@ -172,6 +176,7 @@ def _check_options(options: EvalOptions) -> None:
             if spec.data_kind != "images":
                 raise UserError(f"{name} needs --labeled: the labeled images to train on.")
     check_features(options, protocols)
+    check_image_size(options, protocols)
     few = any(name.startswith("few_labels.") for name in protocols)
     boxes = any(spec.data_kind == "boxes" for spec in protocols.values())
     trained = any(spec.has_epochs for spec in protocols.values())
@@ -233,7 +238,8 @@ def _multilabel_evaluator(
         raise UserError(
             f"{labeled} is a VOC folder, which has its own test images. Leave --test out."
         )
-    data = load_voc07(labeled, progress=True, distributed=dist.world_size() > 1)
+    settings = {} if options.image_size is None else {"size": options.image_size}
+    data = load_voc07(labeled, progress=True, distributed=dist.world_size() > 1, **settings)
 
     def build(encoder: EncoderUnderTest) -> Evaluator:
         mean, std = encoder.transform.mean, encoder.transform.std

@@ -11,6 +11,7 @@ from torch import nn
 from selfsight import dist
 from selfsight.data import ImageStore
 from selfsight.evals.baselines import baselines
+from selfsight.evals.copies import describe_copies
 from selfsight.evals.eval_images import Images
 from selfsight.evals.features import Features
 from selfsight.evals.knn import KNN
@@ -110,9 +111,9 @@ def score_protocol(
     settings: dict[str, Any] = {}
     for encoder in encoders:
         evaluator = build(encoder)
+        settings = settings or {**_settings(evaluator), **about}
         key = "trained" if encoder is encoders[0] else encoder.name
         scores[key] = _score(evaluator, encoder, {} if cache is None else cache)
-        settings = settings or {**_settings(evaluator), **about}
         if encoder is encoders[0] and all(other.name != UNTRAINED for other in encoders):
             scores |= previous_untrained(run, name, settings)
         class_names = getattr(getattr(evaluator, "data", None), "class_names", ())
@@ -179,12 +180,16 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
     """Collect the settings of the protocol, the sizes of its data and its notes."""
     settings = evaluator.settings()
     data = getattr(evaluator, "data", None)
-    if isinstance(data, LabeledData | MultilabelData):
-        settings |= {
-            "num_classes": len(data.class_names),
-            "test_images": fingerprint_test_images(data),
-        }
-    if not isinstance(data, LabeledData):
+    if not isinstance(data, LabeledData | MultilabelData):
+        return settings
+    copies = describe_copies(data)
+    notes = [*settings.get("notes", ()), *data.notes, *([copies] if copies else [])]
+    settings |= {
+        "num_classes": len(data.class_names),
+        "test_images": fingerprint_test_images(data),
+        "notes": notes,
+    }
+    if isinstance(data, MultilabelData):
         return settings
     train, test = data.labels()
     return settings | {
@@ -194,5 +199,4 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
         "split": "80/20, stratified, in splits/" if data.split else "as given",
         "view": f"{data.transform.size} px of {data.transform.resize}",
         "transform": settings.get("transform", data.transform.settings()),
-        "notes": [*settings.get("notes", ()), *data.notes],
     }
