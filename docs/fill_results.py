@@ -14,13 +14,18 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs.plots import draw_time, draw_varied
+from docs.plots import draw_curves, draw_time, draw_varied
 
 from selfsight.studies import STUDIES, find_study
 from selfsight.studies.ledger import Entry, read_ledger
 from selfsight.studies.tables import render_results, render_short
 
 ROOT = Path(__file__).resolve().parents[1]
+PLOT_TITLES = {  # by the end of the file's name
+    "": "Accuracy against what is varied: ours, and published",
+    "_curves": "Curves of training",
+    "_time": "Accuracy against the time of training",
+}
 PLOTS = ROOT / "docs" / "plots"
 BLOCK = re.compile(
     r"(?P<begin><!-- ledger: (?P<words>[\w ]+?) -->\n).*?(?P<end><!-- end of ledger -->)", re.DOTALL
@@ -40,8 +45,8 @@ def fill(page: Path, text: str, entries: Sequence[Entry]) -> str:
         else:
             shown = render_results(study, scale, entries)
             for file in plots:
-                if file.removesuffix(".svg").removesuffix("_time") == name:
-                    shown += f"\n![{study.claim}]({folder}/{file})\n"
+                if scale == "cifar10" and file.split(".")[0] in {name + end for end in PLOT_TITLES}:
+                    shown += f"\n![{PLOT_TITLES[file[len(name) : -4]]}]({folder}/{file})\n"
         return f"{block['begin']}\n{shown}\n{block['end']}"
 
     return BLOCK.sub(table, text)
@@ -59,6 +64,8 @@ def draw_plots(entries: Sequence[Entry]) -> dict[str, str]:
     for study in STUDIES.values():
         if study.varied and (plot := draw_varied(study, "cifar10", entries)):
             plots[f"{study.name}.svg"] = plot
+        if study.claims and (plot := draw_curves(study, "cifar10", entries)):
+            plots[f"{study.name}_curves.svg"] = plot
     if plot := draw_time(STUDIES["methods"], "cifar10", entries):
         plots["methods_time.svg"] = plot
     return plots

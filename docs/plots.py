@@ -23,6 +23,7 @@ class Series:
     color: str
     joined: bool = True
     hollow: bool = False
+    dots: bool = True
     labels: Sequence[str] = ()
 
 
@@ -76,6 +77,40 @@ def draw_time(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
     return _join([panel], "Accuracy of each method against the time of its training", 2 * WIDTH)
 
 
+def draw_curves(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
+    """Curves of the arms that are compared, first seed: online kNN, and the information bound."""
+    named = {name for claim in study.claims for name in (claim.better, *_names(claim.than))}
+    runs = {
+        result.arm.name.removeprefix(f"{scale}_"): result.entries[min(result.entries)]
+        for result in arm_results(study, scale, entries)
+        if result.arm.name in named and result.entries
+    }
+    columns = (("online_knn", "online kNN, %", 100), ("information_bound", "bound, nats", 1))
+    panels = []
+    for column, title, unit in columns:
+        series = [
+            Series(
+                name=name,
+                points=[
+                    (x, unit * y, 0.0)
+                    for x, y in zip(run.curve["epoch"], run.curve[column], strict=True)
+                    if x is not None and y is not None
+                ],
+                color=color,
+                dots=False,
+            )
+            for (name, run), color in zip(runs.items(), COLORS * 9, strict=False)
+            if column in run.curve
+        ]
+        if len(series) > 1:
+            panels.append(_panel(f"{scale}: {title}", "epoch", series, linear=True))
+    return _join(panels, f"{study.name}: curves of training, seed 0") if panels else None
+
+
+def _names(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
 def _join(panels: Sequence[str], title: str, width: int = WIDTH) -> str:
     body = "".join(
         f'<g transform="translate({number * width} 0)">{panel}</g>\n'
@@ -105,7 +140,8 @@ def _panel(
         math.log2(x) if log else x for x in (0.0 if linear else min(xs), max(xs)) if x or not log
     ]
     first, last = (across[0], across[-1]) if len(across) > 1 else (across[0] - 1, across[0] + 1)
-    last += 0.12 * (last - first) if linear else 0.0  # room for labels
+    if any(line.labels for line in series):
+        last += 0.12 * (last - first)  # room for labels
 
     def place(x: float, y: float) -> tuple[float, float]:
         share = ((math.log2(x) if log else x) - first) / ((last - first) or 1.0)
@@ -152,6 +188,8 @@ def _draw_series(line: Series, place) -> list[str]:
             f"{dash}/>"
         )
     for number, (x, y, bar) in enumerate(line.points):
+        if not line.dots:
+            break
         px, py = place(x, y)
         if bar:
             (_, top), (_, bottom) = place(x, y + bar), place(x, y - bar)

@@ -2,9 +2,10 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 from docs.fill_results import PLOTS, ROOT, draw_plots, fill, list_pages
-from docs.plots import draw_time, draw_varied
+from docs.plots import draw_curves, draw_time, draw_varied
 
 from selfsight.studies import STUDIES
 from selfsight.studies.ledger import read_ledger
@@ -81,3 +82,19 @@ def test_a_plot_has_a_point_for_each_arm_of_ours_and_each_published_number():
     heights = [float(c.get("cy")) for c in ours]
     assert heights == sorted(heights, reverse=True)  # accuracy grows with K, and y points down
     assert draw_time(EQCO, "cifar10", entries).count('r="3.5"') == 3
+
+
+def test_curves_are_those_of_the_arms_that_claims_compare():
+    curve = {
+        "epoch": [1.0, 2.0, 3.0],
+        "online_knn": [0.2, 0.3, None],
+        "online_knn_dips": [0.0, 2.0],
+    }
+    arms = ("cifar10_v2_k16", "cifar10_v2_eqco_k16", "cifar10_v2_k64")  # the last is in no claim
+    entries = [replace(e, curve=curve) for arm in arms for e in entries_of(arm, 70.0)]
+    svg = draw_curves(EQCO, "cifar10", entries)
+    assert svg.count("<polyline") == 2 and "v2_k64" not in svg  # and no bound was logged
+    points = re.findall(r'points="(.*?)"', svg)
+    assert [len(line.split()) for line in points] == [2, 2]
+    text = render_results(EQCO, "cifar10", entries)
+    assert "| memory | dips |" in text and "| - | 2 |" in text

@@ -411,7 +411,7 @@ def read_curve(records: Sequence[dict[str, Any]]) -> dict[str, list[float | None
         "seconds" if name == "time" else name: [_rounded(record.get(name)) for record in records]
         for name in CURVE
     }
-    return {name: column for name, column in columns.items() if any(column)}
+    return {n: column for n, column in columns.items() if any(x is not None for x in column)}
 
 
 def _rounded(value: int | float | None) -> int | float | None:

@@ -35,6 +35,7 @@ def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dic
             ),
             "images/s": _mean_speed(runs),
             "memory": _largest_memory(runs),
+            "dips": _mean_dips(runs),
         }
         rows.append(row | {measure: format_accuracy(result, measure) for measure in MEASURES})
     return rows
@@ -98,6 +99,8 @@ def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:
         "images/s": lambda row: row["images/s"],
         "memory": lambda row: row["memory"],
     }
+    if any(row["dips"] not in ("-", "0") for row in rows):
+        columns["dips"] = lambda row: row["dips"]
     parts = [_markdown([{t: get(row) for t, get in columns.items()} for row in rows])]
     judged = list_judgments(study, scale, entries)
     if judged:
@@ -183,3 +186,9 @@ def _mean_speed(runs: Sequence[Entry]) -> str:
 def _largest_memory(runs: Sequence[Entry]) -> str:
     sizes = [run.peak_memory_gib for run in runs if run.peak_memory_gib]
     return f"{max(sizes):.1f} GiB" if sizes else "-"
+
+
+def _mean_dips(runs: Sequence[Entry]) -> str:
+    """Measurements of online_knn a point or more below the best before, per run."""
+    counts = [column[-1] or 0 for run in runs if (column := run.curve.get("online_knn_dips"))]
+    return f"{sum(counts) / len(counts):.2g}" if counts else "-"
