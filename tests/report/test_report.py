@@ -261,6 +261,7 @@ def test_the_summary_holds_verdict_figures_and_places(make_run):
     found = report.summary(run)
     assert (found["verdict"], found["sentence"]) == ("learning", "It is learning.")
     assert (found["figures"]["step"], found["figures"]["linear_accuracy"]) == (190, 0.8)
+    assert found["intervals"] == {"knn_accuracy": [0.6, 0.8]}
     assert found["label_free"]["retrieval"] == {"trained": 0.9, "untrained": 0.4}
     assert found["paths"]["report"] == str(run.report)
     assert "checkpoints" not in found["paths"]  # there are none in this folder

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,7 +15,7 @@ from selfsight.backbones.vit import ViT
 from selfsight.cli import main
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionEvaluator
-from selfsight.evals.per_image import score_predictions
+from selfsight.evals.per_image import PerImage, score_per_image, score_predictions
 from selfsight.recipe import eval_transform
 from selfsight.run_folder import Run
 from selfsight.runs import describe_scores, evaluate
@@ -393,6 +394,20 @@ def test_runs_are_paired_on_the_same_images_only(tmp_path):
     other = write_scores(tmp_path / "other", better, fingerprint="other")
     (note,) = compare([low, other])[1]
     assert "other and low are indistinguishable" in note and "unpaired" in note
+
+
+def test_numbers_that_are_no_means_are_paired_by_their_resamples(tmp_path):
+    rows = np.random.default_rng(0).normal(0.5, 0.1, 1001) + np.array([[0.1], [0.0]])
+    runs = []
+    for name, replicates in zip("ab", rows, strict=True):
+        per_image = PerImage(n=70, values={}, replicates={"map": replicates})
+        scores = {"trained": score_per_image(per_image)}
+        runs.append(Run(tmp_path / name))
+        runs[-1].write_result("svm", collect_scores(scores))
+        runs[-1].write_arrays("svm", collect_arrays(scores, "same"))
+    assert compare(runs)[1] == [
+        "svm map: a is 10.0 points above b (95 % interval +10.0 to +10.0, 70 images)."
+    ]
 
 
 def test_seeds_of_one_recipe_have_a_spread_of_their_own(tmp_path):

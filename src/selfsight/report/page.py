@@ -43,10 +43,13 @@ def summary(run: Run) -> dict[str, Any]:
     progress = finite_items({key: latest(records, key) for key in ("step", "epoch", "loss")})
     files = {"recipe": run.recipe_path, "log": run.log_path, "report": run.report}
     folders = {"checkpoints": run.checkpoints, "results": run.results, "images": run.images}
+    accuracies = figures.accuracies(results, records)
+    bars = [bar for bar in figures.bars(accuracies, results) if bar["low"] is not None]
     values = {
         "run": str(run.path),
         **_verdict(recipe, records, results),
-        "figures": progress | figures.accuracies(results, records),
+        "figures": progress | accuracies,
+        "intervals": {bar["key"]: [bar["low"], bar["high"]] for bar in bars},
         "label_free": section(results, "label_free"),
         "paths": {name: str(path) for name, path in (files | folders).items() if path.exists()},
     }

@@ -60,6 +60,7 @@ def collect_arrays(scores: Mapping[str, Scores], fingerprint: str) -> dict[str, 
         return {}
     first = next(iter(found.values()))
     arrays = {"fingerprint": np.array(fingerprint), "encoders": np.array(list(found))}
+    arrays["n"] = np.array(first.n)
     for measure in first.values:
         values = np.stack([per_image.values[measure] for per_image in found.values()])
         arrays[measure] = values.astype(bool if np.isin(values, (0, 1)).all() else np.float32)
@@ -75,13 +76,13 @@ def collect_arrays(scores: Mapping[str, Scores], fingerprint: str) -> dict[str, 
 
 def read_per_image(arrays: Mapping[str, np.ndarray], row: int = 0) -> PerImage:
     """Read one encoder of `collect_arrays` back."""
-    about = ("fingerprint", "encoders", "labels", "predictions")
+    about = ("fingerprint", "encoders", "n", "labels", "predictions")
     measured = {name: array[row] for name, array in arrays.items() if name not in about}
     values = {k: v.astype(np.float64) for k, v in measured.items() if not k.endswith(REPLICATES)}
     replicates = {k.removesuffix(REPLICATES): v for k, v in measured.items() if k not in values}
-    n = len(next(iter(values.values()), arrays.get("labels", ())))
     y = arrays["labels"].astype(np.int64) if "labels" in arrays else None
     predictions = None if y is None else arrays["predictions"][row].astype(np.int64)
+    n = int(arrays.get("n", len(next(iter(values.values()), ()))))
     return PerImage(n=n, values=values, replicates=replicates, y=y, predictions=predictions)
 
 

@@ -192,7 +192,9 @@ def _numbers(
     for result in results.values():
         for key, value in result.items():
             if isinstance(value, Mapping) and isinstance(value.get("trained"), int | float):
-                numbers[key.replace("_", " ")] = value["trained"]
+                # Not the protocol of this name, which retrieves images of the same class.
+                column = "same-image retrieval" if key == "retrieval" else key.replace("_", " ")
+                numbers[column] = value["trained"]
     return numbers
 
 

@@ -25,7 +25,11 @@ from selfsight.evals.baselines import baselines
 from selfsight.nn.memory_bank import check_memory_bank_fits
 from selfsight.recipe import Data, Recipe, eval_transform, method_name, to_dict
 from selfsight.run_folder import Run, read_json, write_json
-from selfsight.runs.collect_scores import collect_scores
+from selfsight.runs.collect_scores import (
+    collect_arrays,
+    collect_scores,
+    fingerprint_test_images,
+)
 from selfsight.runs.encoders import UNTRAINED
 from selfsight.runs.report_data import write_map_and_neighbors, write_views
 from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
@@ -285,6 +289,7 @@ def _evaluate_trained(
         numbers = baselines(knn, untrained, scores[UNTRAINED])
         run.write_result("online_baselines", numbers | about_baselines)
         result = collect_scores(scores, class_names=knn.data.class_names)
+        run.write_arrays("online_knn", collect_arrays(scores, fingerprint_test_images(knn.data)))
         run.write_result("online_knn", result | {"settings": settings | {"features": "backbone"}})
     write_map_and_neighbors(run, images, trained, eval_transform(recipe), recipe.seed)
 
