@@ -106,4 +106,4 @@ def _process_cases(
 def _with_method(recipe: Recipe, **changes: Any) -> Recipe:
     """Return the recipe with a changed method and the number of views that it needs."""
     method: MethodConfig = replace(recipe.method, **changes)
-    return replace(recipe, method=method, views=recipe.views[:1] * method.num_views)
+    return replace(recipe, method=method, views=method.match_views(recipe.views))

@@ -282,7 +282,7 @@ def validate_method(config: MethodConfig, *, batch_size: int, view_sizes: tuple[
     if len(view_sizes) != config.num_views:
         raise UserError(
             f"The method takes {config.num_views} views of each image and the recipe has "
-            f"{len(view_sizes)}. Give it {config.num_views}."
+            f"{len(view_sizes)}. Give it {config.num_views}: views=method.match_views(views)."
         )
     if batch_size < 2:
         raise UserError(f"batch_size is {batch_size}; batch normalization needs 2 or more.")
