@@ -81,8 +81,11 @@ def test_protocols_that_train_take_epochs_and_settings(run, photos, capsys):
         assert result["settings"]["epochs"] == 1
         assert result["settings"]["batch_size"] == 16
         assert result["settings"]["head"]["lr"] == 0.5
+        assert result["settings"]["stored_size"] == 256
         assert "untrained_accuracy" not in result
     assert "ema_accuracy" in run.result("fine_tune.pets")
+    kinds = [found[n]["settings"]["transform"]["interpolation"] for n in found]
+    assert kinds == ["bilinear", "bicubic"]
 
 
 def test_the_sweep_takes_its_rates_and_says_which_won(run, photos, capsys):
@@ -212,6 +215,17 @@ def test_an_encoder_has_one_number_however_it_is_named(run, large, tmp_path, cap
         against = beside[name]["against"][str(other[0])]["accuracy"]
         assert against == other_alone[name]["accuracy"], name
     assert alone["knn"]["settings"]["transform"] == backbone["knn"]["settings"]["transform"]
+
+
+def test_a_run_named_as_a_backbone_is_analyzed_without_labels_too(run, tmp_path, capsys):
+    words = ("--backbone", run.path, "--out", tmp_path / "other")
+    assert evaluated(capsys, *words) == evaluated(capsys, run.path)
+    analyzed = [
+        evaluated(capsys, *named, "--protocol", "analysis", "--no-untrained")["analysis"]
+        for named in (words, (run.path,))
+    ]
+    assert analyzed[0] == analyzed[1]
+    assert analyzed[0]["settings"]["stored_size"] == load_recipe(run).data.store_size
 
 
 def test_another_run_is_compared_with(run, finished, photos, capsys):

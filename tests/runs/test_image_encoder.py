@@ -1,12 +1,16 @@
 """The encoder that `selfsight.load` returns gives what `evaluate` measures."""
 
 import pickle
+import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import selfsight
 from selfsight import api
 from selfsight.cli import main
 from selfsight.data import open_source
@@ -22,7 +26,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Two shapes, larger than what the run sees."""
+    """Two shapes, neither that of what the run sees."""
     folder = tmp_path_factory.mktemp("data") / "photos"
     images(folder, count=24, size=(90, 61))
     return images(folder, count=10, size=(50, 75))
@@ -81,6 +85,22 @@ def test_an_encoder_travels_with_its_transform(run, measured):
     assert torch.equal(copied.encode(files), expected)
     exported = torch.export.export(api.load(run), (copied.transform(files),)).module()
     torch.testing.assert_close(exported(copied.transform(files)), expected)
+
+
+def test_the_code_of_the_evaluation_page_runs(run, measured, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/mine").symlink_to(run.path)
+    for name, file in zip(("a.jpg", "b.jpg"), measured[0], strict=False):
+        shutil.copy(file, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    names = {"selfsight": selfsight}
+    with torch.no_grad():
+        exec(code, names)
+    side = names["encoder"].transform.size
+    assert names["x"].shape == (3, side, side)
+    torch.testing.assert_close(names["h"], names["encoder"].encode(measured[0])[0])
 
 
 def test_what_cannot_be_read_is_named(run, tmp_path):

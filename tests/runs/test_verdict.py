@@ -325,7 +325,7 @@ def test_an_evaluation_counts_more_than_online_knn():
     records = [record(10 * i) for i in range(1, 9)]
     results = {"online_knn": online, "online_baselines": {"chance": 0.1}}
     assert judge(records, results, {}).sentence.startswith(
-        "Learning: online kNN accuracy (on training images) is 60.0% of 1,000 images, against "
+        "Learning: online_knn accuracy (on training images) is 60.0% of 1,000 images, against "
         "20.0% for the untrained network and 10.0% by guessing"
     )
     results["knn"] = result(0.5, 0.3)
@@ -376,9 +376,9 @@ def test_dips_of_online_knn_are_evidence():
         for i, (accuracy, dips) in enumerate(measured, 1)
     ]
     rows = {row.name: row for row in judge([record(5), *records], {}, {}).evidence}
-    assert rows["dips of online kNN"].value == "1 of 4 measurements"
-    assert rows["dips of online kNN"].meaning.startswith("unstable")
-    assert "dips of online kNN" not in {row.name for row in judge([record(5)], {}, {}).evidence}
+    assert rows["dips of online_knn"].value == "1 of 4 measurements"
+    assert rows["dips of online_knn"].meaning.startswith("unstable")
+    assert "dips of online_knn" not in {row.name for row in judge([record(5)], {}, {}).evidence}
 
 
 def test_a_recipe_without_a_predictor_is_read():

@@ -76,12 +76,8 @@ class EvalTransform:
 
     def settings(self) -> dict[str, Any]:
         """All settings, for the result file."""
-        decoder = {"decoder": "cpu, full size", "crop_share": round(self.crop_share, 4)}
-        return decoder | self.cropping | {"mean": list(self.mean), "std": list(self.std)}
-
-    def __str__(self) -> str:
-        sides = "short side" if self.keep_aspect else "both sides"
-        return f"{self.interpolation} resize of {sides} to {self.resize}, center crop {self.size}"
+        statistics = {"mean": list(self.mean), "std": list(self.std)}
+        return self.cropping | {"crop_share": round(self.crop_share, 4)} | statistics
 
     def crop(self, pixels: UInt8[np.ndarray, "h w c"]) -> UInt8[np.ndarray, "s s c"]:
         """Resize with antialiasing and crop the center, as torchvision does for bytes."""

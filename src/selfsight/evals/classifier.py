@@ -19,6 +19,7 @@ from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.classifier_settings import ClassifierSettings
 from selfsight.evals.drop_path import DropPath, add_drop_path, set_rows
+from selfsight.evals.eval_images import describe_transform
 from selfsight.evals.features import (
     AugmentedBatch,
     augmented_batches,
@@ -114,7 +115,7 @@ class ClassifierEvaluator:
         settings |= {"seed": self.seed, "batch_size": self.batch_size}
         settings |= {
             "stored_size": self.data.store_size,
-            "transform": self.test_transform.settings(),
+            "transform": describe_transform(self.data.train, self.test_transform),
         }
         if self.batch_size < self.training.batch_size:
             settings["note"] = (

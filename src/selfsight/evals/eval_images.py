@@ -95,6 +95,13 @@ def _key(*, transform: EvalTransform | None = None, **settings: Any) -> tuple[ob
 Images = ImageStore | EvalImages
 
 
+def describe_transform(images: Images, transform: EvalTransform) -> dict[str, Any]:
+    """The transform and what it is applied to, for the result file."""
+    full = isinstance(images, EvalImages)
+    pixels = "full size, decoded on the CPU" if full else "as stored for training"
+    return {"pixels": pixels, **transform.settings()}
+
+
 def augmentation_size(transform: EvalTransform) -> int:
     """Short side at which protocols that augment store the images of an encoder."""
     return max(MIN_STORE_SIZE, transform.resize)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
+from selfsight.evals.eval_images import describe_transform
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.multilabel import (
@@ -102,10 +103,15 @@ class SVM:
         """The settings that decided the numbers, for the result file."""
         data = self.data
         multilabel = isinstance(data, MultilabelData)
-        data_settings = {}
+        data_settings: dict[str, Any] = {}
         if isinstance(data, MultilabelData):
             view = f"{data.size} px, resized to squares"
-            data_settings = {"train": len(data.train_y), "test": len(data.test_y), "view": view}
+            data_settings = {
+                "train": len(data.train_y),
+                "test": len(data.test_y),
+                "view": view,
+                "transform": describe_transform(data.train, data.transform),
+            }
         return {
             "solver": "Newton, squared hinge, l2, relative error of the weights at most 1e-4",
             "costs": list(self.costs),

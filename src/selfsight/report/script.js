@@ -50,7 +50,7 @@ function points(difference) {
 /** The gain over the untrained network, in a sentence. */
 function gain() {
   const value = (key) => report.bars.find((bar) => bar.key === key)?.value;
-  for (const [key, name] of [["knn", "kNN"], ["linear", "linear-probe"], ["online_knn", "online kNN"]]) {
+  for (const [key, name] of [["knn", "kNN"], ["linear", "linear-probe"], ["online_knn", "online_knn"]]) {
     const [after, before] = [value(`${key}_accuracy`), value(`${key}_untrained_accuracy`)];
     if (after === undefined || before === undefined) continue;
     const pair = report.results[key]?.differences?.untrained?.accuracy;

@@ -260,14 +260,15 @@ def _analyze_features(
     first = encoders[0]
     recipe = first.recipe
     views: Sequence[View] = moco_v2(first.transform.size) if recipe is None else recipe.views
+    store_size = augmentation_size(first.transform)
     if labeled is not None:
-        store_size = augmentation_size(first.transform)
         images: ImageStore = load_images(
             open_source(labeled, classes=options.classes),
             store_size=store_size,
             channels=first.transform.channels,
         ).to(device)
     elif recipe is not None and (where := find_checkpoint(first.name)) is not None:
+        store_size = recipe.data.store_size
         images = open_run_images(where.run, recipe, device)
     else:
         raise UserError("--backbone needs --labeled: the images to analyze.")
@@ -281,7 +282,7 @@ def _analyze_features(
             result |= {f"{UNTRAINED}_{name}": value for name, value in numbers.items()}
         else:
             result.setdefault("against", {})[other.name] = numbers
-    result["settings"] = {**evaluator.settings(), **about}
+    result["settings"] = {**evaluator.settings(), "stored_size": store_size, **about}
     write_result(run, "analysis", result)
     return {"analysis": result}
 
@@ -289,16 +290,17 @@ def _analyze_features(
 def _evaluate_label_free(
     run: Run, encoder: EncoderUnderTest, device: torch.device, *, quiet: bool
 ) -> Results:
-    if encoder.student is None or not run.recipe_path.exists():
+    recipe, where = encoder.recipe, find_checkpoint(encoder.name)
+    if encoder.student is None or recipe is None or where is None:
         raise UserError("--backbone needs --labeled: labeled images to evaluate it with.")
-    recipe = load_recipe(run)
-    images = open_run_images(run, recipe, device)
+    images = open_run_images(where.run, recipe, device)
     results: Results = {}
     if dist.rank() == 0:
         untrained = build_untrained(encoder, device).network
         results = score_label_free(run, recipe, encoder.student.backbone, untrained, images)
         table = [{"measure": name.replace("_", " "), **values} for name, values in results.items()]
-        _print([table], run, write_verdict(run, recipe).sentence, quiet=quiet)
+        sentence = write_verdict(run, recipe).sentence if run.recipe_path.exists() else None
+        _print([table], run, sentence, quiet=quiet)
     dist.barrier()
     return results
 

@@ -12,7 +12,7 @@ from selfsight import dist
 from selfsight.data import ImageStore
 from selfsight.evals.baselines import baselines
 from selfsight.evals.copies import describe_copies
-from selfsight.evals.eval_images import Images
+from selfsight.evals.eval_images import Images, describe_transform
 from selfsight.evals.features import Features
 from selfsight.evals.knn import KNN
 from selfsight.evals.label_free import LabelFreeEvaluator
@@ -150,7 +150,8 @@ def score_label_free(
     )
     after, before = evaluator(trained), evaluator(untrained)
     scores = {name: {"trained": after[name], "untrained": before[name]} for name in after}
-    run.write_result("label_free", {**scores, "settings": evaluator.settings()})
+    settings = evaluator.settings() | {"stored_size": recipe.data.store_size}
+    run.write_result("label_free", {**scores, "settings": settings})
     return scores
 
 
@@ -198,5 +199,5 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
         "test": len(test),
         "split": "80/20, stratified, in splits/" if data.split else "as given",
         "view": f"{data.transform.size} px of {data.transform.resize}",
-        "transform": settings.get("transform", data.transform.settings()),
+        "transform": settings.get("transform", describe_transform(data.train, data.transform)),
     }

@@ -22,6 +22,7 @@ from selfsight.data.fingerprint import compare_fingerprints, fingerprint_data
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import UserError
 from selfsight.evals.baselines import baselines
+from selfsight.evals.eval_images import describe_transform
 from selfsight.nn.memory_bank import check_memory_bank_fits
 from selfsight.recipe import Data, Recipe, eval_transform, method_name, to_dict
 from selfsight.run_folder import Run, read_json, write_json
@@ -284,7 +285,12 @@ def _evaluate_trained(
     knn = build_online_knn(recipe, images)
     if knn is not None:
         scores = {"trained": knn(trained), UNTRAINED: knn(untrained)}
-        settings = knn.settings() | {"images": "training images", "seed": recipe.seed}
+        settings = knn.settings() | {
+            "images": "training images",
+            "seed": recipe.seed,
+            "stored_size": recipe.data.store_size,
+            "transform": describe_transform(images, knn.data.transform),
+        }
         about_baselines = {"settings": settings | {"features": BASELINE_FEATURES}}
         numbers = baselines(knn, untrained, scores[UNTRAINED])
         run.write_result("online_baselines", numbers | about_baselines)

@@ -365,7 +365,7 @@ def _build_rows(e: RunEvidence) -> list[EvidenceRow]:
         bad = e.pixels > e.labeled[0].accuracy
         expected = f"below {e.labeled[0].accuracy:.1%} ({e.labeled[0].name})"
         better, worse = "pixels do better", "the features do better"
-        add("kNN on raw pixels", f"{e.pixels:.1%}", expected, bad, better, worse)
+        add("raw pixels, in the same way", f"{e.pixels:.1%}", expected, bad, better, worse)
     if e.retrieval is not None and e.untrained_retrieval is not None:
         meanings = {1: "better than untrained", 0: "no clear gain", -1: "worse than untrained"}
         expected = f"above {e.untrained_retrieval:.1%} (untrained)"
@@ -374,7 +374,7 @@ def _build_rows(e: RunEvidence) -> list[EvidenceRow]:
     if e.knn_dips is not None:
         value = f"{e.knn_dips} of {e.knn_measurements} measurements"
         dipped = "unstable: it fell a point or more below its best"
-        add("dips of online kNN", value, "none", e.knn_dips > 0, dipped, "stable")
+        add("dips of online_knn", value, "none", e.knn_dips > 0, dipped, "stable")
     if e.queue_steps is not None:
         age = "" if e.queue_epochs is None else f" ({e.queue_epochs:.2f} epochs)"
         most = None if e.teacher_steps is None else STALE_TIME_CONSTANTS * e.teacher_steps

@@ -10,7 +10,7 @@ Json = Mapping[str, Any]
 RECENT = 5  # records whose median is the current value
 Z95 = 1.96  # half of a 95 % interval, in standard errors
 LABELED = {"knn": "kNN accuracy", "linear": "linear accuracy"}
-ONLINE = {"online_knn": "online kNN accuracy (on training images)"}
+ONLINE = {"online_knn": "online_knn accuracy (on training images)"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class RunEvidence:
     batch_size: int | None = None  # samples that each rank is computed from
     trained_rank: float | None = None  # of the same images as untrained_rank
     untrained_rank: float | None = None
-    # kNN first, then linear; of an evaluation, or else online kNN, on training images.
+    # kNN first, then linear; of an evaluation, or else online_knn, on training images.
     labeled: tuple[LabeledScore, ...] = ()
     knn_dips: int | None = None  # measurements of online_knn a point or more below the best before
     knn_measurements: int = 0

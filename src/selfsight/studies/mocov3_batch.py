@@ -6,7 +6,7 @@ STUDY = Study(
     name="mocov3_batch",
     paper="MoCo v3, arXiv:2104.02057, figure 1",
     claim="Large batches make ViT training unstable: curves dip and accuracy falls.",
-    judged_by="Linear top-1 of the largest batch against the best; dips of the kNN curve, counted.",
+    judged_by="Linear top-1 of the largest batch against the best; dips of `online_knn`, counted.",
     arms=tuple(
         Arm(
             name=f"batch{batch_size}",

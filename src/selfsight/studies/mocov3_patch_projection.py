@@ -15,7 +15,7 @@ STUDY = Study(
     claim="A frozen random patch projection trains more steadily and to a higher accuracy.",
     judged_by=(
         "Linear top-1 of random against learned at each learning rate; "
-        "dips of the kNN curve, counted."
+        "dips of `online_knn`, counted."
     ),
     varied="learning rate x 1e4",
     arms=(

@@ -56,7 +56,7 @@ class OnlineProbe:
 
 
 def build_online_knn(recipe: Recipe, images: ImageStore) -> KNN | None:
-    """Build the kNN that is measured during training: on training images, if they have labels.
+    """Build `online_knn`, measured during training on training images, if they have labels.
 
     Each image is classified by the others, so that every one counts. All of them are training
     images: the accuracy is called `online_knn` and is not comparable with the protocol `knn`.

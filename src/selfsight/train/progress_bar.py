@@ -88,7 +88,7 @@ def summary_line(record: Mapping[str, Any]) -> str:
         f"{record['images_per_second']:,.0f} images/s",
     ]
     if "online_knn" in record:
-        texts.append(f"online kNN {record['online_knn']:.1%}")
+        texts.append(f"online_knn {record['online_knn']:.1%}")
     if record.get("skipped_steps"):
         texts.append(f"{record['skipped_steps']} steps skipped")
     if record["data_wait"] > MAX_DATA_WAIT:
