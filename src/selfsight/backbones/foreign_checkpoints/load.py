@@ -147,7 +147,7 @@ def _from_run(
         image_size=view["size"],
         mean=tuple(view["mean"]),
         std=tuple(view["std"]),
-        channels=recipe["data"]["channels"],
+        channels=config.in_channels,
     )
 
 
