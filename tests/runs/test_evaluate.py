@@ -5,6 +5,8 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -23,6 +25,7 @@ from selfsight.runs.collect_scores import collect_arrays, collect_scores
 from selfsight.runs.compare import compare, format_number, format_records
 from selfsight.runs.encoders import EncoderUnderTest, check_encodes, load_recipe
 from selfsight.runs.score_protocols import score_labeled
+from tests.data.image_files import png
 from tests.evals.detection.generated_data import rectangles
 from tests.evals.detection.test_annotations import voc
 from tests.evals.small_networks import TRANSFORM, Means, bright
@@ -584,6 +587,31 @@ def test_a_mistake_gets_a_sentence(case, finished, photos, weights, capsys):
     there = {"RUN": finished.path, "PHOTOS": photos, "WEIGHTS": weights}
     said = fails(capsys, "evaluate", *(there.get(w, w) for w in words), *CPU)
     assert expected in said
+
+
+def write_lists(path, seed, **columns):
+    """Noise, colored by each of the classes that an image has."""
+    rng, rows = np.random.default_rng(seed), []
+    for i in range(12):
+        tags = [name for bit, name in enumerate(("red", "green")) if (i + seed) >> bit & 1]
+        x = rng.integers(0, 90, (16, 16, 3), dtype=np.uint8)
+        for name in tags:
+            x[..., ("red", "green").index(name)] += 150
+        rows.append({"image": {"bytes": png(x), "path": f"{i}.png"}, "tags": tags, "one": i % 2})
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def test_lists_of_classes_in_parquet_are_scored_as_several_labels(run, tmp_path, capsys):
+    train, test = (write_lists(tmp_path / f"{seed}.parquet", seed) for seed in (0, 1))
+    words = ("--labeled", train, "--test", test, "--no-untrained", "--label-column")
+    found = evaluated(capsys, run.path, *words, "tags", "--protocol", "svm")["svm"]
+    assert found["classes"] == 2 and {"ap_red", "ap_green"} <= set(found)
+    assert found["settings"]["num_classes"] == 2 and found["settings"]["train"] == 12
+    said = fails(capsys, "evaluate", run.path, *words, "tags", *CPU)
+    assert 'several classes per image in its column "tags", and knn needs one' in said
+    words = ("--labeled", train, "--label-column", "tags", "--protocol", "svm")
+    assert "Give the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
 
 
 def test_a_class_that_training_lacks_is_named(run, photos, tmp_path, capsys):

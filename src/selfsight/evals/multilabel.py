@@ -158,6 +158,36 @@ def as_multilabel(data: LabeledData, *, pool_maps: bool = True) -> MultilabelDat
     )
 
 
+def load_multilabel(
+    train: Source, test: Source, *, size: int, device: torch.device | str = "cpu", **settings: Any
+) -> MultilabelData:
+    """Load sources whose images have several classes; the classes are those of either."""
+    class_names = tuple(dict.fromkeys((*train.class_names, *test.class_names)))
+    channels = settings.get("channels", 3)
+    transform = replace(square(size), channels=channels)
+    images = [EvalImages(source, transform, device) for source in (train, test)]
+    labels = []
+    for source in (images[0].source, images[1].source):  # without unreadable images
+        if source.multilabels is None:
+            raise UserError(
+                f"{source.name} has one class per image, but the other set has several. Both must "
+                "have lists of classes; --label-column names their column."
+            )
+        table = torch.zeros(len(source), len(class_names), dtype=torch.int8)
+        columns = [class_names.index(name) for name in source.class_names]
+        table[:, columns] = torch.from_numpy(source.multilabels)
+        labels.append(table)
+    return MultilabelData(
+        train=images[0],
+        train_y=labels[0],
+        test=images[1],
+        test_y=labels[1],
+        class_names=class_names,
+        size=size,
+        **settings,
+    )
+
+
 def load_voc07(folder: str | Path, **settings: Any) -> MultilabelData:
     """Load trainval for training and test for scoring, of a folder such as VOCdevkit/VOC2007."""
     train, train_y, classes = load_voc_split(folder, "trainval")

@@ -17,7 +17,7 @@ from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
 from selfsight.evals.eval_images import EvalImages, augmentation_size
 from selfsight.evals.feature_analysis import FeatureAnalysis
-from selfsight.evals.multilabel import load_voc07
+from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.protocols import (
     Evaluator,
     build_evaluator,
@@ -43,7 +43,12 @@ from selfsight.runs.encoders import (
     load_recipe,
     run_classes,
 )
-from selfsight.runs.labeled_sources import LabeledSources, open_labeled
+from selfsight.runs.labeled_sources import (
+    LabeledSources,
+    find_voc_folder,
+    load_several_labels,
+    open_labeled,
+)
 from selfsight.runs.load_method import find_checkpoint, load_kept_methods
 from selfsight.runs.report_data import write_map_and_neighbors
 from selfsight.runs.score_protocols import (
@@ -81,8 +86,21 @@ def evaluate(
         about_frozen = about | {"features": "backbone", "seed": options.seed}
         groups = _group_by_data(options.protocols or DEFAULT_PROTOCOLS, labeled)
         results: Results = {}
+        sources = None
+        if groups["labeled"]:
+            sources = open_labeled(options, run_classes(encoder))
+            if sources.note and dist.rank() == 0:
+                Console(stderr=True).print(sources.note, highlight=False, markup=False)
+            about |= {"classes": list(sources.classes)} if sources.classes else {}
+            if sources.train.multilabels is not None:
+                groups |= {"multilabel": groups["labeled"], "labeled": []}
+        data = None
+        if groups["multilabel"]:
+            data = load_several_labels(
+                sources, groups["multilabel"], encoders[0].transform, device, options
+            )
         for name in groups["multilabel"]:
-            build = _multilabel_evaluator(name, str(find_voc_folder(str(labeled))), test, options)
+            build: BuildEvaluator = partial(_build_svm, name, data, options)
             about_rows = about_frozen | {"features": options.feature_name}
             file = options.result_name(name)
             results[file] = score_protocol(run, file, encoders, build, about=about_rows)
@@ -93,10 +111,7 @@ def evaluate(
             results[name] = score_protocol(run, name, encoders, build, about=about_boxes)
         train_images = None
         if groups["labeled"]:
-            sources = open_labeled(options, run_classes(encoder))
-            if sources.note and dist.rank() == 0:
-                Console(stderr=True).print(sources.note, highlight=False, markup=False)
-            about |= {"classes": list(sources.classes)} if sources.classes else {}
+            assert sources is not None
             # Pixels to augment are decoded first if a protocol needs them, else the crops.
             augments = any(get_protocol(name).augments for name in groups["labeled"])
             transform = encoders[0].transform
@@ -230,22 +245,13 @@ def with_normalization_of(
     return replace(evaluator, detector=replace(evaluator.detector, mean=mean, std=std))
 
 
-def _multilabel_evaluator(
-    name: str, labeled: str, test: str | None, options: EvalOptions
-) -> BuildEvaluator:
-    """Load VOC 2007, whose images have several classes, and return a builder of the SVM."""
-    if test is not None:
-        raise UserError(
-            f"{labeled} is a VOC folder, which has its own test images. Leave --test out."
-        )
-    settings = {} if options.image_size is None else {"size": options.image_size}
-    data = load_voc07(labeled, progress=True, distributed=dist.world_size() > 1, **settings)
-
-    def build(encoder: EncoderUnderTest) -> Evaluator:
-        mean, std = encoder.transform.mean, encoder.transform.std
-        return build_evaluator(name, replace(data, mean=mean, std=std), options)
-
-    return build
+def _build_svm(
+    name: str, data: MultilabelData | None, options: EvalOptions, encoder: EncoderUnderTest
+) -> Evaluator:
+    """Build the SVM of an encoder, whose statistics normalize the images."""
+    assert data is not None
+    mean, std = encoder.transform.mean, encoder.transform.std
+    return build_evaluator(name, replace(data, mean=mean, std=std), options)
 
 
 def _analyze_features(
@@ -368,9 +374,3 @@ def load_detection_split(path: str, splits: Sequence[str]) -> DetectionDataset:
             if "no split" not in str(error) or split == splits[-1]:
                 raise
     raise AssertionError("no split was given")
-
-
-def find_voc_folder(path: str) -> str | None:
-    """Find the folder of one year of VOC: the path itself, or VOC2007 of a VOCdevkit."""
-    years = (Path(path), Path(path) / "VOC2007")
-    return next((str(p) for p in years if (p / "ImageSets" / "Main").is_dir()), None)

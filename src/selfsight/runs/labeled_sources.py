@@ -1,10 +1,17 @@
 """Open the labeled images of an evaluation: the splits, and the classes that are used."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
+
+from selfsight import dist
 from selfsight.data import Source, list_splits, open_source
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.sources.classes import are_all, class_words, has_all_classes, select_classes
-from selfsight.errors import list_first
+from selfsight.errors import UserError, list_first
+from selfsight.evals.multilabel import MultilabelData, load_multilabel, load_voc07
 from selfsight.options import EvalOptions
 
 
@@ -44,3 +51,40 @@ def _open_split(
 ) -> Source:
     named = split if split in list_splits(path) else None
     return open_source(path, labels=True, split=named, classes=classes, label_column=label_column)
+
+
+def load_several_labels(
+    sources: LabeledSources | None,
+    names: Sequence[str],
+    transform: EvalTransform,
+    device: torch.device,
+    options: EvalOptions,
+) -> MultilabelData:
+    """Load images with several classes each: of the sources, or of VOC 2007 if there are none."""
+    settings: dict[str, Any] = {"progress": True, "distributed": dist.world_size() > 1}
+    if sources is None:
+        if options.test is not None:
+            raise UserError(
+                f"{options.labeled} is a VOC folder, which has its own test images. Leave --test "
+                "out."
+            )
+        settings |= {} if options.image_size is None else {"size": options.image_size}
+        return load_voc07(str(find_voc_folder(str(options.labeled))), **settings)
+    several = f"{options.labeled} has several classes per image in its column "
+    several += f'"{sources.train.label_column}"'
+    for name in names:
+        if not name.startswith("svm"):
+            raise UserError(
+                f"{several}, and {name} needs one. Use --protocol svm, or name a column with one "
+                "class per image: --label-column."
+            )
+    if sources.test is None:
+        raise UserError(f"{several} and no splits. Give the test images with --test.")
+    settings |= {"size": transform.size, "channels": transform.channels, "device": device}
+    return load_multilabel(sources.train, sources.test, **settings)
+
+
+def find_voc_folder(path: str) -> str | None:
+    """Find the folder of one year of VOC: the path itself, or VOC2007 of a VOCdevkit."""
+    years = (Path(path), Path(path) / "VOC2007")
+    return next((str(p) for p in years if (p / "ImageSets" / "Main").is_dir()), None)
