@@ -89,6 +89,11 @@ class Run:
         return self.checkpoints / f"epoch_{epoch}.pt"
 
     @property
+    def untrained_statistics(self) -> Path:
+        """File of the batch-norm statistics that the images give the initial weights."""
+        return self.checkpoints / "untrained_statistics.safetensors"
+
+    @property
     def overwritten(self) -> Path:
         """Folder of the run that this one overwrites, until it saves its first checkpoint."""
         return self.path / "overwritten"

@@ -1,5 +1,7 @@
 """BN over groups of the global batch: the same numbers on any number of processes."""
 
+import copy
+
 import jaxtyping
 import pytest
 import torch
@@ -13,6 +15,7 @@ from selfsight.nn.batch_norm import (
     convert_batch_norm,
     grouped_batch_norm,
     replace_batch_norm,
+    track_statistics,
 )
 
 ROWS, CHANNELS = 12, 5
@@ -216,3 +219,17 @@ def test_a_compiled_grouped_norm_may_be_followed_by_an_in_place_relu(dtype, monk
     found = torch.autograd.grad(compiled(x).float().square().sum(), x)[0]
     tolerance = 1e-5 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("group", [None, 4])
+def test_tracked_statistics_are_those_of_torchs_batch_norm_in_training(group):
+    torch.manual_seed(0)
+    theirs = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten())
+    ours = convert_batch_norm(copy.deepcopy(theirs), group).eval()
+    batches = [torch.randn(6, 3, 8, 8) for _ in range(3)]
+    for x in batches:
+        theirs(x)
+    track_statistics(ours, batches)
+    assert not ours.training and ours[1].group == group and ours[1].deferred is None
+    for name, value in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-5, atol=1e-6)

@@ -19,9 +19,11 @@ from selfsight import api
 from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.run_folder import Run
 from selfsight.runs import start_resume
+from selfsight.runs.encoders import build_untrained, load_encoder, load_recipe
 from selfsight.train import checkpoint, saver
 from selfsight.train import pretrain as driver
 from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.pretrain import build_method
 from tests.folders import images
 from tests.methods.small import SMALL
 
@@ -418,3 +420,15 @@ def test_load_gives_the_backbone_with_the_trained_weights(finished):
     assert encoder(torch.randn(2, 3, 32, 32)).shape == (2, encoder.dim)
     saved = checkpoint.load(run)["method"]["student.backbone.conv1.weight"]
     assert torch.equal(encoder.backbone.conv1.weight, saved)
+
+
+def test_the_untrained_network_has_the_statistics_that_the_images_give_it(finished):
+    run = finished("moco")
+    encoder = load_encoder(str(run.path), torch.device("cpu"))
+    initial = build_method(load_recipe(run), torch.device("cpu")).student.backbone.state_dict()
+    untrained = build_untrained(encoder, torch.device("cpu")).network.state_dict()
+    for name, value in untrained.items():
+        tracked = name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+        assert torch.equal(value, initial[name]) != tracked, name
+    steps = [v for k, v in untrained.items() if k.endswith("num_batches_tracked")]
+    assert set(map(int, steps)) == {12}

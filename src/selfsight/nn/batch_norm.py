@@ -7,6 +7,7 @@ permuted batch (`shuffle_order`, `encode_in_order`). The same numbers on CPU and
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -232,6 +233,28 @@ def convert_batch_norm(module: nn.Module, group: int | None) -> nn.Module:
     for name, child in module.named_children():
         setattr(module, name, convert_batch_norm(child, group))
     return module
+
+
+@torch.no_grad()
+def track_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Track running statistics of these batches on this process, as training would without steps.
+
+    Each batch is one group. Nothing else of the network changes.
+    """
+    norms = [module for module in network.modules() if isinstance(module, BatchNorm)]
+    groups, was_training = [norm.group for norm in norms], network.training
+    network.train()
+    for x in batches:
+        for norm in norms:
+            norm.group, norm.deferred = len(x), []
+        network(x)
+        for norm in norms:
+            for means, variances in norm.deferred or ():
+                norm._track(means.mean(dim=0), variances.mean(dim=0))
+            norm.deferred = None
+    for norm, group in zip(norms, groups, strict=True):
+        norm.group = group
+    network.train(was_training)
 
 
 def shuffle_order(

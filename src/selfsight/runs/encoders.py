@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import safetensors.torch
 import torch
 from jaxtyping import Float
 from rich.console import Console
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.backbones.foreign_checkpoints.report import ImportReport
 from selfsight.backbones.last_blocks import LastBlocks
+from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, check_choice, check_number
@@ -18,15 +20,21 @@ from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.protocols import ProtocolSpec
 from selfsight.methods import Method
 from selfsight.nn import Encoder
+from selfsight.nn.batch_norm import track_statistics
 from selfsight.nn.teacher import reinitialized
 from selfsight.options import EvalOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_folder import Run, read_json
 from selfsight.runs.load_method import find_checkpoint, load_method
+from selfsight.train.online_eval import sample_images
 from selfsight.train.pretrain import build_method
+from selfsight.views import apply_views
 
 IMAGE_SIZE = 224  # of encoders that do not state their image size
 UNTRAINED = "untrained"
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+UPDATES, IMAGES_PER_UPDATE = 44, 64  # after 44 updates, 1 % of the initial statistics is left
+LAST_EPOCH = 2**31 - 1  # no epoch of training samples the same views
 PREPROCESS = ("standard", "native")  # this project's transform for all, or that of a library
 
 
@@ -182,6 +190,31 @@ def _imported_transform(
     )
 
 
+def build_untrained_student(
+    recipe: Recipe, images: ImageStore, device: torch.device, *, steps: int, run: Run
+) -> Encoder:
+    """Build a run's initial weights with the batch-norm statistics that its images give them.
+
+    Training changes these statistics even at a learning rate of 0, and by themselves they can move
+    kNN by several points: without them the comparison would show more than what was learned.
+    They are saved for evaluations, which may not have these images.
+    """
+    student = build_method(recipe, device).student
+    updates = min(steps, UPDATES)
+    index = sample_images(images, updates * IMAGES_PER_UPDATE, recipe.seed)
+    rows = torch.arange(updates * IMAGES_PER_UPDATE).view(updates, -1) % len(index)
+    parts = ((LAST_EPOCH - i, index[rows[i]]) for i in range(updates))
+    batches = read_batches(images, parts, device)
+    views = (
+        apply_views(recipe.views[:1], raw.images, raw.index, seed=recipe.seed, epoch=raw.epoch)[0]
+        for raw in batches
+    )
+    track_statistics(nn.Sequential(student.backbone, student.projector), views)
+    tracked = {k: v for k, v in student.state_dict().items() if k.endswith(STATISTICS)}
+    safetensors.torch.save_file(tracked, run.untrained_statistics)
+    return student
+
+
 def build_untrained(
     encoder: EncoderUnderTest, device: torch.device, source: str = "backbone"
 ) -> EncoderUnderTest:
@@ -190,6 +223,10 @@ def build_untrained(
         torch.manual_seed(0)
         return encoder._replace(name=UNTRAINED, network=reinitialized(encoder.network), weights=())
     method = build_method(encoder.recipe, device)
+    where = find_checkpoint(encoder.name)
+    if where is not None and where.run.untrained_statistics.exists():
+        tracked = safetensors.torch.load_file(where.run.untrained_statistics)
+        method.student.load_state_dict(tracked, strict=False)
     network = _feature_network(method.student, source)
     if isinstance(last := encoder.network, LastBlocks):
         network = LastBlocks(network, last.num_blocks, patch_mean=last.patch_mean)

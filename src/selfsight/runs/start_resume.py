@@ -31,14 +31,14 @@ from selfsight.runs.collect_scores import (
     collect_scores,
     fingerprint_test_images,
 )
-from selfsight.runs.encoders import UNTRAINED
+from selfsight.runs.encoders import UNTRAINED, build_untrained_student
 from selfsight.runs.report_data import write_map_and_neighbors, write_views
 from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
 from selfsight.runs.verdict import Verdict, judge
 from selfsight.train.batch_size_finder import halve_batch_until_it_fits
 from selfsight.train.online_eval import build_online_knn
-from selfsight.train.pretrain import build_method, pretrain
+from selfsight.train.pretrain import pretrain
 from selfsight.train.state import State
 from selfsight.version import __version__
 
@@ -280,7 +280,7 @@ def _evaluate_trained(
 ) -> None:
     """Measure what the verdict and the report need, trained and untrained."""
     trained = state.method.student.backbone
-    untrained = build_method(recipe, device).student.backbone
+    untrained = build_untrained_student(recipe, images, device, steps=state.step, run=run).backbone
     score_label_free(run, recipe, trained, untrained, images)
     knn = build_online_knn(recipe, images)
     if knn is not None:
