@@ -26,7 +26,7 @@ class Interval(NamedTuple):
 
 
 def mean_interval(values: Float[np.ndarray, " n"]) -> Interval:
-    """The mean over images, for the difference of two encoders too: give the differences."""
+    """The mean over images."""
     if np.isin(values, (-1, 0, 1)).all():
         low, high = _exact_quantiles(values)
     else:
@@ -41,13 +41,24 @@ def accuracy_interval(correct: Float[np.ndarray, " n"]) -> Interval:
     If all images have the same outcome, so has every resample, and the end that the bootstrap
     cannot find is that of Clopper and Pearson (1934).
     """
-    value, low, high = mean_interval(correct)
-    furthest = ((1 - LEVEL) / 2) ** (1 / len(correct))
-    if value == 1:
-        low = furthest
-    elif value == 0:
-        high = 1 - furthest
-    return Interval(value, low, high)
+    interval, unseen = mean_interval(correct), unseen_share(len(correct))
+    if interval.value == 1:
+        return interval._replace(low=1 - unseen)
+    return interval._replace(high=unseen) if interval.value == 0 else interval
+
+
+def difference_interval(differences: Float[np.ndarray, " n"]) -> Interval:
+    """The mean difference of two encoders on the same images, of shares or precisions.
+
+    If they agree on every image, the ends are how often they may disagree on others.
+    """
+    interval, unseen = mean_interval(differences), unseen_share(len(differences))
+    return interval if differences.any() else interval._replace(low=-unseen, high=unseen)
+
+
+def unseen_share(n: int) -> float:
+    """The largest share of images that n of them may all miss, with half the error allowed."""
+    return 1 - ((1 - LEVEL) / 2) ** (1 / n)
 
 
 def balanced_interval(y: Int[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> Interval:
@@ -55,6 +66,8 @@ def balanced_interval(y: Int[np.ndarray, " n"], values: Float[np.ndarray, " n"])
 
     Resampling images is resampling the counts of each (class, value), which are few.
     """
+    if (values == values[0]).all():
+        return accuracy_interval(values)
     cells, counts = np.unique(np.stack([y, values]), axis=1, return_counts=True)
     first = np.flatnonzero(np.diff(cells[0], prepend=-1))  # cells are sorted by class
     drawn = _generator().multinomial(len(y), counts / len(y), size=RESAMPLES).astype(np.float64)

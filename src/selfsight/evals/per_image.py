@@ -12,6 +12,7 @@ from selfsight.evals.intervals import (
     Interval,
     accuracy_interval,
     balanced_interval,
+    difference_interval,
     mean_interval,
     replicate_interval,
 )
@@ -106,7 +107,7 @@ def paired_differences(a: PerImage, b: PerImage) -> dict[str, Difference]:
     """a - b for each number that both have, measured on the same images."""
     differences = {}
     for name in a.values.keys() & b.values.keys():
-        differences[name] = mean_interval(a.values[name] - b.values[name])
+        differences[name] = difference_interval(a.values[name] - b.values[name])
     for name in a.replicates.keys() & b.replicates.keys():
         (value, *drawn), (other, *others) = a.replicates[name], b.replicates[name]
         differences[name] = replicate_interval(value - other, np.subtract(drawn, others))

@@ -108,10 +108,10 @@ def _describe_classes(name: str, result: Mapping[str, Any]) -> list[str]:
     def listed(labels: Sequence[str]) -> str:
         return ", ".join(f'"{label}" {rows[label]["accuracy"]:.1%}' for label in labels)
 
-    return [
-        f"{name}: balanced accuracy {format_measure(result, 'balanced_accuracy')}; worst "
-        f"{listed(order[:count])}; best {listed(order[::-1][:count])}."
-    ]
+    extremes = f"worst {listed(order[:count])}; best {listed(order[::-1][:count])}"
+    if rows[order[0]]["accuracy"] == rows[order[-1]]["accuracy"]:
+        extremes = "the same for every class"
+    return [f"{name}: balanced accuracy {format_measure(result, 'balanced_accuracy')}; {extremes}."]
 
 
 def tabulate_classes(name: str, result: Mapping[str, Any]) -> list[dict[str, str]]:
