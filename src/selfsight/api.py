@@ -42,6 +42,7 @@ from selfsight.runs.encoders import load_recipe
 from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
 from selfsight.studies import ARMS, find_study, runner
+from selfsight.studies.jobs import plan_jobs
 from selfsight.studies.judge import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, read_ledger
 
@@ -163,7 +164,7 @@ def study(
     console, device = Console(quiet=quiet), auto_recipe.resolve_device(options.device)
     ledger = Path(options.ledger) if options.ledger else RESULTS
     entries = read_ledger((RESULTS, ledger))
-    jobs = runner.plan_jobs(
+    jobs = plan_jobs(
         find_study(name), options, lambda recipe: auto_recipe.adapt_to_device(recipe, device)[0]
     )
     repeat = options.quick or options.again
@@ -172,8 +173,7 @@ def study(
         f"{name} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
         highlight=False,
     )
-    dist.start(device.type)
-    try:
+    with dist.process_group(device.type):
         finished = runner.run_jobs(
             todo,
             device,
@@ -184,8 +184,6 @@ def study(
             work=Path(options.work),
             end=end,
         )
-    finally:
-        dist.stop()
     return [to_json(asdict(entry)) for entry in finished]
 
 

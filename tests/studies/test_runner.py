@@ -13,9 +13,10 @@ from selfsight.data import CachedImages
 from selfsight.errors import UserError
 from selfsight.options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
-from selfsight.studies import STUDIES, runner
+from selfsight.studies import STUDIES, jobs, runner
+from selfsight.studies.jobs import Job, plan_jobs
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
-from selfsight.studies.runner import Job, estimate_seconds, plan_jobs, run_jobs
+from selfsight.studies.runner import estimate_seconds, run_jobs
 
 EQCO = STUDIES["eqco_negatives"]
 
@@ -58,8 +59,8 @@ def jobs_of(*arms, **options) -> list[Job]:
 
 
 def test_all_arms_are_trained_with_one_seed_before_the_next():
-    jobs = jobs_of("cifar10_v2_k16", "eqco_negatives.cifar10_v2_k4096", seeds=(0, 1))
-    named = [(job.arm, job.recipe.seed) for job in jobs]
+    planned = jobs_of("cifar10_v2_k16", "eqco_negatives.cifar10_v2_k4096", seeds=(0, 1))
+    named = [(job.arm, job.recipe.seed) for job in planned]
     arms = ("cifar10_v2_k16", "cifar10_v2_k4096")
     assert named == [(arm, seed) for seed in (0, 1) for arm in arms]
 
@@ -111,17 +112,17 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
         return entry_of(job)
 
     monkeypatch.setattr(runner, "run_job", run_job)
-    data = runner.StudyData(one_pixel_images(), one_pixel_images())
+    data = jobs.StudyData(one_pixel_images(), one_pixel_images())
     monkeypatch.setattr(runner, "open_study_data", lambda *_: data)
-    jobs = jobs_of("cifar10_v2_k16", "cifar10_v2_k4096", "cifar10_v2_eqco_k16")
+    todo = jobs_of("cifar10_v2_k16", "cifar10_v2_k4096", "cifar10_v2_eqco_k16")
     for seconds, count in ((1, 1), (116, 3), (114, 1)):  # an arm like these takes 115 s
         began.clear()
         finished = run_jobs(
-            jobs,
+            todo,
             torch.device("cpu"),
             Console(),
             data="",
-            entries=[entry_of(job) for job in jobs[1:]],
+            entries=[entry_of(job) for job in todo[1:]],
             ledger=None,
             work=tmp_path,
             end=time.monotonic() + seconds,
@@ -132,7 +133,7 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
 
 def test_held_out_images_are_500_of_each_class_and_not_trained_on():
     images = one_pixel_images()
-    train, test = runner.hold_out(images)
+    train, test = jobs.hold_out(images)
     assert test.labels.bincount().tolist() == [500] * 10 and len(train) == 45000
     assert not {*train.names} & {*test.names}
     assert [int(p) for p in test.flat] == [int(name) % 256 for name in test.names]
