@@ -3,9 +3,11 @@ import torch
 
 from selfsight.errors import UserError
 from selfsight.evals import copies
-from selfsight.evals.copies import describe_copies, find_copies
+from selfsight.evals.copies import describe_copied_files, describe_copies, find_copies
+from selfsight.evals.detection.annotations import subset
 from selfsight.evals.multilabel import as_multilabel
 from selfsight.evals.splits import Split
+from tests.evals.detection.generated_data import rectangles
 from tests.evals.small_networks import bright, from_pixels, labeled
 
 
@@ -62,3 +64,11 @@ def test_images_of_one_class_are_a_sentence():
     images = bright(8, classes=1)
     with pytest.raises(UserError, match='of one class, "class 0", so that every encoder'):
         labeled(images, test=bright(4, classes=1, seed=1))
+
+
+def test_copied_files_of_detection_are_counted():
+    train, test = rectangles(6), rectangles(10)  # the first six are the same
+    assert "6 of 10 test images are training images" in describe_copied_files(train, test)
+    assert describe_copied_files(subset(train, range(3)), subset(test, range(6, 10))) is None
+    with pytest.raises(UserError, match="Every one of the 6 test images"):
+        describe_copied_files(test, train)

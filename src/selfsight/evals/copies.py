@@ -10,9 +10,11 @@ from torch import Tensor
 
 from selfsight.data import CachedImages
 from selfsight.errors import UserError
+from selfsight.evals.detection import DetectionDataset
 from selfsight.evals.eval_images import EvalImages, Images
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.multilabel import MultilabelData
+from selfsight.progress import track
 
 SAMPLE = 4096  # bytes from the middle of an image; only images that agree in them are compared
 BATCH = 1024  # images whose samples are read at once
@@ -28,18 +30,36 @@ def describe_copies(data: LabeledData | MultilabelData) -> str | None:
     test_index = torch.arange(len(pixels[1])) if test_index is None else test_index
     leave_one_out = isinstance(data, LabeledData) and not data.has_test_images
     copies = int(find_copies(*pixels, train_index, test_index, besides=leave_one_out).sum())
+    if copies and leave_one_out:
+        return (
+            f"{copies:,} of {len(test_index):,} images have an identical copy among the others, "
+            "which votes for them."
+        )
+    return _describe(copies, len(test_index))
+
+
+def describe_copied_files(train: DetectionDataset, test: DetectionDataset) -> str | None:
+    """Say how many test images are training images too, by the bytes of their files."""
+    sizes = {tuple(size) for size in test.sizes.tolist()}
+    of_train = [i for i, size in enumerate(train.sizes.tolist()) if tuple(size) in sizes]
+    digests = (_digest(train.read(i)) for i in of_train)
+    known = set(track(digests, "comparing training and test images", len(of_train)))
+    return _describe(sum(_digest(test.read(i)) in known for i in range(len(test))), len(test))
+
+
+def _describe(copies: int, total: int) -> str | None:
     if not copies:
         return None
-    count = f"{copies:,} of {len(test_index):,} test images"
-    if leave_one_out:
-        return f"{count} have an identical copy among the others, which votes for them."
-    if copies == len(test_index):
+    if copies == total:
         raise UserError(
             f"Every one of the {copies:,} test images is a training image too, so that the score "
             "would measure memory and not the encoder. Give other images with --test, or leave "
-            "--test out: a fifth of the training images is then held out."
+            "--test out: splits of the data are then used."
         )
-    return f"{count} are training images too (the same pixels), which makes the score too high."
+    return (
+        f"{copies:,} of {total:,} test images are training images too (the same pixels), which "
+        "makes the score too high."
+    )
 
 
 def find_copies(
@@ -99,4 +119,8 @@ def _samples(
 def _pixels(images: CachedImages, i: int) -> tuple[int, int, bytes]:
     start, height, width = int(images.starts[i]), int(images.heights[i]), int(images.widths[i])
     pixels = images.flat[start : start + images.channels * height * width]
-    return height, width, hashlib.sha256(pixels.cpu().numpy().tobytes()).digest()
+    return height, width, _digest(pixels.cpu().numpy().tobytes())
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()

@@ -11,7 +11,8 @@ from torch import nn
 from selfsight import dist
 from selfsight.data import ImageStore
 from selfsight.evals.baselines import baselines
-from selfsight.evals.copies import describe_copies
+from selfsight.evals.copies import describe_copied_files, describe_copies
+from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.eval_images import Images, describe_transform
 from selfsight.evals.features import Features
 from selfsight.evals.knn import KNN
@@ -181,6 +182,9 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
     """Collect the settings of the protocol, the sizes of its data and its notes."""
     settings = evaluator.settings()
     data = getattr(evaluator, "data", None)
+    if isinstance(evaluator, DetectionEvaluator):
+        copies = describe_copied_files(evaluator.train, evaluator.test)
+        return settings | {"notes": [*settings["notes"], *([copies] if copies else [])]}
     if not isinstance(data, LabeledData | MultilabelData):
         return settings
     copies = describe_copies(data)

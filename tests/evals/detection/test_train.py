@@ -144,6 +144,26 @@ def trained(neck):
     return losses, gradients, {k: v.clone() for k, v in detector.state_dict().items()}
 
 
+def decayed():
+    """A layer that no process uses, after two steps: the first has a gradient, the second none."""
+    used, unused = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    optimizer = torch.optim.SGD([used, unused], lr=0.1, momentum=0.9, weight_decay=0.5)
+    for loss in ((used * unused).sum(), used.sum()):
+        optimizer.zero_grad()
+        loss.backward()
+        average_gradients([used, unused])
+        optimizer.step()
+    return unused.detach().clone()
+
+
+def test_a_layer_without_gradient_is_decayed_alike_on_one_and_on_two_processes(two_processes):
+    step = 1 + 0.5  # gradient and decay
+    weight = 1 - 0.1 * step
+    expected = weight - 0.1 * (0.9 * step + 0.5 * weight)  # momentum and decay
+    for found in (decayed(), *two_processes(decayed)):
+        assert found.tolist() == pytest.approx([expected, expected])
+
+
 @pytest.mark.parametrize("neck", ["fpn", "c4"])
 def test_two_processes_train_as_one_does(two_processes, neck):
     losses, gradients, state = trained(neck)

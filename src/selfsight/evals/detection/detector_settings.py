@@ -49,6 +49,8 @@ class DetectorSettings:
     std: tuple[float, ...] = STD
 
     max_detections: int = 100  # per image
+    min_score: float = 0.05  # of a detection
+    max_iou: float = 0.5  # of a detection with a better one of its class
     recall_points: int = 101  # over which precision is averaged; 11 for VOC 2007
     trials: int = 1  # number of seeds to average over
 
@@ -70,6 +72,8 @@ class DetectorSettings:
                 f"anchors has {len(self.anchors)} sides, but a pyramid has 5 levels. Give 5, the "
                 "finest level first, or None."
             )
+        for name in ("min_score", "max_iou"):
+            check_number(name, getattr(self, name), at_least=0, at_most=1)
         check_number("recall_points", self.recall_points, at_least=2)
         self.schedule.check(self.iterations)
 

@@ -34,7 +34,6 @@ from selfsight.nn.batch_norm import BatchNorm, convert_batch_norm
 
 C4_POOL, BOX_POOL, MASK_POOL = 14, 7, 14  # side of pooled features
 RATIOS = (0.5, 1.0, 2.0)
-MIN_SCORE, MAX_IOU = 0.05, 0.5  # of detections; IoU with a better one
 
 
 class Detector(nn.Module):
@@ -197,8 +196,8 @@ def _matching(settings: DetectorSettings) -> dict[str, object]:
         "batch_size_per_image": settings.boxes_sampled,
         "positive_fraction": 0.25,
         "bbox_reg_weights": None,
-        "score_thresh": MIN_SCORE,
-        "nms_thresh": MAX_IOU,
+        "score_thresh": settings.min_score,
+        "nms_thresh": settings.max_iou,
         "detections_per_img": settings.max_detections,
     }
 

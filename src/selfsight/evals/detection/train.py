@@ -92,10 +92,12 @@ def total_loss(detector: Any, batch: Batch, autocast: torch.dtype | None) -> Ten
 
 
 def average_gradients(parameters: list[nn.Parameter]) -> None:
-    """Average gradients over processes; layers that a process did not use count as 0."""
-    if dist.world_size() > 1:
-        for p in parameters:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    """Average gradients over processes; layers that a batch did not use count as 0.
+
+    They are decayed and follow their momentum, on any number of processes, as in detectron2.
+    """
+    for p in parameters:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
     dist.average_gradients(parameters)
 
 
