@@ -25,7 +25,7 @@ from selfsight.runs.collect_scores import collect_arrays, collect_scores
 from selfsight.runs.compare import compare, format_number, format_records
 from selfsight.runs.encoders import EncoderUnderTest, check_encodes, load_recipe
 from selfsight.runs.score_protocols import score_labeled
-from tests.data.image_files import png
+from tests.data.image_files import png, write
 from tests.evals.detection.generated_data import rectangles
 from tests.evals.detection.test_annotations import voc
 from tests.evals.small_networks import TRANSFORM, Means, bright
@@ -195,29 +195,36 @@ def test_features_of_the_projector_have_a_file_of_their_own(run, photos, capsys)
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """Images of several shapes, all larger than what the run sees."""
-    folder = tmp_path_factory.mktemp("data") / "large"
-    for count, size in ((8, (97, 140)), (16, (300, 200)), (24, (64, 64)), (32, (41, 130))):
-        images(folder, count=count, size=size, ending="png")
+def noise(tmp_path_factory):
+    """Noise of several shapes in classes at random: the neighbors change with any pixel."""
+    folder = tmp_path_factory.mktemp("data") / "noise"
+    rng = np.random.default_rng(0)
+    for i in range(120):
+        size = ((97, 140), (180, 120), (64, 64), (41, 130))[i % 4]
+        pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+        write(folder / "ab"[rng.integers(2)] / f"{i}.png", pixels)
     return folder
 
 
-def test_an_encoder_has_one_number_however_it_is_named(run, large, tmp_path, capsys):
+def test_an_encoder_has_one_number_however_it_is_named(run, noise, tmp_path, capsys):
     network = BackboneConfig(name="resnet10_narrow", stem="imagenet").build()
-    save_file(network.state_dict(), tmp_path / "other.safetensors")  # sees 224 pixels
-    words = ("--labeled", large, "--k", "3")
-    other = (tmp_path / "other.safetensors", *words, "--out", tmp_path / "other")
-    alone = evaluated(capsys, run.path, *words)
-    backbone = evaluated(capsys, "--backbone", run.path, *words, "--out", tmp_path / "mine too")
-    beside = evaluated(capsys, run.path, *words, "--against", other[0])
-    other_alone = evaluated(capsys, "--backbone", *other)
-    for name in ("knn", "linear"):
-        numbers = [x[name]["accuracy"] for x in (alone, backbone, beside)]
-        assert numbers == [numbers[0]] * 3, name
-        against = beside[name]["against"][str(other[0])]["accuracy"]
-        assert against == other_alone[name]["accuracy"], name
-    assert alone["knn"]["settings"]["transform"] == backbone["knn"]["settings"]["transform"]
+    other = tmp_path / "other.safetensors"
+    save_file(network.state_dict(), other)  # sees 224 pixels
+    words = ("--labeled", noise, "--protocol", "knn.leave_one_out", "--k", 1, 3, 5, 7, 9)
+    words = (*words, "--no-untrained", "--out", tmp_path / "out")
+    named = [
+        evaluated(capsys, *encoder, *words)["knn.leave_one_out"]
+        for encoder in ((run.path,), ("--backbone", run.path), (run.path, "--against", other))
+    ]
+
+    def numbers(found):
+        return [found[f"accuracy_k{k}"] for k in (1, 3, 5, 7, 9)]
+
+    assert numbers(named[0]) == numbers(named[1]) == numbers(named[2])
+    assert named[0]["settings"]["transform"] == named[1]["settings"]["transform"]
+    alone = evaluated(capsys, "--backbone", other, *words)["knn.leave_one_out"]
+    assert numbers(alone) == numbers(named[2]["against"][str(other)])
+    assert numbers(alone) != numbers(named[0])
 
 
 def test_a_run_named_as_a_backbone_is_analyzed_without_labels_too(run, tmp_path, capsys):
