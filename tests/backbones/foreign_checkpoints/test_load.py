@@ -329,6 +329,7 @@ def test_solo_learn_s_resnet_for_cifar_has_padding_2(prefix, tmp_path):
     assert not report.notes
 
 
+@pytest.mark.slow
 def test_naming_solo_learn_s_network_changes_nothing(tmp_path):
     net, file = solo_learn_cifar(depth=2)
     torch.save(file, tmp_path / "solo.ckpt")
