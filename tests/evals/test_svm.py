@@ -14,7 +14,7 @@ from torch import nn
 from selfsight.backbones import BackboneConfig
 from selfsight.errors import UserError
 from selfsight.evals import transfer
-from selfsight.evals.intervals import RESAMPLES, resampled_rows
+from selfsight.evals.intervals import RESAMPLES, replicate_interval, resampled_rows
 from selfsight.evals.multilabel import (
     MultilabelData,
     MultilabelFeatures,
@@ -119,14 +119,25 @@ def test_the_interval_is_that_of_a_loop_over_resampled_images():
     present = generator.random((60, 3)) < [0.5, 0.2, 0.04]
     counted = generator.random((60, 3)) < 0.9
     found = resample_mean_average_precision(scores, present & counted, counted)
-    for value, rows in zip(found[:200], next(resampled_rows(60)), strict=False):
-        each = []
+    for value, rows in zip(found[:, :200].T, next(resampled_rows(60)), strict=False):
+        each, eleven = [], []
         for c in range(3):
             used = rows[counted[rows, c]]
             if present[used, c].any():
-                each.append(average_precision(scores[used, c], present[used, c]))
-        assert value == pytest.approx(np.mean(each))
-    assert len(found) == RESAMPLES
+                ranked = (scores[used, c], present[used, c])
+                each.append(average_precision(*ranked))
+                eleven.append(average_precision(*ranked, points="11"))
+        assert value == pytest.approx([np.mean(each), np.mean(eleven)])
+    assert found.shape == (2, RESAMPLES)
+
+
+def test_resamples_without_any_class_are_left_out_of_the_interval():
+    present = np.arange(20)[:, None] == 3
+    scores = np.random.default_rng(0).normal(size=(20, 1))
+    found = resample_mean_average_precision(scores, present, np.ones_like(present))[0]
+    assert 0.3 < np.isnan(found).mean() < 0.42  # (1 - 1 / 20) ** 20
+    low, high = replicate_interval(0.5, found)[1:]
+    assert 0 < low < high <= 1
 
 
 def test_shuffled_marks_give_the_share_of_the_class():

@@ -86,7 +86,8 @@ def replicate_interval(value: float, replicates: Float[np.ndarray, " b"]) -> Int
     """The interval of any statistic, from its values on the resamples of `resampled_rows`.
 
     The resamples of n images are always the same, so that replicates of two encoders on the same
-    images are paired, and their difference is the replicate of the difference.
+    images are paired, and their difference is the replicate of the difference. A resample that
+    does not define the statistic is NaN and left out.
     """
     return Interval(value, *_quantiles(replicates))
 
@@ -103,7 +104,7 @@ def _generator() -> np.random.Generator:
 
 
 def _quantiles(replicates: Float[np.ndarray, " b"]) -> tuple[float, float]:
-    low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.nanquantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 

@@ -38,11 +38,11 @@ def resample_mean_average_precision(
     scores: Float[np.ndarray, "n c"],
     present: Bool[np.ndarray, "n c"],
     counted: Bool[np.ndarray, "n c"],
-) -> Float[np.ndarray, " b"]:
-    """Mean average precision at every recall, on each resample of the images.
+) -> Float[np.ndarray, "2 b"]:
+    """Mean average precision at every recall and at 11, on each resample of the images.
 
     A resample is a count for each image, so that the order of the scores is computed once. Classes
-    that a resample has no image of are left out of its mean.
+    that a resample has no image of are left out of its mean, which is NaN if it has none of any.
     """
     n = len(scores)
     means = []
@@ -54,8 +54,9 @@ def resample_mean_average_precision(
             _resampled_average_precision(np.flatnonzero(c)[_rank(s[c], p[c])], p, counts)
             for s, p, c in zip(scores.T, present.T, counted.T, strict=True)
         ]
-        means.append(np.nanmean(each, axis=0))
-    return np.concatenate(means)
+        with np.errstate(invalid="ignore"):
+            means.append(np.nansum(each, axis=0) / np.isfinite(each).sum(axis=0))
+    return np.concatenate(means, axis=1)
 
 
 def _rank(
@@ -67,7 +68,7 @@ def _rank(
 
 def _resampled_average_precision(
     order: Int[np.ndarray, " m"], present: Bool[np.ndarray, " n"], counts: Int[np.ndarray, "n b"]
-) -> Float[np.ndarray, " b"]:
+) -> Float[np.ndarray, "2 b"]:
     """Average precision with each image counted so often; NaN without an image of the class."""
     positive = np.flatnonzero(present[order])
     total = np.cumsum(counts[order], axis=0, dtype=np.int32)[positive]
@@ -76,4 +77,7 @@ def _resampled_average_precision(
     precision = hits / np.maximum(total, 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]
     found = hits[-1]
-    return np.where(found, (count * best).sum(axis=0) / np.maximum(found, 1), np.nan)
+    every_recall = (count * best).sum(axis=0) / np.maximum(found, 1)
+    at = [(hits < (r - 1e-12) * found).sum(axis=0) for r in np.linspace(0, 1, 11)]
+    eleven = np.mean([best[i, np.arange(len(i))] for i in at], axis=0)
+    return np.where(found, [every_recall, eleven], np.nan)

@@ -87,12 +87,13 @@ class SVM:
             present = labels[counted] == PRESENT
             precisions.append(average_precision(scored[counted], present))
             eleven.append(average_precision(scored[counted], present, points="11"))
-        replicates = resample_mean_average_precision(scores, y == PRESENT, y != IGNORED)
-        replicates = np.concatenate([[np.mean(precisions)], replicates])
-        per_image = PerImage(n=len(y), values={}, replicates={"map": replicates})
+        drawn = resample_mean_average_precision(scores, y == PRESENT, y != IGNORED)
+        replicates = {
+            "map": np.array([np.mean(precisions), *drawn[0]]),
+            "map_11_point": np.array([np.mean(eleven), *drawn[1]]),
+        }
         return {
-            **score_per_image(per_image),
-            "map_11_point": float(np.mean(eleven)),
+            **score_per_image(PerImage(n=len(y), values={}, replicates=replicates)),
             "fold_map": float(np.mean([fitted.fold_precision for fitted in fits])),
             "classes": float(len(classes)),
             "not_converged": float(sum(not fitted.converged for fitted in fits)),
