@@ -225,6 +225,8 @@ def test_an_encoder_has_one_number_however_it_is_named(run, noise, tmp_path, cap
     alone = evaluated(capsys, "--backbone", other, *words)["knn.leave_one_out"]
     assert numbers(alone) == numbers(named[2]["against"][str(other)])
     assert numbers(alone) != numbers(named[0])
+    transforms = named[2]["against_transforms"]
+    assert transforms == {str(other): alone["settings"]["transform"]}
 
 
 def test_a_run_named_as_a_backbone_is_analyzed_without_labels_too(run, tmp_path, capsys):

@@ -60,6 +60,22 @@ def test_features_are_bit_equal_to_those_that_evaluate_measures(run, measured):
     assert torch.equal(encoder.encode(pixels), expected)
 
 
+@pytest.mark.gpu
+def test_features_are_bit_equal_on_a_gpu_too(run, photos):
+    under_test = load_encoder(str(run.path), torch.device("cuda"))
+    source = open_source(str(photos), labels=True)
+    found = EvalImages(source, under_test.transform, "cuda")
+    expected = features(under_test.network, found, under_test.transform).h
+    files = [photos / name for name in found.names]
+    encoder = api.load(run, device="cuda")
+    assert torch.equal(encoder.encode(files), expected)
+    with torch.no_grad():
+        assert torch.equal(encoder(encoder.transform(files).cuda()), expected)
+    crops = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+    on_gpu = encoder.transform.normalize(crops.cuda())
+    assert torch.equal(on_gpu.cpu(), encoder.transform.normalize(crops))
+
+
 def test_one_image_gives_one_vector(run, measured):
     files, expected = measured
     encoder = api.load(run)

@@ -110,8 +110,11 @@ def score_protocol(
     result: dict[str, Any] = {}
     scores: dict[str, Scores] = {}
     settings: dict[str, Any] = {}
+    transforms: dict[str, Any] = {}  # of the encoders that the first is compared with
     for encoder in encoders:
         evaluator = build(encoder)
+        if encoder is not encoders[0] and encoder.name != UNTRAINED:
+            transforms[encoder.name] = _settings(evaluator).get("transform")
         settings = settings or {**_settings(evaluator), **about}
         key = "trained" if encoder is encoders[0] else encoder.name
         scores[key] = _score(evaluator, encoder, {} if cache is None else cache)
@@ -119,6 +122,7 @@ def score_protocol(
             scores |= previous_untrained(run, name, settings)
         class_names = getattr(getattr(evaluator, "data", None), "class_names", ())
         result = {**collect_scores(scores, class_names), "settings": settings}
+        result |= {"against_transforms": transforms} if transforms else {}
         write_result(run, name, result)
         arrays = collect_arrays(scores, settings.get("test_images", ""))
         if arrays and dist.rank() == 0:
