@@ -227,12 +227,16 @@ def test_a_label_column_by_another_name(tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ("breeed", r'no column "breeed"\. Did you mean "breed"\? Its columns are image, breed'),
+        (
+            "breeed",
+            r'no column "breeed"\. Did you mean "breed"\? Its columns are image, breed, box',
+        ),
         ("image", 'Column "image" .* labels are numbers, words, or lists of them'),
+        ("box", 'Column "box" .* labels are numbers, words, or lists of them'),
     ],
 )
 def test_a_column_that_is_not_labels_is_a_sentence(column, message, tmp_path):
-    file = table(tmp_path / "x.parquet", breed=["b", "a"])
+    file = table(tmp_path / "x.parquet", breed=["b", "a"], box=[[0.1, 0.5], [0.2, 0.4]])
     with pytest.raises(UserError, match=message):
         open_source(file, label_column=column)
 

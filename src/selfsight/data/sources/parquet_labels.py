@@ -89,12 +89,16 @@ def find_label_column(
 
 
 def _holds_labels(schema: pa.Schema, name: str) -> bool:
+    """Whether the type of a column is a number or a word, or a list of whole numbers or words."""
     kind = schema.field(name).type
-    kind = kind.value_type if _is_list(kind) else kind
-    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string)
-    if pa.types.is_dictionary(kind):
+    checks = [pa.types.is_integer, pa.types.is_boolean, pa.types.is_null]
+    checks += [pa.types.is_string, pa.types.is_large_string]
+    if _is_list(kind):  # a list of fractions, such as a box, is not a list of classes
         kind = kind.value_type
-    return any(check(kind) for check in (*checks, pa.types.is_large_string, pa.types.is_null))
+    else:
+        checks.append(pa.types.is_floating)
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return any(check(kind) for check in checks)
 
 
 def _is_list(kind: pa.DataType) -> bool:
