@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-MAX_ELEMENTS = 2**25  # of a matrix of pairs that is computed at once: 128 MiB in float32
+MAX_ELEMENTS = 2**23  # of a matrix of pairs that is computed at once: 32 MiB in float32
 
 
 def feature_std(h: Float[Tensor, "n d"]) -> Float[Tensor, ""]:

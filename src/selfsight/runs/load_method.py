@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from selfsight.errors import UserError
+from selfsight.errors import UserError, list_first
 from selfsight.methods import Method
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run
@@ -29,9 +29,15 @@ def find_checkpoint(name: str | Path) -> RunCheckpoint | None:
     if Run(path).recipe_path.exists():
         return RunCheckpoint(Run(path))
     run = Run(path.parent.parent)
-    if path.is_file() and path.parent == run.checkpoints and run.recipe_path.exists():
-        return RunCheckpoint(run, path)
-    return None
+    if path.parent != run.checkpoints or not run.recipe_path.exists():
+        return None
+    if not path.is_file():
+        names = sorted(file.name for file in run.checkpoints.glob("*.pt"))
+        raise UserError(
+            f"{path} does not exist. {run.path} has {list_first(names) or 'no checkpoint yet'}; "
+            "`pretrain --keep-epochs` keeps those of chosen epochs."
+        )
+    return RunCheckpoint(run, path)
 
 
 def load_method(where: RunCheckpoint, recipe: Recipe, device: torch.device) -> Method:
