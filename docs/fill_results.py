@@ -11,7 +11,7 @@ The test of the pages fails if a table differs from what the ledger gives.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from docs.plots import draw_curves, draw_time, draw_varied
@@ -32,9 +32,8 @@ BLOCK = re.compile(
 )
 
 
-def fill(page: Path, text: str, entries: Sequence[Entry]) -> str:
+def fill(page: Path, text: str, entries: Sequence[Entry], plots: Iterable[str]) -> str:
     """Replace every table of a page by what the ledger gives, with the plots of the study."""
-    plots = draw_plots(entries)
     folder = os.path.relpath(PLOTS, page.parent)
 
     def table(block: re.Match[str]) -> str:
@@ -74,12 +73,13 @@ def draw_plots(entries: Sequence[Entry]) -> dict[str, str]:
 def main() -> None:
     """Write pages and plots."""
     entries = read_ledger()
+    plots = draw_plots(entries)
     for page in list_pages():
         text = page.read_text(encoding="utf-8")
-        if (filled := fill(page, text, entries)) != text:
+        if (filled := fill(page, text, entries, plots)) != text:
             page.write_text(filled, encoding="utf-8")
             print(f"Wrote {page.relative_to(ROOT)}")
-    for name, plot in draw_plots(entries).items():
+    for name, plot in plots.items():
         path = PLOTS / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(plot, encoding="utf-8")

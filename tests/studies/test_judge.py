@@ -35,7 +35,7 @@ def result(arm: str, accuracies: dict[int, float], seconds: float = 100.0) -> Ar
         for seed, a in accuracies.items()
     }
     found = next(a for a in STUDIES["eqco_negatives"].arms if a.name == arm)
-    return ArmResult(arm=found, entries=entries)
+    return ArmResult(arm=found, recipe=job.recipe, entries=entries)
 
 
 def test_the_quantiles_are_those_of_student():

@@ -6,11 +6,12 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 import selfsight
 from selfsight.data import CachedImages
-from selfsight.errors import UserError
+from selfsight.errors import StoppedError, UserError
 from selfsight.options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
 from selfsight.studies import STUDIES, jobs, runner
@@ -129,6 +130,33 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
         )
         assert len(began) == len(finished) == count
     assert "Too long for the time left, for the same command later" in capsys.readouterr().out
+
+
+def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_path):
+    def pretrain(recipe, run, *_, **__):
+        run.log({"first_step": 0.25})
+        raise StoppedError("Resume with: selfsight resume RUN", 15)
+
+    monkeypatch.setattr(runner, "pretrain", pretrain)
+    (job,) = jobs_of("cifar10_v2_k16")
+    data = jobs.StudyData(one_pixel_images(), one_pixel_images())
+    cpu, console = torch.device("cpu"), Console(quiet=True)
+    for times in (1, 2):
+        with pytest.raises(StoppedError, match="The same command goes on") as stopped:
+            runner.run_job(job, data, cpu, console, work=tmp_path, end=None, startup=0.0)
+        assert stopped.value.signal_number == 15
+        seconds = json.loads((job.run_folder(tmp_path).path / "seconds.json").read_text())
+        assert seconds["first_step"] == 0.25 * times
+
+
+def test_images_must_exist_and_have_a_test_split(tmp_path):
+    (job,) = jobs_of("cifar10_v2_k16")
+    cpu, console = torch.device("cpu"), Console(quiet=True)
+    with pytest.raises(UserError, match="There is no file or folder"):
+        jobs.open_study_data(job, str(tmp_path / "gone"), cpu, console)
+    Image.new("RGB", (4, 4)).save(tmp_path / "one.png")
+    with pytest.raises(UserError, match="has no training and test images"):
+        jobs.open_study_data(job, str(tmp_path), cpu, console)
 
 
 def test_held_out_images_are_500_of_each_class_and_not_trained_on():

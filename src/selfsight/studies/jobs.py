@@ -120,6 +120,7 @@ def open_study_data(job: Job, path: str, device: torch.device, console: Console)
     """Decode the training and test images, once for all jobs like this one."""
     recipe = job.recipe
     if list_splits(path) != ("train", "test"):
+        open_source(path)  # explains a path that does not exist
         raise UserError(
             f"{path} has no training and test images. Give a folder with train/ and test/ in it, "
             "or with Parquet files that have these words in their names."

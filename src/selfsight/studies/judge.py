@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from selfsight.recipe import Recipe
 from selfsight.studies.base import Arm, Claim, Measure, Study
 from selfsight.studies.ledger import Entry, find_entries
 
@@ -20,6 +21,7 @@ class ArmResult:
     """An arm and its entries by seed, scored on the test images."""
 
     arm: Arm
+    recipe: Recipe
     entries: dict[int, Entry]
 
     def accuracies(self, measure: Measure) -> dict[int, float]:
@@ -57,10 +59,12 @@ class Judgment(NamedTuple):
 
 def arm_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[ArmResult]:
     """The arms of a study on one data set, each with its entries."""
-    return [
-        ArmResult(arm=arm, entries=find_entries(entries, arm.build(), scale=scale))
-        for arm in study.arms_at(scale)
-    ]
+    results = []
+    for arm in study.arms_at(scale):
+        recipe = arm.build()
+        found = find_entries(entries, recipe, scale=scale)
+        results.append(ArmResult(arm=arm, recipe=recipe, entries=found))
+    return results
 
 
 def pooled_spread(results: Sequence[ArmResult], measure: Measure) -> float | None:

@@ -21,7 +21,7 @@ def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dic
     published = {arm.name: arm for arm in study.arms}
     rows = []
     for result in arm_results(study, scale, entries):
-        arm, recipe = result.arm, result.arm.build()
+        arm, recipe = result.arm, result.recipe
         runs = [entry for entry in result.entries.values() if not entry.diverged]
         row: dict[str, Any] = {
             "arm": arm.name,
