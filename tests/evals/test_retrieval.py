@@ -70,6 +70,6 @@ def test_a_class_without_training_images_is_left_out():
     found = Retrieval(data=labeled(images, split=split), ks=(1,))
     assert "3 test images have no training image" in found.settings()["notes"][0]
     assert found(Means())["n"] == 6
-    only = Split(torch.tensor([0]), torch.tensor([1, 2]))
+    only = Split(torch.tensor([0, 1]), torch.tensor([2, 5]))
     with pytest.raises(UserError, match="nothing to retrieve"):
         Retrieval(data=labeled(images, split=only))
