@@ -34,7 +34,16 @@ MARKER = re.compile(r"<!-- forward: (?P<name>[\w.]+) -->\n(?P<notes>(?:\|.*\n)*)
 NOTE = re.compile(r"^\| `(?P<part>.+?)` \| (?P<words>.+) \|$", re.MULTILINE)
 BARE = HtmlFormatter(nowrap=True)
 # Guides in the order of the navigation; others follow by name.
-FIRST = ("architecture", "library", "data", "evaluation", "studies", "performance", "results")
+FIRST = (
+    "architecture",
+    "library",
+    "data",
+    "evaluation",
+    "studies",
+    "performance",
+    "results",
+    "reliability",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,13 +34,14 @@ from selfsight.recipe import (
     override,
     to_dict,
 )
-from selfsight.run_folder import Run, open_run, to_json
+from selfsight.run_folder import Run, explain_write_errors, open_run, to_json
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe
 from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
+from selfsight.runs.slurm import slurm_script
 from selfsight.studies import ARMS, find_study, runner
 from selfsight.studies.jobs import plan_jobs
 from selfsight.studies.judge import arm_results, compare_with_ledger
@@ -60,6 +61,8 @@ def pretrain(
     if options.method is not None and options.recipe is not None:
         raise UserError("Give --method or --recipe, not both: a recipe names its method.")
     console, device = _console(), auto_recipe.resolve_device(options.device)
+    if options.sbatch is not None:
+        return _write_sbatch(data, options, device)
     with dist.process_group(device.type):
         run = Run(dist.on_first(lambda: _choose_folder(str(data), options)))
         with run_lock.lock_run(run):
@@ -236,6 +239,23 @@ def reproduce(
             )
     passed = bool(compared) and all(row.passed for row in compared)
     return {"arm": arm, "passed": passed, "compared": [row._asdict() for row in compared]}
+
+
+def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.device) -> Run:
+    """Write the SLURM script of a command that would train; returns the run folder it names."""
+    if options.overwrite:
+        raise UserError(
+            "--sbatch writes a job that resumes its run, so --overwrite would empty it each time. "
+            "Leave one of them out."
+        )
+    if options.recipe is not None and not isinstance(options.recipe, str):
+        raise UserError("--sbatch needs the name of a recipe: a Recipe has no command line.")
+    _build_recipe(data, options, device)
+    out, path = _choose_folder(str(data), options), Path(str(options.sbatch))
+    with explain_write_errors(path):
+        path.write_text(slurm_script(str(data), options, out))
+    print(f"Wrote {path}. Submit it with: sbatch {path}")
+    return Run(out)
 
 
 def _build_recipe(

@@ -45,9 +45,13 @@ class PretrainOptions:
     out: Folder = None
     """Run folder. If not given, runs/DATA-METHOD."""
     resume: bool = False
-    """Resume the run if the folder holds one, else start it."""
+    """Resume the run if the folder holds one, else start it. The same command line serves a
+    scheduler that repeats it; other settings than the run has are refused."""
     overwrite: bool = False
-    """Empty the run folder first."""
+    """Replace the run in the folder. It is deleted when the new one saves its first checkpoint."""
+    sbatch: File = None
+    """Write a SLURM script for this command to FILE, and do not train. The job resumes its run
+    when its time was over."""
     classes: ClassNames = ()
     """Classes to use: imagenet100, a file that lists them, their names, or all.
     If not given, as the recipe says."""
