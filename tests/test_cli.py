@@ -3,15 +3,19 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
+import torch
 
 from selfsight import api
 from selfsight.cli import main, split_settings
+from selfsight.errors import DivergedError
 from selfsight.methods import METHODS
 from selfsight.options import BenchOptions, EvalOptions, PretrainOptions
 from selfsight.run_folder import Run
@@ -217,3 +221,51 @@ def test_a_closed_pipe_is_no_traceback():
     command = f"{shlex.quote(sys.executable)} -m selfsight recipes | head -1"
     found = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert found.stdout.startswith("data") and found.stderr == ""
+
+
+FAILURES = {
+    OSError(28, "No space left on device", "a.bin"): "on device (a.bin). The disk is full: free",
+    PermissionError(13, "Permission denied", "a.bin"): "Permission denied (a.bin). Check the perm",
+    OSError(117, "Structure needs cleaning"): "needs cleaning. Check the file or disk.",
+    MemoryError(): "The memory of this machine is not enough. Use --data.storage stream",
+    torch.OutOfMemoryError("CUDA out of memory.\nTried"): "The memory of the GPU is not enough.",
+    json.JSONDecodeError("Expecting value", "", 0): "A JSON file is damaged: Expecting value",
+    torch.distributed.DistBackendError("NCCL"): "connection to another process of this run was",
+    RuntimeError("[gloo/pair.cc:1] Connection closed by peer"): "connection to another process of",
+    DivergedError("By step 3 loss is no longer finite."): "By step 3 loss is no longer finite.",
+    ZeroDivisionError(
+        "division by zero"
+    ): "This is a bug in selfsight: ZeroDivisionError: division",
+}
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_a_failure_is_one_line_with_what_to_do(error, capsys, monkeypatch):
+    def fail():
+        raise error
+
+    monkeypatch.setattr("selfsight.catalog.list_methods", fail)
+    said = fails(capsys, "methods", code=1)
+    assert FAILURES[error] in said
+    monkeypatch.setenv("SELFSIGHT_TRACEBACK", "1")
+    with pytest.raises(type(error)):
+        main(["methods"])
+
+
+def test_a_bug_says_where_it_is_and_where_to_report_it(capsys, monkeypatch):
+    monkeypatch.setattr("selfsight.catalog.list_methods", lambda: 1 / 0)
+    said = fails(capsys, "methods", code=1)
+    assert "test_cli.py, line" in said and "SELFSIGHT_TRACEBACK=1" in said
+    assert "Report a bug" in said
+    assert "\n## Report a bug\n" in (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+
+
+def test_damaged_files_of_a_run_are_named(finished, tmp_path, capsys):
+    run = Run(shutil.copytree(finished.path, tmp_path / "run"))
+    for file in (run.recipe_path, run.log_path, run.results / "verdict.json"):
+        good = file.read_bytes()
+        for bad in (b"\xff\xfe\n", b"{\n", b"not JSON\n"):
+            file.write_bytes(bad)
+            said = fails(capsys, "report", run.path)
+            assert f"{file}" in said and "is damaged" in said
+        file.write_bytes(good)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from selfsight.errors import RunError, StoppedError, UserError, suggest
+from selfsight.errors import StoppedError, UserError, describe_failure, suggest
 from selfsight.options import (
     BENCH_DEFAULTS,
     EVAL_DEFAULTS,
@@ -311,9 +311,6 @@ def main(argv: list[str] | None = None) -> None:
     except UserError as error:
         print(f"selfsight: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except RunError as error:
-        print(f"selfsight: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
     except StoppedError as error:
         _print_once(f"\nselfsight: {error}")
         raise SystemExit(exit_status(error.signal_number)) from None
@@ -323,6 +320,11 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("\nselfsight: stopped. `selfsight resume RUN` resumes a run that was training.")
         raise SystemExit(130) from None
+    except Exception as error:
+        if os.environ.get("SELFSIGHT_TRACEBACK"):
+            raise
+        print(f"selfsight: {describe_failure(error)}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 def _print_once(sentence: str) -> None:

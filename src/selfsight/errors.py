@@ -1,9 +1,23 @@
 """Errors that users see without a traceback, and the checks of settings that raise them."""
 
 import difflib
+import errno
+import json
 import math
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+REPORT_TO = "see 'Report a bug' in CONTRIBUTING.md"
+ADVICE = {  # by number of an OSError
+    errno.ENOSPC: "The disk is full: free some space, then repeat the command.",
+    errno.EDQUOT: "The quota of the disk is used up: free some space, then repeat the command.",
+    errno.EACCES: "Check the permissions, or choose another place.",
+    errno.EPERM: "Check the permissions, or choose another place.",
+    errno.EROFS: "Choose a place that can be written.",
+    errno.EMFILE: "Too many files are open: raise the limit, for example with ulimit -n 4096.",
+    errno.ENOENT: "Check the name; it may have been deleted meanwhile.",
+}
 
 
 class UserError(ValueError):
@@ -24,6 +38,40 @@ class StoppedError(KeyboardInterrupt):
     def __init__(self, sentence: str, signal_number: int) -> None:
         super().__init__(sentence)
         self.signal_number = signal_number
+
+
+def describe_failure(error: BaseException) -> str:
+    """Say in one sentence or two what happened and what to do; a bug says where to report it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if isinstance(error, UserError | RunError):
+        return str(error)
+    if "OutOfMemoryError" in names:  # torch's, which is not imported here
+        return (
+            f"The memory of the GPU is not enough. Use a smaller --batch-size, --chunk, smaller "
+            f"views or a smaller backbone. ({text[:200]})"
+        )
+    if isinstance(error, MemoryError):
+        return (
+            "The memory of this machine is not enough. Use --data.storage stream, a smaller "
+            f"--batch-size or fewer processes. ({text[:200]})"
+        )
+    if isinstance(error, json.JSONDecodeError):
+        return f"A JSON file is damaged: {text}. Restore it from a copy, or write it again."
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror}{where}. {ADVICE.get(error.errno, 'Check the file or disk.')}"
+    if "DistError" in names or "gloo" in text:
+        return (
+            "The connection to another process of this run was lost: it has ended, or cannot be "
+            f"reached. Its own message says why. ({text[:200]})"
+        )
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return (
+        f"This is a bug in selfsight: {type(error).__name__}: {text[:300]}{where}. Set "
+        f"SELFSIGHT_TRACEBACK=1 to see the traceback, and report it with the command: {REPORT_TO}"
+    )
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

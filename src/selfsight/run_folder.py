@@ -53,8 +53,19 @@ def format_json(value: Any) -> str:
 
 
 def read_json(path: Path) -> Any | None:
-    """Read a JSON file; None if there is no such file."""
-    return json.loads(path.read_text()) if path.exists() else None
+    """Read a JSON file; None if there is no such file, a UserError if it is damaged."""
+    return parse_json(path.read_bytes(), path) if path.exists() else None
+
+
+def parse_json(text: str | bytes, source: Path | str) -> Any:
+    """Parse JSON; raise a UserError that names its source if it is damaged."""
+    try:
+        return json.loads(text)
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise UserError(
+            f"{source} is damaged: it is not JSON ({error}). Restore it from a copy, or write it "
+            "again with the command that wrote it."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -122,8 +133,12 @@ class Run:
         """Read all complete log records; a half-written last line is left out."""
         if not self.log_path.exists():
             return []
-        lines = self.log_path.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines if line]
+        lines = self.log_path.read_bytes().split(b"\n")[:-1]
+        return [
+            parse_json(line, f"{self.log_path}, line {number},")
+            for number, line in enumerate(lines, start=1)
+            if line
+        ]
 
     def truncate_log(self, until_step: int) -> None:
         """Drop records after this step, so that a resumed run logs each step once."""
@@ -166,7 +181,7 @@ class Run:
 
     def all_results(self) -> dict[str, dict[str, Any]]:
         """Read every result, by name."""
-        return {p.stem: json.loads(p.read_text()) for p in sorted(self.results.glob("*.json"))}
+        return {path.stem: read_json(path) or {} for path in sorted(self.results.glob("*.json"))}
 
     def image_json(self, name: str) -> dict[str, Any] | None:
         """Read the layout of an image sheet; None if there is none."""
