@@ -40,7 +40,15 @@ def start(device: str) -> None:
     if "WORLD_SIZE" in os.environ and not dist.is_initialized():
         if device == "cuda":
             torch.cuda.set_device(local_rank())
-        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+        store, rank_, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        # After a restart torchrun's store still has the addresses of the processes that ended.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        dist.init_process_group(
+            "nccl" if device == "cuda" else "gloo",
+            store=dist.PrefixStore(f"attempt_{attempt}", store),  # type: ignore[attr-defined]
+            rank=rank_,
+            world_size=world,
+        )
 
 
 def stop() -> None:

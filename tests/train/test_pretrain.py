@@ -17,7 +17,7 @@ from rich.console import Console
 
 from selfsight import api
 from selfsight.errors import DivergedError, StoppedError, UserError
-from selfsight.run_folder import Run
+from selfsight.run_folder import Run, WriteError
 from selfsight.runs import start_resume
 from selfsight.runs.encoders import build_untrained, load_encoder, load_recipe
 from selfsight.train import checkpoint, saver
@@ -296,6 +296,37 @@ def test_a_command_with_other_settings_does_not_resume_a_run(photos, tmp_path):
     (tmp_path / "link").symlink_to(photos)  # the same images by another name
     with killed(2):
         api.pretrain(tmp_path / "link", **command | {"settings": SLIM})
+
+
+def fill_disk(run):
+    run.log_path.unlink()
+    run.log_path.symlink_to("/dev/full")  # which refuses every write, as a full disk does
+
+
+FAULTS = {
+    "log.jsonl cannot be written: No space left on device. The last good checkpoint, of step 4, is "
+    "kept. When": fill_disk,
+    "log.jsonl cannot be written: No such file or directory. Its checkpoints are gone": (
+        lambda run: shutil.rmtree(run.path)
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", FAULTS, ids=["full", "deleted"])
+def test_a_disk_that_fills_or_a_folder_that_is_deleted_gets_a_sentence(sentence, photos, tmp_path):
+    log = Run.log
+
+    def log_and_break(run, record):
+        log(run, record)
+        if record["step"] == 5:
+            FAULTS[sentence](run)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "log", log_and_break)
+        with pytest.raises(WriteError, match=sentence):
+            pretrain(photos, tmp_path / "run", "simclr")
+    if FAULTS[sentence] is fill_disk:
+        assert checkpoint.load(Run(tmp_path / "run"))["step"] == 4
 
 
 def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(

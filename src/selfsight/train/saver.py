@@ -69,4 +69,6 @@ class Saver:
         """Return a sentence about the checkpoint that the run can be resumed from."""
         if not self.kept:
             return "No checkpoint had been saved."
+        if not self.run.checkpoints.exists():
+            return "Its checkpoints are gone."
         return f"The last good checkpoint, of step {self.kept[-1]}, is kept."
