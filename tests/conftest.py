@@ -2,6 +2,7 @@
 
 import json
 import platform
+import signal
 import subprocess
 
 import pytest
@@ -12,6 +13,13 @@ from tests.dist.processes import Processes
 
 if not torch.cuda.is_available():  # losses compile themselves on CUDA; checks cannot be compiled
     type_checks.install()
+# A shell starts programs in the background with these ignored, and tests send them.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 torch.set_num_threads(1)  # tests are small; two threads would mostly wait for each other
 
 

@@ -57,7 +57,7 @@ def test_copies_within_one_set_are_counted_over_its_split():
     with pytest.raises(UserError, match="Every one of the 8"):
         describe_copies(labeled(twice, split=split))
     assert describe_copies(labeled(half, split=Split(torch.arange(5), torch.arange(5, 10)))) is None
-    assert "20 of 20 test images have an identical copy" in describe_copies(labeled(twice))
+    assert "20 of 20 images have an identical copy" in describe_copies(labeled(twice))
 
 
 def test_images_of_one_class_are_a_sentence():
