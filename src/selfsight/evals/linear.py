@@ -26,6 +26,7 @@ MAX_LOGITS = 1 << 26  # in memory at a time: 256 MiB in float32
 HISTORY = 10  # past steps from which L-BFGS estimates the curvature
 CONVEXITY = (1e-8, 1e-3)  # lower bound where weight decay is 0, and of the biases without decay
 MAX_HALVINGS = 10  # of a step that does not lower the loss
+MAX_STALLS = 4
 
 
 def logistic_regression(
@@ -54,7 +55,7 @@ def logistic_regression(
     scale = (2 / x.pow(2).sum(dim=1).mean()).expand(len(weights), 1, 1)
     past: list[tuple[Tensor, Tensor, Tensor]] = []
     solved = _dot(grad, grad) <= 2 * tolerance * convexity * loss
-    failed = torch.zeros_like(solved)
+    stalls = torch.zeros_like(solved, dtype=torch.long)  # steps in a row without progress
     for _ in track(range(max_steps), progress):
         if bool(solved.all()):
             break
@@ -74,11 +75,13 @@ def logistic_regression(
         usable = curvature > 0
         past = [*past, (step, grad_change, torch.where(usable, 1 / curvature, 0))][-HISTORY:]
         scale = torch.where(usable, curvature / _dot(grad_change, grad_change), scale)
+        # A loss that no longer falls by more than rounding has reached the limit of the dtype.
+        moved = lower & (loss - new_loss > torch.finfo(x.dtype).eps * loss)
+        stalls = torch.where(moved, 0, stalls + 1)
         weights, grad, loss = new, new_grad, torch.where(lower, new_loss, loss)
-        # If the loss does not fall, forget the past; a second time, this is the dtype's limit.
-        past = [(s, g, torch.where(lower, rho, 0)) for s, g, rho in past]
-        solved |= ~lower & failed | (_dot(grad, grad) <= 2 * tolerance * convexity * loss)
-        failed = ~lower
+        past = [(s, g, torch.where(lower, rho, 0)) for s, g, rho in past]  # else forget the past
+        solved |= stalls >= MAX_STALLS
+        solved |= _dot(grad, grad) <= 2 * tolerance * convexity * loss
     return weights
 
 
