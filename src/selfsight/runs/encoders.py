@@ -33,7 +33,8 @@ from selfsight.views import apply_views
 IMAGE_SIZE = 224  # of encoders that do not state their image size
 UNTRAINED = "untrained"
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-UPDATES, IMAGES_PER_UPDATE = 44, 64  # after 44 updates, 1 % of the initial statistics is left
+UPDATES = 44  # of batch-norm statistics: 1 % of the initial ones is left
+MAX_IMAGES = 64  # per update
 LAST_EPOCH = 2**31 - 1  # no epoch of training samples the same views
 PREPROCESS = ("standard", "native")  # this project's transform for all, or that of a library
 
@@ -200,9 +201,9 @@ def build_untrained_student(
     They are saved for evaluations, which may not have these images.
     """
     student = build_method(recipe, device).student
-    updates = min(steps, UPDATES)
-    index = sample_images(images, updates * IMAGES_PER_UPDATE, recipe.seed)
-    rows = torch.arange(updates * IMAGES_PER_UPDATE).view(updates, -1) % len(index)
+    updates, batch = min(steps, UPDATES), min(recipe.batch_size, MAX_IMAGES)
+    index = sample_images(images, updates * batch, recipe.seed)
+    rows = torch.arange(updates * batch).view(updates, batch) % len(index)
     parts = ((LAST_EPOCH - i, index[rows[i]]) for i in range(updates))
     batches = read_batches(images, parts, device)
     views = (
