@@ -22,6 +22,17 @@ for number, handler in (
         signal.signal(number, handler)
 torch.set_num_threads(1)  # tests are small; two threads would mostly wait for each other
 
+LONG = (
+    "train/test_pretrain.py",
+    "runs/test_evaluate.py",
+    "bench/test_scaling.py",
+    "detection/test_train.py",
+    "report/test_browser.py",
+    "recipes/test_recipes.py",
+    "evals/test_classifier.py",
+    "data/test_workers.py",
+)
+
 
 def pytest_addoption(parser):
     parser.addoption("--gpu-json", help="write the outcome of the GPU tests here, with the commit")
@@ -29,6 +40,12 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
+    # The longest first: at the end of a run no worker waits long for another.
+    items.sort(
+        key=lambda item: (
+            "two_processes" not in item.fixturenames and not item.path.as_posix().endswith(LONG)
+        )
+    )
     for item in items:  # what tests share, a worker of xdist sets up once: a module, or the group
         shared = "two_processes" if "two_processes" in item.fixturenames else item.path.name
         item.add_marker(pytest.mark.xdist_group(shared))
