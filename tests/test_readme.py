@@ -64,7 +64,7 @@ def test_the_commands_run_in_order(home):
 @pytest.mark.slow
 def test_the_python_runs(home):
     (text,) = [text for kind, text in BLOCKS if kind == "python"]
-    done = run_program(["python", "-c", text + "\nprint(backbone.dim)"], home)
+    done = run_program(["python", "-c", text + "\nprint(encoder.backbone.dim)"], home)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) > 0
 
