@@ -30,7 +30,7 @@ fast-tests: install
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not learning and not gpu"
 
 check: install
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 20 -m "slow and not gpu"
 
 docs: install
 	$(BIN)/python docs/build.py site
