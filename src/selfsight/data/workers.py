@@ -245,7 +245,7 @@ def _await_start(
         try:
             worker.connection.recv()
             idle.put(worker)
-        except (EOFError, OSError):
+        except (EOFError, OSError, TypeError):  # TypeError: closed here while it was waiting
             dead.append(worker)
     started.set()
 
