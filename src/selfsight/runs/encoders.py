@@ -17,6 +17,7 @@ from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_tra
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, check_choice, check_number
 from selfsight.evals.features import encode, eval_mode, module_device
+from selfsight.evals.label_free import EPOCH
 from selfsight.evals.protocols import ProtocolSpec
 from selfsight.methods import Method
 from selfsight.nn import Encoder
@@ -35,7 +36,6 @@ UNTRAINED = "untrained"
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 UPDATES = 44  # of batch-norm statistics: 1 % of the initial ones is left
 MAX_IMAGES = 64  # per update
-LAST_EPOCH = 2**31 - 1  # no epoch of training samples the same views
 PREPROCESS = ("standard", "native")  # this project's transform for all, or that of a library
 
 
@@ -204,7 +204,7 @@ def build_untrained_student(
     updates, batch = min(steps, UPDATES), min(recipe.batch_size, MAX_IMAGES)
     index = sample_images(images, updates * batch, recipe.seed)
     rows = torch.arange(updates * batch).view(updates, batch) % len(index)
-    parts = ((LAST_EPOCH - i, index[rows[i]]) for i in range(updates))
+    parts = ((EPOCH - i, index[rows[i]]) for i in range(updates))
     batches = read_batches(images, parts, device)
     views = (
         apply_views(recipe.views[:1], raw.images, raw.index, seed=recipe.seed, epoch=raw.epoch)[0]

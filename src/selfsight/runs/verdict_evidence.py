@@ -83,9 +83,8 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
         queue_steps = min(queue_steps, step)  # no key is older than the run
     per_epoch = step / epoch if step and epoch else None
     # An evaluation on labeled images counts more than one on training images.
-    labeled = _labeled(results, LABELED) or _labeled(results, ONLINE)
-    is_online = not _labeled(results, LABELED)
-    baselines = results.get("online_baselines" if is_online else "baselines") or {}
+    evaluated = _labeled(results, LABELED)
+    baselines = results.get("baselines" if evaluated else "online_baselines") or {}
     label_free = results.get("label_free") or {}
     rank = label_free.get("effective_rank") or {}
     retrieval = label_free.get("retrieval") or {}
@@ -108,7 +107,7 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
         batch_size=None if batch is None else int(batch),
         trained_rank=_number(rank.get("trained")),
         untrained_rank=_number(rank.get("untrained")),
-        labeled=labeled,
+        labeled=evaluated or _labeled(results, ONLINE),
         knn_dips=None if not dips else int(dips[-1]),
         knn_measurements=len(_values(records, "online_knn")),
         chance=_number(baselines.get("chance")),

@@ -212,7 +212,7 @@ def _verify(path: Path) -> None:
             damaged = archive.testzip() if not comment else None
     except OSError as error:
         raise UnusableError(f"cannot be read ({error.strerror})") from error
-    except (zipfile.BadZipFile, NotImplementedError, *MISFITS) as error:
+    except (zipfile.BadZipFile, NotImplementedError, *MISFITS) as error:  # unknown compression too
         raise UnusableError("is damaged, or is not a checkpoint") from error
     if damaged or (comment and comment != _checksum_comment(path)):
         raise UnusableError("is damaged: its checksum does not match")
