@@ -18,6 +18,7 @@ from selfsight.studies import STUDIES, jobs, runner
 from selfsight.studies.jobs import Job, plan_jobs
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
 from selfsight.studies.runner import estimate_seconds, run_jobs
+from selfsight.studies.tables import list_results
 
 EQCO = STUDIES["eqco_negatives"]
 
@@ -199,3 +200,22 @@ def test_a_study_is_trained_evaluated_and_recorded_and_an_interrupted_arm_goes_o
         assert saved.seconds["total"] == pytest.approx(
             sum(saved.seconds[phase] for phase in ("first_step", "train", "evaluate"))
         )
+
+
+def test_times_of_runs_that_shared_the_gpu_are_not_shown():
+    job, other = jobs_of("cifar10_v2_k16", seeds=(0, 1))
+    alone = entry_of(job, other_memory_gib=0.7)
+    shared = entry_of(
+        other,
+        other_memory_gib=9.0,
+        images_per_second=10.0,
+        seconds=dict.fromkeys(alone.seconds, 1.0),
+    )
+
+    def times(*entries):
+        rows = list_results(EQCO, "cifar10", entries)
+        row = next(row for row in rows if row["arm"] == "cifar10_v2_k16")
+        return row["training"], row["in all"], row["images/s"]
+
+    assert times(alone, shared) == ("1 min 40 s", "1 min 55 s", "1,000")
+    assert times(shared) == ("shared GPU",) * 3

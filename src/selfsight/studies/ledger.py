@@ -22,6 +22,7 @@ NEUTRAL = (
     *("seed", "repeatable", "log_every", "measure_every"),
     *("keep_epochs", "save_every", "save_steps", "save_minutes"),
 )
+CONTEXT_GIB = 2.5  # more than what a CUDA context with its libraries and graphs takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +52,16 @@ class Entry:
     """Wall clock by phase. `startup`, shared by all arms of the process, is not in `total`."""
     images_per_second: float | None
     peak_memory_gib: float | None
+    other_memory_gib: float = 0.0
+    """GPU memory in use at the end of training that was not ours, our CUDA context included."""
     quick: bool = False
     diverged: str = ""
     """Why training stopped, if the loss or a gradient was no longer finite."""
+
+    @property
+    def shared_gpu(self) -> bool:
+        """Whether other processes used the GPU too, so that its times say little."""
+        return self.other_memory_gib > CONTEXT_GIB
 
     @property
     def file_name(self) -> str:

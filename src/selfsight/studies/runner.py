@@ -52,6 +52,7 @@ def estimate_seconds(recipe: Recipe, entries: Sequence[Entry], device: str, imag
             trained["backbone"]["name"] == recipe.backbone.name,
             len(trained["views"]) == views,
             trained["batch_size"] == recipe.batch_size,
+            not entry.shared_gpu,
         )
 
     usable = [e for e in entries if e.device == device and "train" in e.seconds and not e.diverged]
@@ -161,12 +162,13 @@ def run_job(
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    diverged, results = "", {}
+    diverged, results, other = "", {}, 0.0
     with lock_run(run):
         try:
             backbone = _train(job, recipe, run, data, device, console, end)
             if backbone is None:
                 return None
+            other = _other_memory(device)
             began = time.monotonic()
             results = score(backbone, recipe, data)
             del backbone
@@ -198,6 +200,7 @@ def run_job(
         seconds=seconds,
         images_per_second=speeds[len(speeds) // 2] if speeds else None,
         peak_memory_gib=None if peak is None else round(peak, 2),
+        other_memory_gib=round(other, 2),
         quick=job.quick,
         diverged=diverged,
     )
@@ -244,6 +247,14 @@ def _train(
         dist.on_first(lambda: write_json(run.path / SECONDS, seconds))
     done = state.step == recipe.epochs * (len(data.train) // recipe.batch_size)
     return state.method.student.backbone if done else None
+
+
+def _other_memory(device: torch.device) -> float:
+    """GiB of the GPU that this process did not allocate; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0.0
+    free, total = torch.cuda.mem_get_info(device)
+    return (total - free - torch.cuda.memory_reserved(device)) / 2**30
 
 
 def score(backbone: torch.nn.Module, recipe: Recipe, data: StudyData) -> dict[str, dict[str, Any]]:

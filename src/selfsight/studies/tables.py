@@ -14,6 +14,7 @@ MEASURES: dict[Measure, str] = {
     "linear": "linear",
 }
 NOT_RUN = "not run"
+SHARED = "shared GPU"  # in place of times, where all runs shared it with other processes
 
 
 def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -23,17 +24,20 @@ def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dic
     for result in arm_results(study, scale, entries):
         arm, recipe = result.arm, result.recipe
         runs = [entry for entry in result.entries.values() if not entry.diverged]
+        alone = [entry for entry in runs if not entry.shared_gpu]
+        untimed = SHARED if runs else "-"
         row: dict[str, Any] = {
             "arm": arm.name,
             "epochs": recipe.epochs,
             "batch": recipe.batch_size,
             "published": format_published(published.get(arm.like, arm)),
             "seeds": len(result.entries),
-            "training": _mean_minutes([run.seconds["train"] for run in runs]),
+            "training": _mean_minutes([run.seconds["train"] for run in alone]) or untimed,
             "in all": _mean_minutes(
-                [run.seconds["total"] + run.seconds.get("startup", 0.0) for run in runs]
-            ),
-            "images/s": _mean_speed(runs),
+                [run.seconds["total"] + run.seconds.get("startup", 0.0) for run in alone]
+            )
+            or untimed,
+            "images/s": _mean_speed(alone) or untimed,
             "memory": _largest_memory(runs),
             "dips": _mean_dips(runs),
         }
@@ -173,14 +177,14 @@ def _markdown(rows: list[dict[str, str]]) -> str:
 
 def _mean_minutes(seconds: Sequence[float]) -> str:
     if not seconds:
-        return "-"
+        return ""
     minutes, rest = divmod(round(sum(seconds) / len(seconds)), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _mean_speed(runs: Sequence[Entry]) -> str:
     speeds = [run.images_per_second for run in runs if run.images_per_second]
-    return f"{sum(speeds) / len(speeds):,.0f}" if speeds else "-"
+    return f"{sum(speeds) / len(speeds):,.0f}" if speeds else ""
 
 
 def _largest_memory(runs: Sequence[Entry]) -> str:
