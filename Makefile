@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo docs test fast-tests check learn lint gpu clean
+.PHONY: install demo docs test fast-tests check fuzz learn lint gpu clean
 
 install: .venv/.installed
 
@@ -31,6 +31,9 @@ fast-tests: install
 
 check: install
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 20 -m "slow and not gpu"
+
+fuzz: install
+	SELFSIGHT_FUZZ=full $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 0 tests/fuzz
 
 docs: install
 	$(BIN)/python docs/build.py site
