@@ -1,5 +1,6 @@
 """Classifiers of torchvision (https://github.com/pytorch/vision) without their last layer."""
 
+import pickle
 from typing import Any
 
 import torch
@@ -54,7 +55,13 @@ def load_published(name: str) -> dict[str, Any]:
     check_name(name)
     weights = torchvision.models.get_model_weights(name).DEFAULT
     try:
-        return dict(weights.get_state_dict(progress=False, check_hash=True))
+        # torchvision's default would run code that a file contains.
+        return dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"The file of torchvision's {name} in {torch.hub.get_dir()}/checkpoints holds more "
+            "than weights, and reading it would run code. Delete it, so that it is fetched again."
+        ) from error
     except OSError as error:
         raise UserError(
             f"The weights of torchvision's {name} are not on this machine and could not be fetched "

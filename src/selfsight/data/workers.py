@@ -130,6 +130,11 @@ def start_processes(source: Source, count: int, cores: int) -> "DecodeProcesses 
     return DecodeProcesses(cores) if worthwhile and hasattr(os, "memfd_create") else None
 
 
+def inherited_path() -> dict[str, str]:
+    """Environment variable that lets another Python import from where this one does."""
+    return {"PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)}
+
+
 class DecodeProcesses:
     """Worker processes that decode; any thread may call `decode`.
 
@@ -147,11 +152,10 @@ class DecodeProcesses:
             os.ftruncate(buffers[-1], SHARED_BYTES)
         handles = [(pipe.fileno(), fd) for (_, pipe), fd in zip(pipes, buffers, strict=True)]
         self.parent = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *(f"{pipe}:{fd}" for pipe, fd in handles)],
+            # -P: import nothing from the current folder, which may hold a stranger's files.
+            [sys.executable, "-P", "-c", PROGRAM, *(f"{pipe}:{fd}" for pipe, fd in handles)],
             pass_fds=[handle for pair in handles for handle in pair],
-            env=os.environ
-            | ONE_THREAD
-            | {"PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)},
+            env=os.environ | ONE_THREAD | inherited_path(),
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C must not reach them; they end when the pipe closes
         )

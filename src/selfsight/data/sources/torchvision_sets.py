@@ -13,6 +13,7 @@ from selfsight.errors import UserError, suggest
 PREFIX = "torchvision:"
 DEFAULT_ROOT = "data"
 TEST_SPLITS = ("test", "val", "valid", "validation")
+UNSAFE = {"LSUN": "a pickle from its folder"}
 LABEL_ATTRIBUTES = ("targets", "labels", "_labels")
 
 
@@ -93,14 +94,20 @@ def _arguments_of_side(name: str, root: Path, *, is_test: bool) -> list[dict[str
 
 
 def _constructor_arguments(name: str, root: Path) -> dict[str, Any]:
-    """Those of root, train and split that the data set's constructor has."""
+    """Those of root, train, split and download that the data set's constructor has."""
     from torchvision import datasets
 
     known = [n for n in datasets.__all__ if inspect.isclass(getattr(datasets, n))]
     if name not in known:
         raise UserError(f'torchvision has no data set "{name}".{suggest(name, known)}')
     parameters = inspect.signature(getattr(datasets, name)).parameters
-    values = {"root": str(root), "train": True, "split": "train"}
+    if name in UNSAFE:
+        raise UserError(
+            f"torchvision's {name} reads {UNSAFE[name]}, which could run code that it contains. "
+            "Export its images to a folder, tar shards or Parquet."
+        )
+    # Two sets download by default.
+    values = {"root": str(root), "train": True, "split": "train", "download": False}
     return {key: value for key, value in values.items() if key in parameters}
 
 
@@ -130,7 +137,7 @@ def _construct(name: str, root: Path, attempts: list[dict[str, Any]]) -> Any:
 
 
 def _describe_absent(name: str, root: Path, arguments: dict[str, Any]) -> str:
-    more = "".join(f", {k}={v!r}" for k, v in arguments.items() if k != "root")
+    more = "".join(f", {k}={arguments[k]!r}" for k in ("train", "split") if k in arguments)
     line = f"from torchvision.datasets import {name}; {name}({str(root)!r}{more}, download=True)"
     return (
         f"torchvision's {name} is not in {root}, and selfsight does not download it. Download it "

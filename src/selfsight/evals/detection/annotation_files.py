@@ -41,9 +41,14 @@ def _folder(root: Path) -> Files:
     return Files(
         str(root),
         list_files,
-        lambda name: (root / name).is_file(),
+        lambda name: _is_inside(name) and (root / name).is_file(),
         lambda name: (root / name).read_bytes(),
     )
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name that annotations give stays within their folder: ../x and /x do not."""
+    return PurePosixPath(os.path.normpath(name)).parts[0] not in ("..", "/", "//")
 
 
 def _tar(path: Path) -> Files:
