@@ -1,5 +1,8 @@
 """Small folders of images, and runs on them that take a second or two."""
 
+import contextlib
+import resource
+
 import numpy as np
 from PIL import Image
 
@@ -17,3 +20,14 @@ def images(folder, count=24, size=(40, 32), classes=("cats", "dogs"), ending="jp
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.astype(np.uint8)).save(path)
     return folder
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    """The kernel refuses to write files of more bytes, as it does on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -76,15 +76,6 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_nearest():
         from_dict(saved)
 
 
-def test_a_method_from_outside_is_imported_only_if_its_name_is_repeated():
-    saved = to_dict(build_recipe("simclr.shapes"))
-    saved["method"] = {"name": "tests.methods.small:Tiny"}
-    with pytest.raises(UserError, match=r"--method tests\.methods\.small:Tiny"):
-        from_dict(saved)
-    with pytest.raises(UserError, match="not a subclass"):
-        from_dict(saved, allow="tests.methods.small:Tiny")
-
-
 class jaxtyping_off:  # noqa: N801
     """Let a wrong value reach our own sentence instead of the tests' type checks."""
 

@@ -30,11 +30,12 @@ from selfsight.recipe import (
     Recipe,
     eval_transform,
     list_differences,
+    list_outside_code,
     method_name,
     override,
     to_dict,
 )
-from selfsight.run_folder import Run, explain_write_errors, open_run, to_json
+from selfsight.run_folder import Run, explain_write_errors, open_run, read_json, to_json
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import run_lock, start_resume
@@ -67,9 +68,9 @@ def pretrain(
         run = Run(dist.on_first(lambda: _choose_folder(str(data), options)))
         with run_lock.lock_run(run):
             if options.resume and dist.on_first(run.recipe_path.exists):
-                recipe = load_recipe(run, allow=options.method)
+                recipe = load_recipe(run, trust=_names_outside_code(options, run))
                 _check_same_settings(run, recipe, data, options, device)
-                return _resume(run, recipe, device, console)
+                return _resume(run, recipe, device, console, trust=True)  # the command has DATA
             dist.on_first(lambda: run_lock.check_folder(run, overwrite=options.overwrite))
             recipe, reasons = _build_recipe(data, options, device)
             automatic = options.recipe is None
@@ -77,11 +78,15 @@ def pretrain(
     return run
 
 
-def resume(run: Run | str | Path, *, device: str = "auto", method: str | None = None) -> Run:
-    """Resume a run that stopped. A finished run does not change."""
+def resume(run: Run | str | Path, *, device: str = "auto", trust: bool = False) -> Run:
+    """Resume a run that stopped. A finished run does not change.
+
+    `trust` lets its recipe run code from outside selfsight and reach a network.
+    """
     run, torch_device = open_run(run), auto_recipe.resolve_device(device)
     with dist.process_group(torch_device.type), run_lock.lock_run(run):
-        return _resume(run, load_recipe(run, allow=method), torch_device, _console())
+        recipe = load_recipe(run, trust=trust)
+        return _resume(run, recipe, torch_device, _console(), trust=trust)
 
 
 def evaluate(
@@ -125,16 +130,17 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
     return records
 
 
-def load(run: Run | str | Path, *, device: str = "cpu") -> ImageEncoder:
+def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> ImageEncoder:
     """Load the encoder of a run, in evaluation mode.
 
     `load(run).encode(["a.jpg", "b.jpg"])` gives a feature for each image, and
     `load(run).transform` what is done to an image before it is encoded. The last checkpoint is
-    loaded, or the one that a file names: `load("RUN/checkpoints/epoch_10.pt")`.
+    loaded, or the one that a file names: `load("RUN/checkpoints/epoch_10.pt")`. `trust` lets its
+    recipe run code from outside selfsight.
     """
     where = None if isinstance(run, Run) else find_checkpoint(run)
     where = where or RunCheckpoint(open_run(run))
-    recipe = load_recipe(where.run)
+    recipe = load_recipe(where.run, trust=trust)
     method = load_method(where, recipe, auto_recipe.resolve_device(device))
     return ImageEncoder(method.student.backbone, eval_transform(recipe)).eval()
 
@@ -324,9 +330,19 @@ def _check_same_settings(
         )
 
 
-def _resume(run: Run, recipe: Recipe, device: torch.device, console: Console) -> Run:
+def _names_outside_code(options: PretrainOptions, run: Run) -> bool:
+    """Whether the command itself names all code from outside selfsight that the run uses."""
+    named = {word.rpartition("=")[2] for word in options.settings} | {options.method}
+    if isinstance(options.recipe, Recipe):
+        named |= set(list_outside_code(to_dict(options.recipe)))
+    return named >= set(list_outside_code(read_json(run.recipe_path) or {}))
+
+
+def _resume(
+    run: Run, recipe: Recipe, device: torch.device, console: Console, *, trust: bool
+) -> Run:
     recipe, _ = auto_recipe.adapt_to_device(recipe, device)
-    start_resume.resume_run(recipe, run, device, console)
+    start_resume.resume_run(recipe, run, device, console, trust=trust)
     return run
 
 

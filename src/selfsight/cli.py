@@ -69,17 +69,18 @@ def pretrain(
     api.pretrain(data, options)
 
 
-def resume(run: RunFolder, /, *, device: str = "auto", method: str | None = None) -> None:
+def resume(run: RunFolder, /, *, device: str = "auto", trust: bool = False) -> None:
     """Resume a run that stopped. A finished run does not change.
 
     Args:
         run: Run folder.
         device: auto, cpu or cuda.
-        method: Repeat the `package.module:Name` of a method from another package to allow it.
+        trust: Let its recipe run code from outside selfsight, and read images from a network.
+            Only if you trust its author.
     """
     from selfsight import api
 
-    api.resume(run, device=device, method=method)
+    api.resume(run, device=device, trust=trust)
 
 
 def evaluate(

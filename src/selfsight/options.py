@@ -109,7 +109,8 @@ class EvalOptions:
     """Stem of a ResNet in a file of weights, if its first convolution is 3 x 3: lowres (stride 1),
     half (stride 2) or lowres_pad2 (padding 2). If not given, as in the project that wrote it."""
     trust: bool = False
-    """Let files of weights run code when read. Only if you trust their author."""
+    """Let files of weights, and recipes of run folders, run code and reach a network when read.
+    Only if you trust their author."""
     against: Annotated[Sequence[str], arg(metavar="RUN...", help_behavior_hint="")] = ()
     """Runs or backbones to compare with, such as a supervised one."""
     untrained: bool = True

@@ -195,17 +195,25 @@ def list_differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any
     return [] if a == b else [(name, a, b)]
 
 
-def from_dict(saved: dict[str, Any], *, allow: str | None = None) -> Recipe:
+def list_outside_code(saved: Mapping[str, Any]) -> list[str]:
+    """List the `package.module:Name`s from outside selfsight that a saved recipe would import."""
+    method, backbone = (saved.get(key) or {} for key in ("method", "backbone"))
+    names = [str(method.get("name")), str(backbone.get("name"))]
+    return [name for name in names if ":" in name and not name.startswith("timm:")]
+
+
+def from_dict(saved: dict[str, Any], *, trust: bool = False) -> Recipe:
     """Read the recipe that `to_dict` wrote; other keys of a run folder are ignored.
 
-    A method of another package is imported only if `allow` repeats its name.
+    Code from outside selfsight is imported only with `trust`: a recipe.json may be a stranger's.
     """
-    name = saved["method"]["name"]
-    if name not in ALL_METHODS and ":" in name and name != allow:
+    outside = list_outside_code(saved)
+    if outside and not trust:
         raise UserError(
-            f'This recipe uses the method "{name}" from outside selfsight. Loading it runs that '
-            f"code. If you trust it, repeat its name: --method {name}"
+            f'This recipe uses "{outside[0]}" from outside selfsight, and loading it runs that '
+            "code. If you trust the author of the recipe, add --trust (in Python: trust=True)."
         )
+    name = saved["method"]["name"]
     method = {k: v for k, v in saved["method"].items() if k != "name"}
     fields = {f.name for f in dataclasses.fields(Recipe)}
     rest = {k: v for k, v in saved.items() if k in fields and k != "method"}

@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from selfsight.errors import RunError, UserError, suggest
 
 if TYPE_CHECKING:
     from numpy import ndarray
 
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # flag of os.open; Windows has none
 # A list of numbers, each on its own line: strings of JSON have no line breaks.
 NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
 
@@ -40,10 +41,34 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write to a temporary file, then rename it, so that a kill never leaves half a file."""
+    """Write a text file; a kill never leaves half of it."""
+    with replace_file(path) as file:
+        file.write(text.encode("utf-8", "replace"))  # names of files may hold lone surrogates
+
+
+@contextlib.contextmanager
+def replace_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a temporary file, which gets its name when it is complete."""
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text)
+    with create_file(temporary) as file:
+        yield file
     os.replace(temporary, path)
+
+
+def create_file(path: Path) -> IO[bytes]:
+    """Create a file in place of what has its name; a link is replaced, not followed.
+
+    In the run folder of a stranger, it may lead to any file of the user.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("xb")
+
+
+def append_to_file(path: Path, text: str) -> None:
+    """Append to a file, created if need be; raise an OSError for a link, as in `create_file`."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK
+    with open(path, "a", opener=lambda name, _: os.open(name, flags, 0o666)) as file:
+        file.write(text)
 
 
 def format_json(value: Any) -> str:
@@ -126,8 +151,8 @@ class Run:
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one record to the log."""
-        with explain_write_errors(self.log_path), self.log_path.open("a") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+        with explain_write_errors(self.log_path):
+            append_to_file(self.log_path, json.dumps(record, allow_nan=False) + "\n")
 
     def records(self) -> list[dict[str, Any]]:
         """Read all complete log records; a half-written last line is left out."""
@@ -174,10 +199,8 @@ class Run:
 
         path = self.results / f"{name}.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".part")
-        with temporary.open("wb") as file:
+        with replace_file(path) as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-        os.replace(temporary, path)
 
     def all_results(self) -> dict[str, dict[str, Any]]:
         """Read every result, by name."""

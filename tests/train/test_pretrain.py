@@ -24,7 +24,7 @@ from selfsight.train import checkpoint, saver
 from selfsight.train import pretrain as driver
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.pretrain import build_method
-from tests.folders import images
+from tests.folders import images, largest_file
 from tests.methods.small import SMALL
 
 KEPT = (1, 2)  # epochs
@@ -298,16 +298,24 @@ def test_a_command_with_other_settings_does_not_resume_a_run(photos, tmp_path):
         api.pretrain(tmp_path / "link", **command | {"settings": SLIM})
 
 
-def fill_disk(run):
-    run.log_path.unlink()
-    run.log_path.symlink_to("/dev/full")  # which refuses every write, as a full disk does
+@contextlib.contextmanager
+def full_disk(run):
+    """No file may become larger than the log is."""
+    with largest_file(run.log_path.stat().st_size):
+        yield
+
+
+@contextlib.contextmanager
+def deleted_folder(run):
+    shutil.rmtree(run.path)
+    yield
 
 
 FAULTS = {
-    "log.jsonl cannot be written: No space left on device. The last good checkpoint, of step 4, is "
-    "kept. When": fill_disk,
+    "log.jsonl cannot be written: File too large. The last good checkpoint, of step 4, is kept. "
+    "When": full_disk,
     "log.jsonl cannot be written: No such file or directory. Its checkpoints are gone": (
-        lambda run: shutil.rmtree(run.path)
+        deleted_folder
     ),
 }
 
@@ -319,13 +327,13 @@ def test_a_disk_that_fills_or_a_folder_that_is_deleted_gets_a_sentence(sentence,
     def log_and_break(run, record):
         log(run, record)
         if record["step"] == 5:
-            FAULTS[sentence](run)
+            fault.enter_context(FAULTS[sentence](run))
 
-    with pytest.MonkeyPatch.context() as patch:
+    with contextlib.ExitStack() as fault, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "log", log_and_break)
         with pytest.raises(WriteError, match=sentence):
             pretrain(photos, tmp_path / "run", "simclr")
-    if FAULTS[sentence] is fill_disk:
+    if FAULTS[sentence] is full_disk:
         assert checkpoint.load(Run(tmp_path / "run"))["step"] == 4
 
 

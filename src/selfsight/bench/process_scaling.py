@@ -14,6 +14,7 @@ import torch
 from selfsight import dist
 from selfsight.bench.step_cost import StepCost, measure_step
 from selfsight.data.cgroup_limits import available_cpus
+from selfsight.data.workers import inherited_path
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, from_dict, to_dict
 
@@ -74,7 +75,7 @@ def run_worker() -> None:
     try:
         job = json.loads((folder / "job.json").read_text())
         # A method from outside the package was already imported by the parent.
-        recipe = from_dict(job["recipe"], allow=job["recipe"]["method"]["name"])
+        recipe = from_dict(job["recipe"], trust=True)
         dist.start(job["device"])
         device = torch.device("cpu")
         if job["device"] == "cuda":
@@ -94,9 +95,9 @@ def _start_worker(
     variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port}
     variables |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     environment = os.environ | {k: str(v) for k, v in variables.items()}
-    environment |= {"MASTER_ADDR": "127.0.0.1"}
+    environment |= {"MASTER_ADDR": "127.0.0.1"} | inherited_path()
     with _stderr_path(folder, rank).open("w") as out:
-        command = [sys.executable, "-c", WORKER, str(folder)]
+        command = [sys.executable, "-P", "-c", WORKER, str(folder)]
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=out)
 
 

@@ -3,7 +3,7 @@
 from selfsight.data.image_store import CachedImages, ImageStore
 from selfsight.data.loader import Loader, RawBatch, read_batches
 from selfsight.data.pixel_cache import load_images
-from selfsight.data.sources.open import BUILT_IN, list_splits, open_source
+from selfsight.data.sources.open import BUILT_IN, find_url, list_splits, open_source
 from selfsight.data.sources.source import Source
 from selfsight.data.storage import open_images, plan_storage
 from selfsight.data.stream import StreamedImages
@@ -16,6 +16,7 @@ __all__ = [
     "RawBatch",
     "Source",
     "StreamedImages",
+    "find_url",
     "list_splits",
     "load_images",
     "open_images",

@@ -3,7 +3,6 @@
 import base64
 import html
 import json
-import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -11,9 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from selfsight.errors import UserError
 from selfsight.report import figures
 from selfsight.report.figures import Json, Records, finite_items, latest, section
-from selfsight.run_folder import Run, open_run, read_json, to_json
+from selfsight.run_folder import Run, open_run, read_json, to_json, write_text
 
 SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
 SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "image/jpeg"}
@@ -21,6 +21,7 @@ SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "i
 
 def write(run: Run) -> Path:
     """Write `report.html` in the run folder and return its path."""
+    _check_links(run)
     content = _content(run)
     texts = {
         "title": html.escape(content["title"]),
@@ -31,9 +32,7 @@ def write(run: Run) -> Path:
     }
     # One pass, so that no placeholder inside an inserted text is replaced.
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: texts[match[1]], _file("template.html"))
-    temporary = run.report.with_name("report.html.part")
-    temporary.write_text(page, encoding="utf-8", errors="replace")  # names may hold lone surrogates
-    os.replace(temporary, run.report)
+    write_text(run.report, page)
     return run.report
 
 
@@ -95,6 +94,17 @@ def _verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
         position = f"the last record is from epoch {epoch:.4g}{total}"
     sentence = f"No verdict yet: {position}. The run is not finished, or was stopped."
     return {"verdict": "running", "sentence": sentence, "evidence": []}
+
+
+def _check_links(run: Run) -> None:
+    """Raise a UserError for a link out of the folder: the page would publish what it leads to."""
+    root = run.path.resolve()
+    for path in (run.recipe_path, run.log_path, *run.results.glob("*"), *run.images.glob("*")):
+        if not path.resolve().is_relative_to(root):
+            raise UserError(
+                f"{path} is a link to {path.resolve()}, outside of the run folder, and the report "
+                "would contain what it leads to. Replace the link by a copy if you want that."
+            )
 
 
 def _sheet(run: Run, file: str, mime_type: str) -> dict[str, Any] | None:

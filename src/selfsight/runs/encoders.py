@@ -25,7 +25,7 @@ from selfsight.nn.batch_norm import track_statistics
 from selfsight.nn.teacher import reinitialized
 from selfsight.options import EvalOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
-from selfsight.run_folder import Run, read_json
+from selfsight.run_folder import Run, read_json, replace_file
 from selfsight.runs.load_method import find_checkpoint, load_method
 from selfsight.train.online_eval import sample_images
 from selfsight.train.pretrain import build_method
@@ -67,9 +67,9 @@ class ProjectorFeatures(nn.Module):
         return self.student(x)[1]
 
 
-def load_recipe(run: Run, *, allow: str | None = None) -> Recipe:
-    """Load the recipe of a run folder."""
-    return from_dict(read_json(run.recipe_path) or {}, allow=allow)
+def load_recipe(run: Run, *, trust: bool = False) -> Recipe:
+    """Load the recipe of a run folder; with `trust` it may name code from outside selfsight."""
+    return from_dict(read_json(run.recipe_path) or {}, trust=trust)
 
 
 def check_features(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]) -> None:
@@ -122,10 +122,10 @@ def check_encodes(encoder: EncoderUnderTest) -> None:
         ) from error
 
 
-def run_classes(name: str) -> tuple[str, ...]:
+def run_classes(name: str, *, trust: bool = False) -> tuple[str, ...]:
     """The classes that a run was trained on, if this names a run and they were selected."""
     where = find_checkpoint(name)
-    return () if where is None else class_words(load_recipe(where.run).data.classes)
+    return () if where is None else class_words(load_recipe(where.run, trust=trust).data.classes)
 
 
 def load_encoder(
@@ -155,7 +155,7 @@ def load_encoder(
 
     where = find_checkpoint(name)
     if where is not None and stem is None and (part is None or where.file is None):
-        recipe = load_recipe(where.run)
+        recipe = load_recipe(where.run, trust=trust)
         method = load_method(where, recipe, device)
         transform = eval_transform(recipe, image_size)
         network = _feature_network(method.student, source)
@@ -212,7 +212,8 @@ def build_untrained_student(
     )
     track_statistics(nn.Sequential(student.backbone, student.projector), views)
     tracked = {k: v for k, v in student.state_dict().items() if k.endswith(STATISTICS)}
-    safetensors.torch.save_file(tracked, run.untrained_statistics)
+    with replace_file(run.untrained_statistics) as file:
+        file.write(safetensors.torch.save(tracked))
     return student
 
 

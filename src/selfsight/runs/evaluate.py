@@ -80,7 +80,7 @@ def evaluate(
     try:
         encoders = _load_encoders(run, encoder, device, options)
         if labeled is None and not options.protocols:
-            return _evaluate_label_free(run, encoders[0], device, quiet=quiet)
+            return _evaluate_label_free(run, encoders[0], device, options, quiet=quiet)
         about: dict[str, Any] = {"encoder": encoder, "data": labeled}
         about |= {} if test is None else {"test_data": test}
         about_frozen = about | {"features": "backbone", "seed": options.seed}
@@ -88,7 +88,7 @@ def evaluate(
         results: Results = {}
         sources = None
         if groups["labeled"]:
-            sources = open_labeled(options, run_classes(encoder))
+            sources = open_labeled(options, run_classes(encoder, trust=options.trust))
             if sources.note and dist.rank() == 0:
                 Console(stderr=True).print(sources.note, highlight=False, markup=False)
             about |= {"classes": list(sources.classes)} if sources.classes else {}
@@ -135,6 +135,7 @@ def evaluate(
                 train_images,
                 results,
                 by_class=options.by_class,
+                trust=options.trust,
                 quiet=quiet,
             )
         dist.barrier()
@@ -275,7 +276,7 @@ def _analyze_features(
         ).to(device)
     elif recipe is not None and (where := find_checkpoint(first.name)) is not None:
         store_size = recipe.data.store_size
-        images = open_run_images(where.run, recipe, device)
+        images = open_run_images(where.run, recipe, device, trust=options.trust)
     else:
         raise UserError("--backbone needs --labeled: the images to analyze.")
     evaluator = build_evaluator("analysis", (images, views), options)
@@ -294,12 +295,17 @@ def _analyze_features(
 
 
 def _evaluate_label_free(
-    run: Run, encoder: EncoderUnderTest, device: torch.device, *, quiet: bool
+    run: Run,
+    encoder: EncoderUnderTest,
+    device: torch.device,
+    options: EvalOptions,
+    *,
+    quiet: bool,
 ) -> Results:
     recipe, where = encoder.recipe, find_checkpoint(encoder.name)
     if encoder.student is None or recipe is None or where is None:
         raise UserError("--backbone needs --labeled: labeled images to evaluate it with.")
-    images = open_run_images(where.run, recipe, device)
+    images = open_run_images(where.run, recipe, device, trust=options.trust)
     results: Results = {}
     if dist.rank() == 0:
         untrained = build_untrained(encoder, device).network
@@ -318,6 +324,7 @@ def _report(
     results: Results,
     *,
     by_class: bool,
+    trust: bool,
     quiet: bool,
 ) -> None:
     """Print the tables; if the encoder is a run's, also write map, verdict and report."""
@@ -326,7 +333,7 @@ def _report(
         tables += [table for item in results.items() if (table := tabulate_classes(*item))]
     sentence = None
     if run.recipe_path.exists():
-        recipe = load_recipe(run)
+        recipe = load_recipe(run, trust=trust)
         if train_images is not None and isinstance(encoder.network, Backbone):
             write_map_and_neighbors(
                 run, train_images, encoder.network, encoder.transform, recipe.seed

@@ -17,7 +17,7 @@ from selfsight.evals.features import Features
 from selfsight.evals.features import features as compute_features
 from selfsight.evals.knn import nearest_neighbors
 from selfsight.evals.spectrum import unit
-from selfsight.run_folder import Run
+from selfsight.run_folder import Run, replace_file
 from selfsight.train.online_eval import sample_images
 from selfsight.views import View, apply_views
 
@@ -187,4 +187,5 @@ def write_sheet(run: Run, name: str, tiles: Iterable[Image.Image], columns: int)
     for i, tile in enumerate(tiles):
         sheet.paste(tile, (i % columns * side, i // columns * side))
     run.images.mkdir(parents=True, exist_ok=True)
-    sheet.save(run.images / name, quality=85)
+    with replace_file(run.images / name) as file:
+        sheet.save(file, "PNG" if name.endswith(".png") else "JPEG", quality=85)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from selfsight import dist
 from selfsight.errors import UserError
-from selfsight.run_folder import Run, explain_write_errors
+from selfsight.run_folder import NO_LINK, Run, explain_write_errors
 
 try:
     import fcntl
@@ -112,7 +112,7 @@ def _acquire(folder: Path) -> int:
     while True:
         with explain_write_errors(path):
             folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         try:
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,6 +14,7 @@ from selfsight.data import (
     ImageStore,
     Source,
     StreamedImages,
+    find_url,
     open_images,
     open_source,
     plan_storage,
@@ -91,12 +92,18 @@ def start_run(
         raise
 
 
-def resume_run(recipe: Recipe, run: Run, device: torch.device, console: Console) -> None:
-    """Resume a run that stopped. A finished run does not change."""
+def resume_run(
+    recipe: Recipe, run: Run, device: torch.device, console: Console, *, trust: bool = False
+) -> None:
+    """Resume a run that stopped. A finished run does not change.
+
+    With `trust` its images may be on a network: nobody but its recipe.json names them.
+    """
     records = run.records()
     if run.result("verdict") and records and records[-1]["epoch"] >= recipe.epochs:
         console.print(f"{run.path} is finished: {recipe.epochs} epochs. Report: {run.report}")
         return
+    _check_local(run, recipe, trust=trust)
     source = open_recipe_source(recipe)
     difference = describe_other_images(run, source)
     if difference is not None:
@@ -115,9 +122,10 @@ def describe_other_images(run: Run, source: Source) -> str | None:
 
 
 def open_run_images(
-    run: Run, recipe: Recipe, device: torch.device, *, quiet: bool = False
+    run: Run, recipe: Recipe, device: torch.device, *, trust: bool = False, quiet: bool = False
 ) -> ImageStore:
     """Open the images of a run to evaluate with them; say so if they have changed since."""
+    _check_local(run, recipe, trust=trust)
     source = open_recipe_source(recipe)
     difference = describe_other_images(run, source)
     if difference is not None:
@@ -128,6 +136,16 @@ def open_run_images(
             markup=False,
         )
     return open_recipe_images(recipe, device, source=source)
+
+
+def _check_local(run: Run, recipe: Recipe, *, trust: bool) -> None:
+    """Raise a UserError if a recipe.json, which may be a stranger's, names images on a network."""
+    url = find_url(recipe.data.path)
+    if url is not None and not trust:
+        raise UserError(
+            f"The images of {run.path} are on a network: its recipe.json names {url}. If you trust "
+            "that address, add --trust (in Python: trust=True)."
+        )
 
 
 def open_recipe_source(recipe: Recipe) -> Source:

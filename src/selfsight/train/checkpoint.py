@@ -14,7 +14,7 @@ from torch import Tensor
 
 from selfsight import dist
 from selfsight.errors import UserError
-from selfsight.run_folder import Run, explain_write_errors
+from selfsight.run_folder import Run, create_file, explain_write_errors
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
 DAMAGED, DIVERGED = "damaged.pt", "diverged.pt"  # set aside: never loaded, and never in the way
@@ -172,7 +172,7 @@ def _write(path: Path, state: Saved) -> None:
     Programs that read the archive ignore the comment.
     """
     try:
-        with path.open("wb") as file:
+        with create_file(path) as file:
             hashing = _HashingFile(file)
             # Its last two bytes are the length of the comment, which is zero.
             torch.save(state, hashing)  # type: ignore[arg-type]

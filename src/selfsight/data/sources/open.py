@@ -73,6 +73,17 @@ def list_splits(data: str | Path) -> tuple[str, ...]:
     return SPLITS if _splits_by_name(_select_shards(_files_in(path, list_folder(path)))) else ()
 
 
+def find_url(data: str | Path) -> str | None:
+    """Return the first URL that DATA is, or that a list (.txt) names; None if all is local."""
+    if is_url(str(data)):
+        return str(data)
+    path = Path(data).expanduser()
+    if path.suffix.lower() != ".txt" or not path.is_file():
+        return None
+    lines = path.read_text("utf-8-sig", "replace").splitlines()
+    return next((line.split("\t")[0] for line in lines if is_url(line)), None)
+
+
 def _open_spec(spec: str, split: str | None, labels: bool, label_column: str | None) -> Source:
     if spec in BUILT_IN:
         return _open_built_in(spec, _normalize_split(spec, split))
