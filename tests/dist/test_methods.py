@@ -5,6 +5,7 @@ import torch
 
 from selfsight import dist
 from selfsight.methods import BASELINES, METHODS
+from selfsight.nn.batch_norm import average_running_statistics
 from tests.methods.small import make, moment, views
 
 STEPS = 3
@@ -28,6 +29,7 @@ def trained(name, settings):
         gradients.append([p.grad.clone() for p in parameters])
         optimizer.step()
         method.after_step(moment(s), step)
+        average_running_statistics(method)
     return losses, gradients, {k: v.clone() for k, v in method.state_dict().items()}
 
 

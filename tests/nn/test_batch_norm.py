@@ -12,6 +12,7 @@ from selfsight.errors import UserError
 from selfsight.nn.batch_norm import (
     BatchNorm,
     StandardizedConv,
+    average_running_statistics,
     convert_batch_norm,
     grouped_batch_norm,
     replace_batch_norm,
@@ -42,6 +43,7 @@ def forward_backward(group, affine="both"):
     y = norm(x)
     weight = torch.linspace(-1, 1, y[0].numel(), dtype=y.dtype).view(y[0].shape)
     ((y**2 * weight).sum() * dist.world_size() / ROWS).backward()
+    average_running_statistics(norm)
     grads = [dist.all_sum(p.grad) / dist.world_size() for p in norm.parameters()]
     return y.detach(), x.grad, grads, [b.clone() for b in norm.buffers()]
 

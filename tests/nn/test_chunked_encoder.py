@@ -13,7 +13,7 @@ from selfsight import dist
 from selfsight.backbones import BackboneConfig
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
-from selfsight.nn.batch_norm import BatchNorm
+from selfsight.nn.batch_norm import BatchNorm, average_running_statistics
 from selfsight.nn.patch_student import Patches
 from selfsight.nn.teacher import set_chunk_size
 from selfsight.optim import Optim
@@ -50,6 +50,7 @@ def trained(method, chunk, wrapped=lambda method: method, steps=2):
         gradients.append([p.grad.clone() for p in parameters])
         optimizer.step()
         method.after_step(moment(s), step)
+        average_running_statistics(method)
     return losses, gradients, {k: v.clone() for k, v in method.state_dict().items()}
 
 

@@ -63,13 +63,10 @@ class BatchNorm(nn.Module):
             y = F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
-        elif self.group is None and dist.world_size() > 1:
-            y = self._across(x, torch.zeros(len(x), dtype=torch.long, device=x.device), 1)
-        elif self.group is None or len(x) % self.group == 0:
-            y = self._local(x, self.group or len(x))
+        elif (self.group is None and dist.world_size() > 1) or len(x) % (self.group or len(x)):
+            y = self._across(x)
         else:
-            rows = dist.rank() * len(x) + torch.arange(len(x), device=x.device)
-            y = self._across(x, rows // self.group, -(-len(x) * dist.world_size() // self.group))
+            y = self._local(x, self.group or len(x))
         return self.after(y)
 
     def _local(self, x: Tensor, group: int) -> Tensor:
@@ -108,36 +105,21 @@ class BatchNorm(nn.Module):
             return self.weight, torch.zeros_like(self.weight)
         return self.weight, self.bias
 
-    def _across(self, x: Tensor, group: Int64[Tensor, " n"], num_groups: int) -> Tensor:
-        """Normalize groups that span processes: two sums over all of them, in two passes."""
-        high = x.to(torch.promote_types(x.dtype, torch.float32))
-        space = tuple(range(2, x.dim()))
-        shape = (-1, x.shape[1], *(1,) * len(space))
-
-        def total(rows: Tensor) -> Tensor:
-            table = rows.new_zeros(num_groups, rows.shape[1])
-            return dist.all_sum(table.index_add(0, group, rows))
-
-        ones = high.new_full((len(x), 1), float(x[0, 0].numel()))
-        count = total(ones)  # [groups, 1]
-        mean = total(high.sum(space) if space else high) / count
-        centered = high - mean[group].view(shape)
-        var = total(centered.pow(2).sum(space) if space else centered.pow(2)) / count
-        self._track(mean.mean(dim=0), (var * count / (count - 1)).mean(dim=0))
-        y = centered * (var + self.eps).rsqrt()[group].view(shape)
-        if self.weight is not None:
-            y = y * self.weight.view(shape)
-        if self.bias is not None:
-            y = y + self.bias.view(shape)
-        return y.to(x.dtype)
+    def _across(self, x: Tensor) -> Tensor:
+        """Normalize groups that span processes: one exchange forward, and one backward."""
+        y, (means, var), count = spanning_batch_norm(x, *self._affine(), self.group, self.eps)
+        self._track(means.mean(dim=0), (var * count / (count - 1)).mean(dim=0))
+        return y
 
     def track(self, *chunks: Statistics) -> None:
-        """Update running statistics by one batch, given in chunks: the mean over all its groups."""
+        """Update running statistics by one batch, given in chunks: the mean over all its groups.
+
+        Of this process: `average_running_statistics` combines them once per step.
+        """
         batch = chunks[0]
         if len(chunks) > 1:
             batch = Statistics(*map(torch.cat, zip(*chunks, strict=True)))
-        both = torch.stack([batch.means.mean(dim=0), batch.variances.mean(dim=0)])
-        self._track(*dist.mean(both))  # one exchange for the two
+        self._track(batch.means.mean(dim=0), batch.variances.mean(dim=0))
 
     @torch.no_grad()
     def _track(self, mean: Tensor, var: Tensor) -> None:
@@ -153,8 +135,10 @@ class BatchNorm(nn.Module):
 class GroupedBatchNorm(torch.autograd.Function):
     """Batch norm over groups of rows, written so that the compiler needs few passes over memory.
 
-    Takes each group's mean and 1 / standard deviation, [groups, 1, channels, 1 ...]. The backward
-    pass is written by hand: compiled from autograd's it saves more tensors and takes more passes.
+    Takes the mean and 1 / standard deviation of every `size` rows, [parts, 1, channels, 1 ...]. The
+    backward pass is written by hand: compiled from autograd's it saves more tensors and takes more
+    passes. Where groups span processes, `group_of_part` says which group a part belongs to and
+    `count` how many values per channel each group has; the backward pass then exchanges its sums.
     """
 
     @staticmethod
@@ -165,12 +149,14 @@ class GroupedBatchNorm(torch.autograd.Function):
         bias: Tensor | None,
         mean: Tensor,
         scale: Tensor,
-        group: int,
+        size: int,
+        group_of_part: Tensor | None = None,
+        count: Tensor | None = None,
     ) -> Tensor:
         """Normalize."""
-        ctx.save_for_backward(x, weight, mean, scale)
-        ctx.group = group
-        y = (_split_into_groups(x, group)[0] - mean) * scale
+        ctx.save_for_backward(x, weight, mean, scale, group_of_part, count)
+        ctx.size = size
+        y = (_split_rows(x, size)[0] - mean) * scale
         if weight is not None and bias is not None:
             y = y * weight.view(mean[:1].shape) + bias.view(mean[:1].shape)
         y = y.flatten(0, 1)
@@ -181,34 +167,111 @@ class GroupedBatchNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         """Two sums over each group and channel give the gradients of input, weight and bias."""
-        x, weight, mean, scale = ctx.saved_tensors
-        h, dims = _split_into_groups(x, ctx.group)
-        dy = _split_into_groups(grad_output, ctx.group)[0]
+        x, weight, mean, scale, group_of_part, count = ctx.saved_tensors
+        h, dims = _split_rows(x, ctx.size)
+        dy = _split_rows(grad_output, ctx.size)[0]
         xhat = (h - mean) * scale
         sum_dy, sum_dy_xhat = dy.sum(dims, keepdim=True), (dy * xhat).sum(dims, keepdim=True)
-        count = h[0].numel() // h.shape[2]
-        dx = (dy - sum_dy / count - xhat * (sum_dy_xhat / count)) * scale
+        if group_of_part is None:
+            number = h[0].numel() // h.shape[2]
+            mean_dy, mean_dy_xhat = sum_dy / number, sum_dy_xhat / number
+        else:
+            sums = torch.cat([sum_dy.flatten(1), sum_dy_xhat.flatten(1)], dim=1)
+            means = _sum_groups(sums, group_of_part, len(count)) / count
+            mean_dy, mean_dy_xhat = (
+                part.view_as(mean) for part in means[group_of_part].to(dy.dtype).chunk(2, dim=1)
+            )
+        dx = (dy - mean_dy - xhat * mean_dy_xhat) * scale
+        rest = (None,) * 5
         if weight is None:
-            return dx.flatten(0, 1).to(x.dtype), None, None, None, None, None
+            return dx.flatten(0, 1).to(x.dtype), None, None, *rest
         dx = (dx * weight.view(mean[:1].shape)).flatten(0, 1).to(x.dtype)
         dweight, dbias = (t.sum(0).flatten().to(weight.dtype) for t in (sum_dy_xhat, sum_dy))
-        return dx, dweight, dbias, None, None, None
+        return dx, dweight, dbias, *rest
 
 
 def grouped_batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, group: int, eps: float
 ) -> tuple[Tensor, Statistics]:
     """Normalize each group; return also each group's mean and biased variance per channel."""
-    h, dims = _split_into_groups(x.detach(), group)
+    h, dims = _split_rows(x.detach(), group)
     var, mean = torch.var_mean(h, dims, correction=0, keepdim=True)
     y = GroupedBatchNorm.apply(x, weight, bias, mean, (var + eps).rsqrt(), group)
     return y, Statistics(mean.flatten(1), var.flatten(1))
 
 
-def _split_into_groups(x: Tensor, group: int) -> tuple[Tensor, tuple[int, ...]]:
-    """Rows in groups, in at least float32, and the dimensions to sum over for a group's channel."""
-    h = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(0, (-1, group))
+def spanning_batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, group: int | None, eps: float
+) -> tuple[Tensor, Statistics, Float[Tensor, "groups 1"]]:
+    """Normalize groups of the global batch that span processes (None: one of all images).
+
+    Also returns each group's mean, biased variance and number of values per channel. The rows of
+    this process are divided into parts that each lie in one group, and the moments of all parts
+    are added in one exchange: in float64, so that a mean far from zero costs no accuracy.
+    """
+    size = len(x) if group is None else math.gcd(len(x), group)
+    parts = torch.arange(len(x) // size, device=x.device)
+    if group is None:
+        group_of_part, num_groups = parts, 1
+    else:
+        group_of_part = (dist.rank() * len(parts) + parts) // (group // size)
+        num_groups = -(-len(x) * dist.world_size() // group)
+    h, dims = _split_rows(x.detach(), size)
+    var, mean = torch.var_mean(h, dims, correction=0, keepdim=True)
+    shape, channels = mean.shape, mean.shape[2]
+    m, v = mean.flatten(1).double(), var.flatten(1).double()
+    moments = torch.cat([m, v + m.square(), torch.ones_like(m[:, :1])], dim=1)
+    values = h[0].numel() // channels
+    total = _sum_groups(moments * values, group_of_part, num_groups)
+    count = total[:, -1:]
+    means = total[:, :channels] / count
+    variances = (total[:, channels:-1] / count - means.square()).clamp_min(0)
+    statistics = Statistics(means.to(h.dtype), variances.to(h.dtype))
+    scale = (statistics.variances + eps).rsqrt()[group_of_part].view(shape)
+    y = GroupedBatchNorm.apply(
+        x,
+        weight,
+        bias,
+        statistics.means[group_of_part].view(shape),
+        scale,
+        size,
+        group_of_part,
+        count.to(h.dtype),
+    )
+    return y, statistics, count.to(h.dtype)
+
+
+def _sum_groups(
+    rows: Float[Tensor, "parts k"], group_of_part: Int64[Tensor, " parts"], num_groups: int
+) -> Float[Tensor, "groups k"]:
+    """Sum the rows of each group over all processes, in one exchange."""
+    table = rows.new_zeros(num_groups, rows.shape[1])
+    return dist.all_sum(table.index_add(0, group_of_part, rows))
+
+
+def _split_rows(x: Tensor, size: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Every `size` rows, in at least float32, and the dimensions to sum over for their channels."""
+    h = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(0, (-1, size))
     return h, (1, *range(3, h.dim()))
+
+
+@torch.no_grad()
+def average_running_statistics(module: nn.Module) -> None:
+    """Average the running statistics of grouped batch norm over processes, in one exchange.
+
+    Each step, a process tracks its own groups: an average of moving averages that began equal is
+    the moving average of the average. Batch norm over all images has the same on every process.
+    """
+    buffers = [
+        buffer
+        for norm in module.modules()
+        if isinstance(norm, BatchNorm) and norm.group is not None
+        for buffer in (norm.running_mean, norm.running_var)
+    ]
+    if dist.world_size() == 1 or not buffers:
+        return
+    mean = dist.mean(torch.cat(buffers))
+    torch._foreach_copy_(buffers, mean.split([len(buffer) for buffer in buffers]))
 
 
 def convert_batch_norm(module: nn.Module, group: int | None) -> nn.Module:

@@ -7,6 +7,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from selfsight.methods import Moment, Step
+from selfsight.nn.batch_norm import average_running_statistics
 from selfsight.optim import clip_gradients, gradient_norms
 from selfsight.ragged import Ragged
 from selfsight.recipe import Recipe
@@ -97,6 +98,7 @@ def optimizer_step(
     clip_gradients(state.optimizer, recipe.optim.clip)
     step_if_finite(state.optimizer, found_inf)
     state.method.after_step(at, result._replace(skipped=found_inf))
+    average_running_statistics(state.method)
 
     if state.probe is not None and batch.labels is not None:
         logs["probe"] = state.probe.update(result.features, batch.labels, found_inf)
