@@ -61,7 +61,9 @@ def swapped_prediction(
     scores: Float[Tensor, "v n k"], codes: Float[Tensor, "a n k"], *, temperature: float
 ) -> Scalar:
     """Each of the first A views' codes is predicted from all other views (SwAV, equation 2)."""
-    log_p = (scores / temperature).log_softmax(-1)
-    cross = -torch.einsum("ank,vnk->av", codes, log_p) / scores.shape[1]  # [A, V]
-    own = cross.diagonal().sum()
-    return (cross.sum() - own) / (len(codes) * (len(scores) - 1))
+    log_p = (scores / temperature).log_softmax(-1)  # [V, N, K]
+    # All pairs of an assigned and a predicting view, less each view with itself. As a product of
+    # matrices, [A, NK] by [NK, V], a GPU would compute each entry in one long loop.
+    every = (codes.sum(0) * log_p.sum(0)).sum()
+    own = (codes * log_p[: len(codes)]).sum()
+    return (own - every) / (scores.shape[1] * len(codes) * (len(scores) - 1))
