@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from selfsight.bench import process_scaling, run, scaling
+from selfsight.bench import exchanges, process_scaling, run, scaling
 from selfsight.bench.scaling import measure_scaling
 from selfsight.bench.step_cost import StepCost, measure_step
 from selfsight.catalog import build_recipe
@@ -32,6 +32,7 @@ def small(monkeypatch):
     monkeypatch.setattr(scaling, "measure_step", record)
     monkeypatch.setattr(scaling, "FACTORS", (1, 2))
     monkeypatch.setattr(scaling, "NUM_IMAGES", (20,))
+    monkeypatch.setattr(exchanges, "NUM_PROCESSES", (2,))
     monkeypatch.setattr(scaling, "DEFAULT_NUM_IMAGES", 16)
     monkeypatch.setattr(process_scaling, "available_cpus", lambda: 1)
     return measured
@@ -111,6 +112,7 @@ def test_the_command_prints_and_returns_the_points(small, monkeypatch, capsys):
         "simclr.shapes", device="cpu", growth=True, batch_size=4, seconds=0.01, settings=settings
     )
     assert [row["varied"] for row in result["growth"]][-1] == "images"
+    assert [row["processes"] for row in result["exchanges"]] == [2]
     assert "images/s" in capsys.readouterr().out
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from selfsight import auto_recipe
 from selfsight.bench.breakdown import describe, measure_breakdown
+from selfsight.bench.exchanges import measure_exchanges
 from selfsight.bench.generated_images import write_photo_like_images
 from selfsight.bench.lightly_comparison import import_lightly, measure_lightly
 from selfsight.bench.scaling import measure_scaling
@@ -50,7 +51,12 @@ def run(
     if options.growth:
         console.print(f"{name}, random images, {device}", highlight=False)
         points = measure_scaling(chosen, device, seconds=seconds, console=console)
-        return {"recipe": name, "growth": [asdict(point) for point in points]}
+        exchanges = measure_exchanges(chosen, console)
+        return {
+            "recipe": name,
+            "growth": [asdict(point) for point in points],
+            "exchanges": [asdict(counted) for counted in exchanges],
+        }
     with tempfile.TemporaryDirectory(prefix="selfsight-bench-") as folder:
         path = (
             str(options.data) if options.data else _generate_images(chosen, Path(folder), console)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as td
+from rich.console import Console
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -69,6 +70,32 @@ def _num_bytes(value: Any) -> int:
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     return sum(map(_num_bytes, value)) if isinstance(value, list | tuple) else 0
+
+
+def measure_exchanges(recipe: Recipe, console: Console) -> list[Exchanges]:
+    """Count the exchanges of 8, 64 and 1,000 processes and print them."""
+    console.print(
+        f"exchanges of a step per process with {recipe.batch_size} images, counted and not sent "
+        "(not measured on several GPUs):",
+        highlight=False,
+        soft_wrap=True,
+    )
+    counted = []
+    for processes in NUM_PROCESSES:
+        try:
+            found = count_exchanges(recipe, processes)
+        except UserError as error:
+            console.print(str(error), highlight=False, soft_wrap=True)
+            break
+        counted.append(found)
+        console.print(
+            f"{'processes':<12}{processes:>12,}{found.sums:>8} sums of "
+            f"{found.sum_bytes / 1e6:,.1f} MB, {found.gathers} gathers of "
+            f"{found.gather_bytes / 1e6:,.1f} MB",
+            highlight=False,
+            soft_wrap=True,
+        )
+    return counted
 
 
 @contextlib.contextmanager
