@@ -1,7 +1,8 @@
 """`python -m tests.losses.measure`: the contrastive loss with its matrix and without, side by side.
 
 With `--swav`, the parts of SwAV's loss, compiled, and its sum over pairs of views as a product of
-matrices. Milliseconds of forward and backward; on a GPU also the memory at the peak beyond the inputs, MiB.
+matrices. Milliseconds of forward and backward; on a GPU also the memory at the peak beyond the
+inputs, MiB.
 """
 
 import argparse
