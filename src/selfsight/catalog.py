@@ -8,9 +8,7 @@ from dataclasses import fields, is_dataclass
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console
-
-from selfsight.console import build_table, format_setting
+from selfsight.console import build_table, format_setting, open_console
 from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Recipe, method_name
 from selfsight.recipes import RECIPES
@@ -151,7 +149,7 @@ def print_table(rows: list[Row]) -> None:
         {k: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for k, v in row.items()}
         for row in rows
     ]
-    Console().print(build_table(lines))
+    open_console().print(build_table(lines))
 
 
 def print_methods(rows: list[Row]) -> None:

@@ -1,9 +1,15 @@
-"""Tables for the terminal."""
+"""Text and tables for the terminal."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
+
+
+def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Open the terminal for text that is printed as it is: names of files may look like markup."""
+    return Console(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
 
 
 def build_table(records: Iterable[Mapping[str, Any]], *, title: str | None = None) -> Table:

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from selfsight import dist
+from selfsight.console import open_console
 
 DELAY = 2.0  # seconds before a bar appears; for shorter work it would only flicker
 LINE_EVERY = 30.0  # seconds between lines if there is no terminal
@@ -21,7 +21,7 @@ class DelayedProgress:
         self.title = None if dist.rank() else title
         self.total, self.done = total, 0
         self.started = self.printed = time.monotonic()
-        self.console = Console(stderr=True)
+        self.console = open_console(stderr=True)
         self.bar: Progress | None = None
 
     def __enter__(self) -> "DelayedProgress":

@@ -97,7 +97,7 @@ def measure_breakdown(
     def add(label: str, ms: float) -> None:
         timings[label] = ms
         speed = f"{1000 * n / ms:11,.0f} images/s{limit / ms:8.0%} of limit"
-        console.print(f"{label:<29}{ms:10.2f} ms{speed}", highlight=False, soft_wrap=True)
+        console.print(f"{label:<29}{ms:10.2f} ms{speed}", soft_wrap=True)
 
     if forward_only:
         add("network, forward only", total_ms(forward_only))

@@ -16,6 +16,7 @@ from selfsight.bench.generated_images import write_photo_like_images
 from selfsight.bench.lightly_comparison import import_lightly, measure_lightly
 from selfsight.bench.scaling import measure_scaling
 from selfsight.catalog import build_recipe
+from selfsight.console import open_console
 from selfsight.errors import UserError
 from selfsight.options import BENCH_DEFAULTS, BenchOptions
 from selfsight.recipe import Recipe, override
@@ -38,7 +39,7 @@ def run(
     options = replace(options, **changes)
     _check_options(options)
     seconds, against = options.seconds, options.against
-    console, device = Console(quiet=quiet), auto_recipe.resolve_device(options.device)
+    console, device = open_console(quiet=quiet), auto_recipe.resolve_device(options.device)
     name = recipe or (DEFAULT_ON_GPU if device.type == "cuda" else DEFAULT_ON_CPU)
     chosen = build_recipe(name)
     if device.type == "cuda":
@@ -49,7 +50,7 @@ def run(
         import_lightly(chosen)
     chosen, _ = auto_recipe.adapt_to_device(chosen, device)
     if options.growth:
-        console.print(f"{name}, random images, {device}", highlight=False)
+        console.print(f"{name}, random images, {device}")
         points = measure_scaling(chosen, device, seconds=seconds, console=console)
         exchanges = measure_exchanges(chosen, console)
         return {
@@ -62,9 +63,9 @@ def run(
             str(options.data) if options.data else _generate_images(chosen, Path(folder), console)
         )
         chosen = replace(chosen, data=replace(chosen.data, path=path))
-        console.print(f"{name}, batch {chosen.batch_size}, {path}, {device}", highlight=False)
+        console.print(f"{name}, batch {chosen.batch_size}, {path}, {device}")
         result = measure_breakdown(name, chosen, device, seconds=seconds, console=console)
-        console.print(describe(result), highlight=False)
+        console.print(describe(result))
         measured = asdict(result)
         if against:
             measured[against] = _compare(chosen, device, seconds, result.images_per_second, console)
@@ -96,7 +97,6 @@ def _compare(
     console.print(
         f"Lightly: augmentation {measured['augment']:,.0f} images/s, end to end "
         f"{measured['end to end']:,.0f} images/s; this is {ratio:.1f} times as fast.",
-        highlight=False,
     )
     return measured | {"ratio": ratio}
 
@@ -104,5 +104,5 @@ def _compare(
 def _generate_images(recipe: Recipe, folder: Path, console: Console) -> str:
     if recipe.views[0].size <= SMALL_VIEW:
         return "shapes"
-    console.print(f"Writing {NUM_GENERATED} images to measure with ...", highlight=False)
+    console.print(f"Writing {NUM_GENERATED} images to measure with ...")
     return str(write_photo_like_images(folder / "images", NUM_GENERATED))

@@ -50,7 +50,7 @@ def measure_scaling(
         )
         memory = "" if cost.memory is None else f"{cost.memory / 2**20:12,.0f} MiB"
         speed = f"{cost.ms:12.2f} ms{images_per_second:11,.0f} images/s"
-        console.print(f"{varied:<12}{value:>12,}{speed}{memory}", highlight=False)
+        console.print(f"{varied:<12}{value:>12,}{speed}{memory}")
 
     for varied, value, changed, num_images in _cases(recipe):
         cost = measure_step(changed, num_images, device, seconds=seconds)
@@ -84,18 +84,18 @@ def _process_cases(
     if largest < 2:
         unit = "GPU" if device.type == "cuda" else "usable core"
         reason = f"each process needs its own {unit}, and this machine has one"
-        console.print(f"processes: not measured, since {reason}.", highlight=False, soft_wrap=True)
+        console.print(f"processes: not measured, since {reason}.", soft_wrap=True)
         return
     threads = process_scaling.threads_per_process(largest)
     num_images = max(DEFAULT_NUM_IMAGES, 2 * batch_size * largest)
     unit = "thread" if threads == 1 else "threads"
     heading = f"processes, each with {batch_size} images and {threads} {unit}:"
-    console.print(heading, highlight=False)
+    console.print(heading)
     for processes in process_scaling.process_counts(largest):
         try:
             changed = replace(recipe, batch_size=batch_size * processes)
         except UserError as error:
-            console.print(f"processes: stopped here. {error}", highlight=False, soft_wrap=True)
+            console.print(f"processes: stopped here. {error}", soft_wrap=True)
             return
         cost = process_scaling.measure_processes(
             changed, num_images, device, processes=processes, threads=threads, seconds=seconds

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import safetensors.torch
 import torch
 from jaxtyping import Float
-from rich.console import Console
 from torch import Tensor, nn
 
 from selfsight import dist
 from selfsight.backbones.foreign_checkpoints.report import ImportReport
 from selfsight.backbones.last_blocks import LastBlocks
+from selfsight.console import open_console
 from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
 from selfsight.data.sources.classes import class_words
@@ -167,8 +167,8 @@ def load_encoder(
     backbone, about = load_backbone(
         name, image_size=image_size, device=device, trust=trust, part=part, stem=stem
     )
-    console = Console(stderr=True, quiet=dist.rank() != 0)
-    console.print(about.summary(), highlight=False, markup=False)
+    console = open_console(stderr=True, quiet=dist.rank() != 0)
+    console.print(about.summary())
     transform = _imported_transform(about, image_size, preprocess)
     return EncoderUnderTest(name, select(backbone), transform, weights=about.table())
 

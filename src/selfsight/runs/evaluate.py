@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from selfsight import dist
-from selfsight.console import build_table
+from selfsight.console import build_table, open_console
 from selfsight.data import ImageStore, load_images, open_source
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
@@ -90,7 +89,7 @@ def evaluate(
         if groups["labeled"]:
             sources = open_labeled(options, run_classes(encoder, trust=options.trust))
             if sources.note and dist.rank() == 0:
-                Console(stderr=True).print(sources.note, highlight=False, markup=False)
+                open_console(stderr=True).print(sources.note)
             about |= {"classes": list(sources.classes)} if sources.classes else {}
             if sources.train.multilabels is not None:
                 groups |= {"multilabel": groups["labeled"], "labeled": []}
@@ -352,11 +351,11 @@ def _print(
 ) -> None:
     if quiet:
         return
-    console = Console()
+    console = open_console()
     for table in tables:
         console.print(build_table(table))
     lines = [*notes, *([sentence, f"Report: {run.report}"] if sentence else [f"{run.results}"])]
-    console.print("\n".join(lines), highlight=False, markup=False)
+    console.print("\n".join(lines))
 
 
 def _load_labeled(

@@ -102,22 +102,19 @@ def run_jobs(
         console.print(
             f"[{number}/{len(jobs)}] {job.name}: {job.recipe.epochs} epochs, about "
             f"{format_duration(seconds)}",
-            highlight=False,
-            markup=False,
         )
         entry = run_job(job, images, device, console, work=work, end=end, startup=startup)
         if entry is None:
-            console.print(f"Saved {job.name}: the same command goes on with it.", highlight=False)
+            console.print(f"Saved {job.name}: the same command goes on with it.")
             continue
         if dist.rank() == 0:
             if ledger is not None:
                 entry.write(ledger)
-            console.print(f"    {describe(entry)}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"    {describe(entry)}", soft_wrap=True)
         finished.append(entry)
     if too_long:
         console.print(
             f"Too long for the time left, for the same command later: {', '.join(too_long)}.",
-            highlight=False,
             soft_wrap=True,
         )
     return finished

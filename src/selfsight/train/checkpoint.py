@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import Tensor
 
 from selfsight import dist
+from selfsight.console import open_console
 from selfsight.errors import UserError
 from selfsight.run_folder import Run, create_file, explain_write_errors
 
@@ -90,8 +91,6 @@ def load_newest(
             _console().print(
                 f"{bad} cannot be used: it {why}. The checkpoint before it, of step "
                 f"{state['step']}, is used: {path.name}.",
-                highlight=False,
-                markup=False,
                 soft_wrap=True,
             )
         return Loaded(state, path, unusable)
@@ -263,4 +262,4 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _console() -> Console:
-    return Console(stderr=True, quiet=dist.rank() != 0)
+    return open_console(stderr=True, quiet=dist.rank() != 0)

@@ -30,7 +30,7 @@ class ProgressBar:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             console=console,
         )
         self.task = self.progress.add_task("", total=total, completed=done, text="")
@@ -48,7 +48,7 @@ class ProgressBar:
         """Report the first step; the time left is estimated from those that follow."""
         self.started, self.first = time.monotonic(), self.done + 1
         if self.has_bar or self.prints_lines:
-            self.console.print(f"First step after {seconds:.1f} s.", highlight=False)
+            self.console.print(f"First step after {seconds:.1f} s.")
 
     def advance(self) -> None:
         """Count one more step."""
@@ -62,7 +62,7 @@ class ProgressBar:
         if record["data_wait"] > MAX_DATA_WAIT and self.records > 1 and not self.advised:
             self.advised = True
             if self.has_bar or self.prints_lines:
-                self.console.print(ADVICE, highlight=False, soft_wrap=True)
+                self.console.print(ADVICE, soft_wrap=True)
         self.progress.update(self.task, text=line)
         now = time.monotonic()
         last = record["step"] == self.total
@@ -73,7 +73,6 @@ class ProgressBar:
             left = (now - self.started) / max(1, done) * (self.total - record["step"])
             self.console.print(
                 f"step {record['step']}/{self.total}  {line}  {format_duration(left)} left",
-                highlight=False,
                 soft_wrap=True,
             )
             self.printed = now
