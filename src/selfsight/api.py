@@ -14,7 +14,7 @@ from rich.console import Console
 from selfsight import auto_recipe, dist
 from selfsight import doctor as doctors
 from selfsight.catalog import build_recipe
-from selfsight.console import build_table
+from selfsight.console import build_table, open_console
 from selfsight.data import open_source
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, list_first, suggest
@@ -43,6 +43,7 @@ from selfsight.runs.encoders import load_recipe
 from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
 from selfsight.runs.slurm import slurm_script
+from selfsight.settings import COUNT, check_setting
 from selfsight.studies import ARMS, find_study, runner
 from selfsight.studies.jobs import plan_jobs
 from selfsight.studies.judge import arm_results, compare_with_ledger
@@ -58,6 +59,7 @@ def pretrain(
 
     Keywords are the fields of PretrainOptions: `pretrain("photos/", method="moco", epochs=50)`.
     """
+    check_setting("data", data, str | Path)
     options = replace(options, **changes)
     if options.method is not None and options.recipe is not None:
         raise UserError("Give --method or --recipe, not both: a recipe names its method.")
@@ -124,9 +126,9 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
             )
     records, notes = comparison.compare(folders)
     if not quiet:
-        console = Console()
+        console = open_console()
         console.print(build_table(comparison.format_records(records)))
-        console.print("\n".join(notes), highlight=False, markup=False)
+        console.print("\n".join(notes))
     return records
 
 
@@ -138,6 +140,7 @@ def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> 
     loaded, or the one that a file names: `load("RUN/checkpoints/epoch_10.pt")`. `trust` lets its
     recipe run code from outside selfsight.
     """
+    check_setting("run", run, Run | str | Path)
     where = None if isinstance(run, Run) else find_checkpoint(run)
     where = where or RunCheckpoint(open_run(run))
     recipe = load_recipe(where.run, trust=trust)
@@ -149,12 +152,14 @@ def doctor(
     data: str | Path, *, device: str = "auto", sample: int = 512, quiet: bool = False
 ) -> dict[str, Any]:
     """Summarize the data from a sample, with the recipe that pretrain would use."""
+    check_setting("data", data, str | Path)
+    check_setting("sample", sample, int, COUNT)
     summary = doctors.inspect_data(data, sample=sample)
     profile, torch_device = _profile(summary), auto_recipe.resolve_device(device)
     recipe, reasons = auto_recipe.build_auto_recipe(profile, torch_device)
     if not quiet:
-        console = Console()
-        console.print(doctors.describe(summary), highlight=False)
+        console = open_console()
+        console.print(doctors.describe(summary))
         console.print(start_resume.recipe_table(recipe, reasons))
     return asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons}
 
@@ -170,7 +175,7 @@ def study(
     end = None
     if options.minutes is not None:
         end = time.monotonic() - runner.process_seconds() + 60 * options.minutes
-    console, device = Console(quiet=quiet), auto_recipe.resolve_device(options.device)
+    console, device = open_console(quiet=quiet), auto_recipe.resolve_device(options.device)
     ledger = Path(options.ledger) if options.ledger else RESULTS
     entries = read_ledger((RESULTS, ledger))
     jobs = plan_jobs(
@@ -180,7 +185,6 @@ def study(
     todo = [job for job in jobs if repeat or not job.is_done(entries)]
     console.print(
         f"{name} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
-        highlight=False,
     )
     with dist.process_group(device.type):
         finished = runner.run_jobs(
@@ -286,6 +290,7 @@ def _build_recipe(
 
 
 def _named_recipe(options: PretrainOptions) -> Recipe:
+    check_setting("recipe", options.recipe, str | Recipe)
     named = options.recipe
     return build_recipe(named) if isinstance(named, str) else named
 
@@ -377,4 +382,4 @@ def _profile(summary: doctors.DataSummary) -> auto_recipe.DataProfile:
 
 
 def _console() -> Console:
-    return Console(stderr=True, quiet=dist.local_rank() != 0)
+    return open_console(stderr=True, quiet=dist.local_rank() != 0)

@@ -12,6 +12,7 @@ from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe, method_config, method_name
+from selfsight.settings import check_setting
 from selfsight.views import View, for_channels
 
 Reasons = dict[str, str]
@@ -28,6 +29,7 @@ class DataProfile:
 
 def resolve_device(name: str) -> torch.device:
     """Resolve auto, cpu or cuda; a GPU that cannot be used is an error, not the CPU."""
+    check_setting("device", name, str)
     device_type = name.split(":")[0]
     if device_type not in ("auto", "cpu", "cuda"):
         raise UserError(f'--device is "{name}"; use auto, cpu or cuda.')

@@ -10,6 +10,17 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Suppress, arg
 
+from selfsight.settings import (
+    COUNT,
+    EPOCHS,
+    PIXELS,
+    POSITIVE,
+    SEED,
+    SHARE,
+    Range,
+    check_settings,
+)
+
 # Options without a default say themselves what happens if they are not given.
 Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
 Number = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
@@ -20,6 +31,23 @@ ClassNames = Annotated[
     str | Path | tuple[str, ...], arg(metavar="NAME...|FILE", help_behavior_hint="")
 ]
 Device = Annotated[str, arg(metavar="NAME")]
+
+RANGES: dict[str, Range] = {
+    "epochs": EPOCHS,
+    "batch_size": Range(1, 10**7),
+    "seed": SEED,
+    "seeds": SEED,
+    "keep_epochs": EPOCHS,
+    "k": COUNT,
+    "temperature": POSITIVE,
+    "last_blocks": COUNT,
+    "image_size": PIXELS,
+    "iterations": COUNT,
+    "share": SHARE,
+    "per_class": COUNT,
+    "seconds": Range(0, 3600, low_allowed=False),
+    "minutes": Range(0, 10**7),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +87,9 @@ class PretrainOptions:
     """Read labels from sub-folders, for evaluation during training."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe as flags: ("--optim.lr", "0.3")."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +172,9 @@ class EvalOptions:
     settings: Suppress[Sequence[str]] = ()
     """Settings of the protocols as flags: ("--head.lr", "0.3")."""
 
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
     @property
     def feature_name(self) -> str:
         """Name of the evaluated features, in settings and names of results."""
@@ -177,6 +211,9 @@ class BenchOptions:
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe as flags: ("--method.bn", "sync")."""
 
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
@@ -211,6 +248,9 @@ class StudyOptions:
     """Train arms that the ledger has, too."""
     settings: Suppress[Sequence[str]] = ()
     """Settings to change in every arm, as flags: ("--optim.lr", "0.06")."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
 
 
 # Function defaults: frozen, so that sharing them is safe.

@@ -14,14 +14,36 @@ import tyro
 
 from selfsight.backbones import BackboneConfig
 from selfsight.data.eval_transform import EvalTransform, standard_transform
-from selfsight.errors import UserError, check_number, suggest
+from selfsight.errors import UserError, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method
 from selfsight.nn.chunked_encoder import check_chunk_size
 from selfsight.optim import Optim
+from selfsight.settings import (
+    CHANNELS,
+    COUNT,
+    EPOCHS,
+    PIXELS,
+    POSITIVE,
+    SEED,
+    Range,
+    check_settings,
+)
 from selfsight.views import View
 
 ALL_METHODS = METHODS | BASELINES
+RANGES: dict[str, Range] = {
+    "epochs": EPOCHS,
+    "batch_size": Range(1, 10**7),
+    "chunk": COUNT,
+    "seed": SEED,
+    "log_every": COUNT,
+    "save_every": COUNT,
+    "keep_epochs": EPOCHS,
+    "save_steps": COUNT,
+    "save_minutes": POSITIVE,
+    "measure_every": COUNT,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +63,9 @@ class Data:
     """Decode once and cache the pixels, or decode in every epoch (stream)."""
     decoder: Literal["auto", "cpu", "nvjpeg"] = "auto"
     """Decoder of JPEG files; auto is nvjpeg for streams to a GPU with few CPU cores, else cpu."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "data.", {"store_size": PIXELS, "channels": CHANNELS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +105,14 @@ class Recipe:
     """Epochs between measurements of online_knn, if there are labels."""
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise UserError(f"epochs is {self.epochs}; a run needs 1 or more.")
+        check_settings(self, "", RANGES)
         self.optim.schedule.check(self.epochs)
-        if min(self.log_every, self.save_every, self.measure_every) < 1:
-            raise UserError("log_every, save_every and measure_every must be 1 or more.")
         for epoch in self.keep_epochs:
-            if not 1 <= epoch <= self.epochs:
+            if epoch > self.epochs:
                 raise UserError(
                     f"keep_epochs has {epoch}, but the epochs of this run are 1 to {self.epochs}. "
                     "Leave it out, or raise epochs."
                 )
-        check_number("save_steps", self.save_steps, at_least=1, optional=True)
-        check_number("save_minutes", self.save_minutes, above=0, optional=True)
         sizes = tuple(view.size for view in self.views)
         validate_method(self.method, batch_size=self.batch_size, view_sizes=sizes)
         for view in self.views:
@@ -134,6 +154,7 @@ def override(
         config=(tyro.conf.AvoidSubcommands,),
     )
     parsed, unknown = parse(default=_Unchecked(**settings), return_unknown_args=True)
+    parsed.method.validate()
     views = parsed.method.match_views(recipe.views)
     if unknown or len(views) != len(recipe.views):  # flags of views that were not there yet
         parsed = parse(default=_Unchecked(**settings | {"views": views}))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from selfsight.errors import RunError, UserError, suggest
+from selfsight.settings import check_setting
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -217,6 +218,7 @@ class Run:
 
 def open_run(run: Run | str | Path) -> Run:
     """Return the run of a folder; raise a UserError if the folder holds none."""
+    check_setting("run", run, Run | str | Path)
     run = run if isinstance(run, Run) else Run(Path(run))
     if not run.recipe_path.exists():
         parent = run.path.parent if run.path.parent.is_dir() else Path("runs")

@@ -86,7 +86,7 @@ def test_an_invalid_external_backbone_raises_an_error(name, sentence):
         ({"name": "resnet51"}, 'no backbone "resnet51". Did you mean "resnet50"'),
         ({"stem": "low"}, 'Did you mean "lowres"'),
         ({"name": "timm:resnet10t", "stem": "lowres"}, "has a fixed stem"),
-        ({"in_channels": 0}, "at least 1"),
+        ({"in_channels": 0}, "in_channels is 0; it must be 1 or more"),
     ],
 )
 def test_invalid_settings_raise_an_error_that_names_them(settings, sentence, monkeypatch):

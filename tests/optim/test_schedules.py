@@ -108,8 +108,8 @@ def test_a_warm_up_as_long_as_the_run_is_refused(warmup):
     ("settings", "sentence"),
     [
         ({"name": "cosin"}, 'Did you mean "cosine"'),
-        ({"warmup_epochs": -1.0}, "warmup_epochs is -1.0. Give a number of at least 0"),
-        ({"end": 1.5}, "schedule.end is 1.5. Give a number of at least 0 and of at most 1"),
+        ({"warmup_epochs": -1.0}, "warmup_epochs is -1.0; it must be 0 or more"),
+        ({"end": 1.5}, "schedule.end is 1.5; it must be 0 or more and at most 1"),
         ({"warmup_start": math.nan}, "schedule.warmup_start is nan"),
         ({"name": "step"}, "without milestones"),
     ],

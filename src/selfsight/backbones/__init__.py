@@ -3,12 +3,13 @@
 import importlib
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet, Stem
 from selfsight.backbones.vit import ViT, check_divides_into_patches
-from selfsight.errors import UserError, check_choice, check_number, suggest
+from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
+from selfsight.settings import CHANNELS, PIXELS, check_settings
 
 # Width, depth, heads. MoCo v3 gives ViT-S twelve heads; DeiT-S has six.
 VITS = {"s": (384, 12, 12), "b": (768, 12, 12), "l": (1024, 24, 16), "h": (1280, 32, 16)}
@@ -53,9 +54,7 @@ class BackboneConfig:
     image_size: int = 224
 
     def __post_init__(self) -> None:
-        check_choice("backbone.stem", self.stem, ("auto", *get_args(Stem)))
-        check_number("backbone.in_channels", self.in_channels, at_least=1)
-        check_number("backbone.image_size", self.image_size, at_least=1)
+        check_settings(self, "backbone.", {"in_channels": CHANNELS, "image_size": PIXELS})
         if ":" not in self.name and self.name not in BACKBONES:
             raise UserError(
                 f'There is no backbone "{self.name}".{suggest(self.name, BACKBONES)} Known are '

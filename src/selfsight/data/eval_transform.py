@@ -8,7 +8,7 @@ is integer arithmetic on the CPU, so that they are equal on all machines.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from PIL import Image
 from torch import Tensor
 
 from selfsight.data.decode import UnreadableError, decode, decode_pillow, describe_error
-from selfsight.errors import UserError, check_choice, check_number
+from selfsight.errors import UserError
+from selfsight.settings import CHANNELS, PIXELS, POSITIVE, Range, check_settings
 
 Interpolation = Literal["bilinear", "bicubic"]
 ImageLike = str | Path | Image.Image | np.ndarray | Tensor
@@ -29,6 +30,7 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 RESIZED_FROM = 96  # smaller crops are whole images: thumbnails have no border to leave out
+RANGES: dict[str, Range] = {"size": PIXELS, "resize": PIXELS, "std": POSITIVE, "channels": CHANNELS}
 MAX_ASPECT = 100  # a longer image is first cut to its center, which bounds the memory of a resize
 
 
@@ -49,8 +51,7 @@ class EvalTransform:
     channels: int = 3
 
     def __post_init__(self) -> None:
-        check_number("size", self.size, at_least=1)
-        check_choice("interpolation", self.interpolation, get_args(Interpolation))
+        check_settings(self, "transform.", RANGES)
         check_statistics(self.mean, self.std)
         if self.resize < self.size:
             raise UserError(

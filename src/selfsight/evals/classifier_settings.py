@@ -4,11 +4,35 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from selfsight.data.eval_transform import EvalTransform, Interpolation
-from selfsight.errors import check_number
 from selfsight.optim import Optim, Schedule
+from selfsight.settings import (
+    BELOW_ONE,
+    COUNT,
+    EPOCHS,
+    FEW,
+    LEARNING_RATE,
+    NOT_NEGATIVE,
+    Range,
+    check_setting,
+    check_settings,
+)
 from selfsight.views import View
 
 MAX_MAGNITUDE = 10.0  # of timm's RandAugment
+REGULARIZATION_RANGES: dict[str, Range] = {
+    **dict.fromkeys(("label_smoothing", "random_erasing", "drop_path"), BELOW_ONE),
+    **dict.fromkeys(("mixup", "cutmix", "rand_augment_std"), NOT_NEGATIVE),
+    **dict.fromkeys(("ema_decay", "layer_decay"), Range(0, 1, low_allowed=False)),
+    "rand_augment": Range(0, MAX_MAGNITUDE),
+    "repeats": FEW,
+}
+RANGES: dict[str, Range] = {
+    "epochs": EPOCHS,
+    "batch_size": COUNT,
+    "head_lrs": LEARNING_RATE,
+    "crop_scale": Range(0, 1, low_allowed=False),
+    "head_init_std": NOT_NEGATIVE,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,22 +51,7 @@ class Regularization:
     layer_decay: float | None = None  # factor on the learning rate from each layer to the previous
 
     def __post_init__(self) -> None:
-        for name in ("label_smoothing", "random_erasing", "drop_path"):
-            check_number(f"regularization.{name}", getattr(self, name), at_least=0, below=1)
-        for name in ("mixup", "cutmix", "rand_augment_std"):
-            check_number(f"regularization.{name}", getattr(self, name), at_least=0)
-        for name in ("ema_decay", "layer_decay"):
-            value = getattr(self, name)
-            check_number(f"regularization.{name}", value, above=0, at_most=1, optional=True)
-        magnitude = self.rand_augment
-        check_number(
-            "regularization.rand_augment",
-            magnitude,
-            at_least=0,
-            at_most=MAX_MAGNITUDE,
-            optional=True,
-        )
-        check_number("regularization.repeats", self.repeats, at_least=1)
+        check_settings(self, "regularization.", REGULARIZATION_RANGES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +71,14 @@ class ClassifierSettings:
     regularization: Regularization = Regularization()
 
     def __post_init__(self) -> None:
-        check_number("epochs", self.epochs, at_least=1)
-        check_number("batch_size", self.batch_size, at_least=1)
-        for lr in self.head_lrs:
-            check_number("head_lrs", lr, above=0)
+        check_settings(self, "", RANGES)
         for optim in (self.head, self.backbone):
             if optim is not None:
                 optim.schedule.check(self.epochs)
 
     def with_epochs(self, epochs: int) -> "ClassifierSettings":
         """Return the settings for other epochs; warm-up and milestones scale with them."""
-        check_number("epochs", epochs, at_least=1)
+        check_setting("epochs", epochs, int, EPOCHS)
         factor = epochs / self.epochs
         backbone = None if self.backbone is None else _scale_schedule(self.backbone, factor)
         head = _scale_schedule(self.head, factor)

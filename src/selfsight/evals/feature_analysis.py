@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from selfsight import dist, rng
 from selfsight.data import ImageStore, RawBatch, read_batches
-from selfsight.errors import UserError, check_choice, check_number
+from selfsight.errors import UserError
 from selfsight.evals import view_statistics
 from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.spectrum import (
@@ -28,11 +28,19 @@ from selfsight.nn import Encoder
 from selfsight.nn.queue import Queue
 from selfsight.progress import track
 from selfsight.run_folder import Run, to_json
+from selfsight.settings import COUNT, POSITIVE, Range, check_settings
 from selfsight.views import View, apply_views
 
 # No epoch of training samples the same views. View i has the epoch EPOCH - i.
 EPOCH = 2**31 - 2
 MAX_EIGENVALUES = 512  # in the figures
+RANGES: dict[str, Range] = {
+    "max_images": Range(2, 10**9),
+    "num_views": Range(2, 10_000),
+    "temperature": POSITIVE,
+    "alpha": POSITIVE,
+    "num_negatives": COUNT,
+}
 
 
 class AnalysisResult(NamedTuple):
@@ -78,15 +86,9 @@ class AnalysisSettings:
     """Keys that are negatives: of the other images, or in the queue of the checkpoint."""
 
     def __post_init__(self) -> None:
-        check_number("max_images", self.max_images, at_least=2)
-        check_number("num_views", self.num_views, at_least=2)
-        check_number("temperature", self.temperature, above=0)
-        check_number("alpha", self.alpha, above=0)
-        check_choice("negatives", self.negatives, ("images", "queue"))
+        check_settings(self, "", RANGES)
         if not self.num_negatives:
             raise UserError("num_negatives is empty. Give one number of negatives or more.")
-        for k in self.num_negatives:
-            check_number("num_negatives", k, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

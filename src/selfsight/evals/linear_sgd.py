@@ -16,13 +16,21 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import rng
-from selfsight.errors import UserError, check_number
+from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select_best, standardize
 from selfsight.evals.per_image import Scores, score_predictions
 from selfsight.optim import cosine
 from selfsight.progress import track
+from selfsight.settings import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, Range, check_settings
+
+RANGES: dict[str, Range] = {
+    "lrs": LEARNING_RATE,
+    "weight_decays": NOT_NEGATIVE,
+    "epochs": EPOCHS,
+    "batch_size": COUNT,
+}
 
 
 def sgd_sweep(
@@ -70,12 +78,9 @@ class SGDGrid:
     batch_size: int = 1024
 
     def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
         if not (self.lrs and self.weight_decays):
             raise UserError("Give one or more learning rates and one or more weight decays.")
-        for lr in self.lrs:
-            check_number("lrs", lr, above=0)
-        check_number("epochs", self.epochs, at_least=1)
-        check_number("batch_size", self.batch_size, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

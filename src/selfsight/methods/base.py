@@ -1,7 +1,6 @@
 """The contract that every method keeps: forward computes, after_step changes state."""
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -12,6 +11,17 @@ from selfsight import dist, rng
 from selfsight.errors import UserError
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm, replace_batch_norm
+from selfsight.settings import (
+    BELOW_ONE,
+    COUNT,
+    FEW,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    WIDTH,
+    Range,
+    check_settings,
+)
 from selfsight.views import View
 
 Views = list[Float[Tensor, "n c _ _"]]
@@ -126,56 +136,30 @@ class Method(nn.Module):
         """
 
 
-class Range(NamedTuple):
-    """The values that a setting may have."""
-
-    low: float
-    high: float = math.inf
-    low_allowed: bool = True
-    high_allowed: bool = True
-
-    def __contains__(self, value: object) -> bool:
-        if not isinstance(value, int | float):
-            return False
-        above = value >= self.low if self.low_allowed else value > self.low
-        return above and (value <= self.high if self.high_allowed else value < self.high)
-
-    def __str__(self) -> str:
-        low = f"{self.low:g} or more" if self.low_allowed else f"above {self.low:g}"
-        if math.isinf(self.high):
-            return low
-        return f"{low} and {'at most' if self.high_allowed else 'below'} {self.high:g}"
-
-
-POSITIVE = Range(0, low_allowed=False)
-NOT_NEGATIVE = Range(0)
-COUNT = Range(1)
-SHARE = Range(0, 1)
-
 # The range of every numeric setting of every method, by name.
 RANGES: dict[str, Range] = {
     "alpha": POSITIVE,
     "bn_group": COUNT,
     "brownian_weight": NOT_NEGATIVE,
     "covariance": NOT_NEGATIVE,
-    "dim": COUNT,
-    "freeze_steps": NOT_NEGATIVE,
-    "hidden_dim": COUNT,
+    "dim": WIDTH,
+    "freeze_steps": Range(0, 10**9),
+    "hidden_dim": WIDTH,
     "invariance": NOT_NEGATIVE,
-    "label_smoothing": Range(0, 1, high_allowed=False),
-    "memory_momentum": Range(0, 1, high_allowed=False),
+    "label_smoothing": BELOW_ONE,
+    "memory_momentum": BELOW_ONE,
     "momentum": SHARE,
     "momentum_end": SHARE,
-    "num_keys": Range(2),  # a covariance needs two
-    "num_layers": COUNT,
+    "num_keys": Range(2, 100),  # a covariance needs two
+    "num_layers": FEW,
     "num_negatives": COUNT,
-    "num_noise": COUNT,
-    "num_prototypes": COUNT,
-    "num_small": NOT_NEGATIVE,
-    "num_views": Range(2),
-    "predictor_dim": COUNT,
+    "num_noise": WIDTH,
+    "num_prototypes": WIDTH,
+    "num_small": Range(0, 100),
+    "num_views": Range(2, 100),
+    "predictor_dim": WIDTH,
     "proximal_lambda": NOT_NEGATIVE,
-    "queue_epoch": NOT_NEGATIVE,
+    "queue_epoch": Range(0, 10**9),
     "queue_size": COUNT,
     "redundancy": NOT_NEGATIVE,
     "singular_weight": NOT_NEGATIVE,
@@ -221,12 +205,8 @@ class MethodConfig:
         raise NotImplementedError
 
     def validate(self) -> None:
-        """Raise a UserError for a setting that is out of range."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            allowed = self.ranges.get(field.name) or RANGES.get(field.name)
-            if allowed is not None and value is not None and value not in allowed:
-                raise UserError(f"method.{field.name} is {value}; it must be {allowed}.")
+        """Raise a UserError for a setting of another type or out of its range."""
+        check_settings(self, "method.", RANGES | self.ranges)
         if self.bn == "shuffle" and not self.has_keys:
             raise UserError(
                 'method.bn is "shuffle", but this method has no keys to shuffle. Use "sync" or '

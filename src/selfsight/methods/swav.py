@@ -14,12 +14,10 @@ from selfsight import dist
 from selfsight.errors import UserError
 from selfsight.losses.clustering import codes, prototype_scores, swapped_prediction
 from selfsight.methods.base import (
-    NOT_NEGATIVE,
     DataInfo,
     Method,
     MethodConfig,
     Moment,
-    Range,
     Step,
     Views,
     check_queue_holds_batch,
@@ -27,6 +25,7 @@ from selfsight.methods.base import (
 )
 from selfsight.nn import Backbone, Encoder, mlp
 from selfsight.nn.prototypes import Prototypes
+from selfsight.settings import COUNT_OR_NONE, Range
 from selfsight.views import View, small_crop
 
 
@@ -34,7 +33,7 @@ from selfsight.views import View, small_crop
 class SwAVConfig(MethodConfig):
     """Defaults: ResNet-50, batch 4096 with multi-crop (official scripts)."""
 
-    ranges: ClassVar[dict[str, Range]] = {"queue_size": NOT_NEGATIVE}
+    ranges: ClassVar[dict[str, Range]] = {"queue_size": COUNT_OR_NONE}
 
     dim: int = 128
     hidden_dim: int = 2048

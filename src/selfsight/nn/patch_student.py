@@ -6,8 +6,9 @@ top right, bottom right. Stacks are patch-major and block-major.
 """
 
 import itertools
+import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +16,12 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError
 from selfsight.nn.batch_norm import check_whole_groups
 from selfsight.nn.chunked_encoder import in_chunks
 from selfsight.nn.encoder import Backbone, Encoder
 from selfsight.rng import RandomDraws
+from selfsight.settings import FEW, check_settings
 
 How = Literal["off", "divide", "sample", "encode_divide", "montage"]
 Stage = Literal["input", "stage1", "stage2", "stage3", "final", "proj", "pred"]
@@ -28,6 +30,8 @@ Pairs = Literal["all", "adjacent"]
 Maps = Float[Tensor, "n c h w"]
 PatchMaps = Float[Tensor, "m n c _ _"]
 Vectors = Float[Tensor, "m n d"]
+
+MAX_COMBINATIONS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +47,18 @@ class Patches:
     stage: Stage = "final"  # where patches are combined; before "final" their maps are stitched
 
     def __post_init__(self) -> None:
-        for name, kind in (("how", How), ("pairs", Pairs), ("stage", Stage)):
-            value, known = getattr(self, name), get_args(kind)
-            if value not in known:
-                raise UserError(
-                    f'patches.{name} is "{value}", which is not one of {", ".join(known)}.'
-                    f"{suggest(value, known)}"
-                )
-        if self.split < 1 or not 1 <= self.combine <= self.split**2:
+        check_settings(self, "patches.", {"split": FEW, "combine": FEW})
+        if self.combine > self.split**2:
             raise UserError(
                 f"patches.combine is {self.combine} of {self.split**2} patches (patches.split "
                 f"{self.split}). Combine at least 1 patch and at most all."
+            )
+        count = math.comb(self.split**2, self.combine)
+        if count > MAX_COMBINATIONS:
+            raise UserError(
+                f"patches.combine is {self.combine} of {self.split**2} patches (patches.split "
+                f"{self.split}): that gives {count:.3g} combinations, and at most "
+                f"{MAX_COMBINATIONS} can be computed. Lower patches.split or patches.combine."
             )
         if self.pairs == "adjacent" and (self.split, self.combine) != (2, 2):
             raise UserError(

@@ -2,15 +2,33 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
-from selfsight.errors import UserError, check_choice, check_number
+from selfsight.errors import UserError
 from selfsight.optim.lars import LARSVariant
 from selfsight.optim.schedules import Schedule
+from selfsight.settings import (
+    BELOW_ONE,
+    LEARNING_RATE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Range,
+    check_settings,
+)
 
 OptimizerName = Literal["sgd", "adamw", "lars", "lamb"]
 LRScaling = Literal["linear", "sqrt", "none"]
 PredictorLR = Literal["same", "constant"]
+
+RANGES: dict[str, Range] = {
+    "lr": LEARNING_RATE,
+    "lr_1d": LEARNING_RATE,
+    "momentum": BELOW_ONE,
+    "betas": BELOW_ONE,
+    "weight_decay": NOT_NEGATIVE,
+    "trust_coefficient": POSITIVE,
+    "clip": POSITIVE,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +51,7 @@ class Optim:
     schedule: Schedule = field(default_factory=lambda: Schedule(per_epoch=True))
 
     def __post_init__(self) -> None:
-        check_choice("optim.name", self.name, get_args(OptimizerName))
-        check_choice("optim.scale", self.scale, get_args(LRScaling))
-        check_choice("optim.variant", self.variant, get_args(LARSVariant))
-        check_choice("optim.predictor_lr", self.predictor_lr, get_args(PredictorLR))
-        check_number("optim.lr", self.lr, above=0)
-        check_number("optim.lr_1d", self.lr_1d, above=0, optional=True)
-        check_number("optim.momentum", self.momentum, at_least=0, below=1)
-        for beta in self.betas:
-            check_number("optim.betas", beta, at_least=0, below=1)
-        check_number("optim.weight_decay", self.weight_decay, at_least=0)
-        check_number("optim.trust_coefficient", self.trust_coefficient, above=0)
-        check_number("optim.clip", self.clip, above=0, optional=True)
+        check_settings(self, "optim.", RANGES)
         if self.nesterov and not (self.name == "sgd" and self.momentum > 0):
             raise UserError(
                 "optim.nesterov needs SGD with momentum. Use optim.name sgd with a momentum "

@@ -2,16 +2,24 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.errors import UserError, check_choice, check_number
+from selfsight.errors import UserError
+from selfsight.settings import NOT_NEGATIVE, SHARE, Range, check_settings
 
 Number = int | float | Float[Tensor, ""]
 ScheduleName = Literal["cosine", "step", "constant"]
+RANGES: dict[str, Range] = {
+    "warmup_epochs": NOT_NEGATIVE,
+    "warmup_start": SHARE,
+    "end": SHARE,
+    "milestones": NOT_NEGATIVE,
+    "gamma": NOT_NEGATIVE,
+}
 
 
 def cosine(progress: Number, start: Number, end: Number) -> Number:
@@ -56,11 +64,7 @@ class Schedule:
     shifted: bool = True  # False: the cosine starts at step 0 and multiplies the warm-up
 
     def __post_init__(self) -> None:
-        check_choice("schedule.name", self.name, get_args(ScheduleName))
-        check_number("schedule.warmup_epochs", self.warmup_epochs, at_least=0)
-        check_number("schedule.warmup_start", self.warmup_start, at_least=0, at_most=1)
-        check_number("schedule.end", self.end, at_least=0, at_most=1)
-        check_number("schedule.gamma", self.gamma, at_least=0)
+        check_settings(self, "schedule.", RANGES)
         if self.name == "step" and not self.milestones:
             raise UserError(
                 'schedule.name is "step" without milestones, so the learning rate never '

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfsight import dist, report
-from selfsight.console import build_table
+from selfsight.console import build_table, open_console
 from selfsight.data import (
     ImageStore,
     Source,
@@ -24,7 +24,6 @@ from selfsight.data.loader import check_batch_size
 from selfsight.errors import UserError
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
-from selfsight.nn.memory_bank import check_memory_bank_fits
 from selfsight.recipe import Data, Recipe, eval_transform, method_name, to_dict
 from selfsight.run_folder import Run, read_json, write_json
 from selfsight.runs.collect_scores import (
@@ -38,6 +37,7 @@ from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
 from selfsight.runs.verdict import Verdict, judge
 from selfsight.train.batch_size_finder import halve_batch_until_it_fits
+from selfsight.train.memory_check import check_memory
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
 from selfsight.train.state import State
@@ -61,6 +61,7 @@ def start_run(
     the new one saves a checkpoint.
     """
     source = open_recipe_source(recipe)
+    check_memory(recipe, len(source), device)  # before hours of decoding
     recipe, storage_reasons = resolve_storage(recipe, source, device)
     reasons = reasons | storage_reasons
     images = open_recipe_images(recipe, device, console, source)
@@ -78,7 +79,7 @@ def start_run(
         )
         if not automatic:
             raise UserError(f"{sentence} Use --batch-size {smaller.batch_size}.")
-        console.print(f"{sentence} Starting again with it.", highlight=False)
+        console.print(f"{sentence} Starting again with it.")
         reasons = reasons | {"batch_size": sentence}
         if not _write_recipe_and_train(smaller, reasons, about, run, images, device, console):
             raise UserError(f"{sentence} Yet training ran out of memory. Use a smaller one.")
@@ -86,8 +87,6 @@ def start_run(
         if dist.rank() == 0 and restore_old_run(run):
             console.print(
                 f"The run that {run.path} held before is back: the new one had no checkpoint yet.",
-                highlight=False,
-                markup=False,
             )
         raise
 
@@ -111,6 +110,7 @@ def resume_run(
             f"{run.path} was started with other images than {recipe.data.path} holds: "
             f"{difference}. Restore the data, or start a new run with another --out."
         )
+    check_memory(recipe, len(source), device)
     images = open_recipe_images(recipe, device, console, source)
     _train_to_verdict(recipe, run, images, device, console)
 
@@ -129,11 +129,9 @@ def open_run_images(
     source = open_recipe_source(recipe)
     difference = describe_other_images(run, source)
     if difference is not None:
-        Console(stderr=True, quiet=quiet or dist.rank() != 0).print(
+        open_console(stderr=True, quiet=quiet or dist.rank() != 0).print(
             f"{recipe.data.path} no longer holds the images that {run.path} was trained on: "
             f"{difference}.",
-            highlight=False,
-            markup=False,
         )
     return open_recipe_images(recipe, device, source=source)
 
@@ -157,8 +155,6 @@ def open_recipe_source(recipe: Recipe) -> Source:
             f"{method_name(recipe.method)} needs labels, and {data.path} has none. Add --labels "
             "if its sub-folders are classes, or choose another method of `selfsight methods`."
         )
-    if recipe.method.needs_memory_bank:  # before hours of decoding
-        check_memory_bank_fits(len(source), recipe.method.dim)  # type: ignore[attr-defined]
     return source
 
 
@@ -187,7 +183,7 @@ def open_recipe_images(
     recipe, _ = resolve_storage(recipe, source, device)
     images = open_images(source, **_storage_settings(recipe.data), device=device)
     if console and images.notes:
-        console.print("\n".join(images.notes), highlight=False, markup=False)
+        console.print("\n".join(images.notes))
     if console:
         _print_skipped(images, console)
     return images
@@ -200,8 +196,6 @@ def _print_skipped(images: ImageStore, console: Console) -> None:
     more = ", ..." if len(images.skipped) > 5 else ""
     console.print(
         f"Skipped {len(images.skipped)} unreadable images: {shown}{more}",
-        highlight=False,
-        markup=False,
     )
 
 
@@ -284,11 +278,11 @@ def _train_to_verdict(
     if dist.rank() == 0:
         _evaluate_trained(recipe, run, images, device, state)
         verdict = write_verdict(run, recipe)
+        console.print(f"\n{verdict.sentence}", style="bold")
         console.print(
-            f"\n[bold]{verdict.sentence}[/]\nReport: {run.report}\n"
+            f"Report: {run.report}\n"
             f"Evaluate it: selfsight evaluate {run.path} --labeled FOLDER\n"
             f'Use it:      selfsight.load("{run.path}")',
-            highlight=False,
         )
     dist.barrier()
 

@@ -1,12 +1,12 @@
 """Settings of a view: how an image is cropped, augmented and normalized."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from selfsight.data.eval_transform import MEAN, STD, Interpolation, check_statistics
-from selfsight.errors import UserError, check_choice, check_number, suggest
+from selfsight.errors import UserError, suggest
+from selfsight.settings import ANY, NOT_NEGATIVE, PIXELS, POSITIVE, SHARE, Range, check_settings
 
 Crop = Literal["random", "shared", "center"]
 
@@ -23,6 +23,21 @@ OPERATIONS = (
     "noise",
     "second_crop",
 )
+RANGES: dict[str, Range] = {
+    **dict.fromkeys((name for name in OPERATIONS if name != "jitter"), SHARE),
+    "size": PIXELS,
+    "scale": Range(0, 1, low_allowed=False),
+    "ratio": Range(1e-3, 1e3),
+    "jitter": NOT_NEGATIVE,
+    "jitter_p": SHARE,
+    "blur_sigma": Range(0, 1000, low_allowed=False),
+    "blur_kernel": Range(0, 1, low_allowed=False),
+    "solarize_threshold": SHARE,
+    "cutout_side": SHARE,
+    "noise_sigma": NOT_NEGATIVE,
+    "mean": ANY,
+    "std": POSITIVE,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +78,14 @@ class View:
     std: tuple[float, ...] = STD
 
     def __post_init__(self) -> None:
-        check_number("size", self.size, at_least=1)
-        for name in OPERATIONS:
-            setting = "jitter_p" if name == "jitter" else name
-            check_number(setting, self.probability(name), at_least=0, at_most=1)
-        for setting in ("solarize_threshold", "cutout_side"):
-            check_number(setting, getattr(self, setting), at_least=0, at_most=1)
-        check_number("noise_sigma", self.noise_sigma, at_least=0)
-        _check_range("scale", self.scale, highest=1.0)
-        _check_range("ratio", self.ratio)
-        _check_range("blur_sigma", self.blur_sigma)
-        check_choice("interpolation", self.interpolation, get_args(Interpolation))
-        check_choice("crop", self.crop, get_args(Crop))
+        check_settings(self, "views.", RANGES)
+        for name in ("scale", "ratio", "blur_sigma"):
+            _check_rising(name, getattr(self, name))
         check_statistics(self.mean, self.std)
-        if len(self.jitter) != 4 or min(self.jitter) < 0 or self.jitter[3] > 0.5:
+        if self.jitter[3] > 0.5:
             raise UserError(
-                f"jitter is {self.jitter}, but it holds brightness, contrast, saturation and hue, "
-                "each 0 or more and hue at most 0.5. Write four such numbers."
-            )
-        if self.blur_kernel is not None and not 0 < self.blur_kernel <= 1:
-            raise UserError(
-                f"blur_kernel is {self.blur_kernel}, but it is a fraction of the view's side. "
-                "Give a number above 0 and up to 1, or None for three sigma on each side."
+                f"views.jitter is {self.jitter}, but its last number, hue, is at most 0.5. Write "
+                "brightness, contrast, saturation and hue."
             )
         self._check_order()
 
@@ -157,10 +158,9 @@ def check_channels(view: View, channels: int) -> None:
         )
 
 
-def _check_range(name: str, value: Sequence[float], highest: float = math.inf) -> None:
-    if len(value) != 2 or not 0 < value[0] <= value[1] <= highest:
-        up_to = "" if highest == math.inf else f", at most {highest:g}"
+def _check_rising(name: str, value: Sequence[float]) -> None:
+    if value[0] > value[1]:
         raise UserError(
-            f"{name} is {tuple(value)}, but a lowest and a highest number above 0{up_to} are "
-            "expected. Write the smaller one first."
+            f"views.{name} is {tuple(value)}, but a lowest and a highest number are expected. "
+            "Write the smaller one first."
         )

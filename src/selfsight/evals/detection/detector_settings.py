@@ -1,17 +1,44 @@
 """Settings of detectors: those that are published, and small ones for few images."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from selfsight.data.eval_transform import MEAN, STD
-from selfsight.errors import UserError, check_choice, check_number
+from selfsight.errors import UserError
 from selfsight.optim import Schedule
+from selfsight.settings import (
+    BELOW_ONE,
+    COUNT,
+    COUNT_OR_NONE,
+    LEARNING_RATE,
+    NOT_NEGATIVE,
+    PIXELS,
+    POSITIVE,
+    SHARE,
+    WIDTH,
+    Range,
+    check_settings,
+)
 
 Neck = Literal["c4", "fpn"]
 Head = Literal["2fc", "4conv1fc"]
 
 VOC_SIDES = tuple(range(480, 801, 32))
 COCO_SIDES = tuple(range(640, 801, 32))
+
+RANGES: dict[str, Range] = {
+    **dict.fromkeys(("fpn_dim", "head_dim", "mask_dim"), WIDTH),
+    **dict.fromkeys(("anchors", "short_sides", "longest", "test_short_side"), PIXELS),
+    **dict.fromkeys(("rpn_train", "rpn_test", "anchors_sampled", "boxes_sampled"), WIDTH),
+    **dict.fromkeys(("iterations", "batch_size", "max_detections", "trials"), COUNT),
+    **dict.fromkeys(("milestones", "warmup", "precise_bn"), COUNT_OR_NONE),
+    **dict.fromkeys(("lr", "backbone_lr"), LEARNING_RATE),
+    **dict.fromkeys(("min_score", "max_iou"), SHARE),
+    "momentum": BELOW_ONE,
+    "weight_decay": NOT_NEGATIVE,
+    "std": POSITIVE,
+    "recall_points": Range(2, 10**6),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +82,8 @@ class DetectorSettings:
     trials: int = 1  # number of seeds to average over
 
     def __post_init__(self) -> None:
-        check_choice("neck", self.neck, get_args(Neck))
-        check_choice("head", self.head, get_args(Head))
-        for name in ("iterations", "batch_size", "longest", "test_short_side", "trials"):
-            check_number(name, getattr(self, name), at_least=1)
-        for name in ("lr", "backbone_lr"):
-            check_number(name, getattr(self, name), above=0, optional=name == "backbone_lr")
-        if not self.short_sides or min(self.short_sides) < 1:
+        check_settings(self, "", RANGES)
+        if not self.short_sides:
             raise UserError(f"short_sides is {self.short_sides}. Give at least one side in pixels.")
         if len(self.mean) != len(self.std):
             raise UserError(
@@ -72,9 +94,6 @@ class DetectorSettings:
                 f"anchors has {len(self.anchors)} sides, but a pyramid has 5 levels. Give 5, the "
                 "finest level first, or None."
             )
-        for name in ("min_score", "max_iou"):
-            check_number(name, getattr(self, name), at_least=0, at_most=1)
-        check_number("recall_points", self.recall_points, at_least=2)
         self.schedule.check(self.iterations)
 
     @property

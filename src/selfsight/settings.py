@@ -1,0 +1,176 @@
+"""What values a setting may have: one check of types and ranges for every frozen dataclass.
+
+Settings come from flags, from Python and from JSON files. `check_settings` compares each with the
+type that its field declares and with a range for its numbers; the error names the setting.
+"""
+
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from selfsight.errors import UserError, check_choice
+
+LONGEST_TEXT = 4096  # characters, as of a path
+LONGEST_LIST = 100_000
+SHOWN = 80  # characters of a wrong value
+
+
+class Range(NamedTuple):
+    """The numbers that a setting may be."""
+
+    low: int | float = -math.inf
+    high: int | float = math.inf
+    low_allowed: bool = True
+    high_allowed: bool = True
+
+    def __contains__(self, value: object) -> bool:
+        if not _is_number(value):
+            return False
+        above = value >= self.low if self.low_allowed else value > self.low  # type: ignore[operator]
+        return above and (value <= self.high if self.high_allowed else value < self.high)  # type: ignore[operator]
+
+    def __str__(self) -> str:
+        low = f"{self.low:g} or more" if self.low_allowed else f"above {self.low:g}"
+        high = f"{'at most' if self.high_allowed else 'below'} {_format_bound(self.high)}"
+        if math.isinf(self.high):
+            return "finite" if math.isinf(self.low) else low
+        return high if math.isinf(self.low) else f"{low} and {high}"
+
+
+# Upper ends are far beyond what is useful; they only catch what no machine could compute.
+ANY = Range()
+POSITIVE = Range(0, 1e9, low_allowed=False)
+NOT_NEGATIVE = Range(0, 1e9)
+SHARE = Range(0, 1)
+BELOW_ONE = Range(0, 1, high_allowed=False)
+COUNT = Range(1, 10**9)
+COUNT_OR_NONE = Range(0, 10**9)
+FEW = Range(1, 100)
+WIDTH = Range(1, 10**6)  # of a layer
+PIXELS = Range(1, 2**14)  # side of an image
+CHANNELS = Range(1, 1024)
+EPOCHS = Range(1, 10**6)
+SEED = Range(0, 2**63 - 1)
+LEARNING_RATE = Range(0, 1e6, low_allowed=False)
+NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
+
+
+def check_settings(
+    settings: Any, prefix: str = "", ranges: Mapping[str, Range] = NO_RANGES
+) -> None:
+    """Raise a UserError for a setting of another type than declared, or out of its range.
+
+    Numbers are finite; the range of a setting holds for each number of a tuple. `prefix` is put
+    before the name: "optim." for --optim.lr.
+    """
+    cls: Any = type(settings)
+    for name, declared in _declared_types(cls).items():
+        check_setting(prefix + name, getattr(settings, name), declared, ranges.get(name, ANY))
+
+
+def check_setting(name: str, value: Any, declared: Any, range_: Range = ANY) -> None:
+    """Raise a UserError unless a value has the declared type and its numbers are in the range."""
+    if _fits(value, declared, range_):
+        return
+    if typing.get_origin(declared) is Literal and isinstance(value, str):
+        check_choice(name, value, map(str, typing.get_args(declared)))
+    if _fits(value, declared, None):
+        each = "made of numbers, each " if isinstance(value, list | tuple) else ""
+        none = ", or none" if type(None) in typing.get_args(declared) else ""
+        expected = f"{each}{range_}{none}"
+    else:
+        expected = _describe(declared, range_)
+    raise UserError(f"{name} is {show_value(value)}; it must be {expected}.")
+
+
+def show_value(value: Any) -> str:
+    """Format a wrong value for an error: short, printable, and with quotes if it is text."""
+    try:
+        text = f'"{value}"' if isinstance(value, str) else str(value)
+    except ValueError:  # Python does not print integers of over 4,300 digits
+        return "a number of thousands of digits"
+    text = text.encode("unicode_escape").decode() if not text.isprintable() else text
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
+
+
+@functools.cache
+def _declared_types(cls: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _fits(value: Any, declared: Any, range_: Range | None) -> bool:
+    """Whether a value has the declared type, and its numbers are in the range if there is one."""
+    origin, args = typing.get_origin(declared), typing.get_args(declared)
+    if declared is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option, range_) for option in args)
+    if origin is Literal:
+        return any(value == option and type(value) is type(option) for option in args)
+    if origin is tuple or origin is Sequence:
+        if not isinstance(value, list | tuple) or len(value) > LONGEST_LIST:
+            return False
+        variadic = origin is Sequence or args[-1] is Ellipsis
+        items = [args[0]] * len(value) if variadic else list(args)
+        return len(items) == len(value) and all(
+            _fits(item, kind, range_) for item, kind in zip(value, items, strict=True)
+        )
+    if origin is not None:  # dict and the like
+        return isinstance(value, origin)
+    if declared is int:
+        return type(value) is int and (range_ is None or value in range_)
+    if declared is float:
+        return _is_number(value) and (range_ is None or (abs(value) < math.inf and value in range_))
+    if declared is str:
+        return isinstance(value, str) and _is_text(value)
+    if declared is Path:
+        return isinstance(value, Path) and _is_text(str(value))
+    return isinstance(value, declared)
+
+
+def _is_text(value: str) -> bool:
+    """Whether this can be printed and be the name of a file."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a character
+        return False
+    return "\0" not in value and len(value) <= LONGEST_TEXT
+
+
+def _describe(declared: Any, range_: Range) -> str:
+    origin, args = typing.get_origin(declared), typing.get_args(declared)
+    if origin in (typing.Union, types.UnionType):
+        options = [_describe(option, range_) for option in args if option is not type(None)]
+        none = ["none"] if type(None) in args else []
+        return ", or ".join([*dict.fromkeys(options), *none])
+    if origin is Literal:
+        return f"one of {', '.join(map(str, args))}"
+    if origin is tuple or origin is Sequence:
+        if origin is Sequence or args[-1] is Ellipsis:
+            return f"a list, each item {_describe(args[0], range_)}"
+        return f"{len(args)} values, each {_describe(args[0], range_)}"
+    bounds = "" if range_ is ANY else f", {range_}"
+    if declared is int:
+        return f"a whole number{bounds}"
+    if declared is float:
+        return f"a number{bounds}"
+    if declared is str:
+        return f"text of at most {LONGEST_TEXT:,} characters that a file's name may have"
+    if declared is bool:
+        return "true or false"
+    name = getattr(origin or declared, "__name__", str(declared))
+    return {"Path": "a path", "dict": "a table of names and values"}.get(name, f"a {name}")
+
+
+def _format_bound(bound: int | float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) and bound < 10**15 else f"{bound:g}"
