@@ -121,6 +121,29 @@ def test_names_and_labels_are_never_markup(make_run, text):
     assert data["verdict"]["sentence"] == text
 
 
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_key_and_no_value_of_any_file_is_markup(make_run, text):
+    """Settings, results, classes, log and layouts, each with its keys doubled by hostile ones."""
+
+    def poison(value):
+        if isinstance(value, dict):
+            hostile = {f"{key}.{text}": poison(item) for key, item in value.items()}
+            return {key: poison(item) for key, item in value.items()} | hostile
+        if isinstance(value, list):
+            return [poison(item) for item in value]
+        return text if isinstance(value, str) else value
+
+    plain = page(make_run("plain"))
+    run = make_run("hostile", log=[poison(record) for record in records(20)])
+    for path in (run.recipe_path, *run.results.glob("*.json"), *run.images.glob("*.json")):
+        path.write_text(json.dumps(poison(json.loads(path.read_text()))))
+    run.write_result(text.replace("/", "|"), {text: text, "accuracy": text})
+    found = page(run)
+    assert found.tags == plain.tags
+    assert [name for name, _ in found.attributes] == [name for name, _ in plain.attributes]
+    assert f"epochs.{text}" in found.data()["recipe"]
+
+
 def test_a_hostile_folder_name_is_a_title(make_run):
     name = "<img src=x onerror=alert(1)>"
     found = page(make_run(name))
