@@ -17,7 +17,7 @@ import torch
 import torchvision
 
 from selfsight.backbones.foreign_checkpoints.load import load_backbone
-from selfsight.data import load_images, open_source
+from selfsight.data import dataset_index, load_images, open_source
 from selfsight.data.pixel_cache import cache_folder, load_entry
 from selfsight.errors import UserError
 from selfsight.evals.detection import load_detection_dataset
@@ -239,3 +239,27 @@ def test_no_command_reaches_a_network_or_reads_a_pickle(tmp_path):
     words = [sys.executable, "-c", NO_NETWORK, str(data), str(tmp_path / "run")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("kind", ["open to all", "link"])
+def test_the_temporary_folder_of_another_user_is_not_used(kind, tmp_path, monkeypatch):
+    """Its name is known, so anyone may have created it first; its indexes say what is read."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # cannot be written, even by root
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = dataset_index.temporary_folder()
+    theirs = folder if kind == "open to all" else tmp_path / "theirs"
+    theirs.mkdir()
+    if kind == "link":
+        folder.symlink_to(theirs)
+    else:
+        theirs.chmod(0o777)
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        info, content = tarfile.TarInfo("a.png"), png(pixels(8, 8))
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    with pytest.raises(UserError, match="only you can write to"):
+        open_source(tmp_path / "set.tar")
+    assert not list(theirs.iterdir())
+    folder.unlink() if kind == "link" else folder.rmdir()
+    assert len(open_source(tmp_path / "set.tar")) == 1
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -52,6 +53,7 @@ def load_or_write_index(folder: Path, key: str, write: Callable[["IndexWriter"],
         with IndexWriter(folder, key) as writer:
             write(writer)
     except IndexWriteError:
+        _create_private(temporary_folder())
         with IndexWriter(temporary_folder(), key) as writer:
             write(writer)
         atexit.register(shutil.rmtree, writer.final, ignore_errors=True)
@@ -73,7 +75,7 @@ def load_index(folder: Path, key: str) -> Index | None:
     """
     cached, temporary = (place / f"{key}.index" for place in (folder, temporary_folder()))
     # os.path.exists is False, and does not raise, where access is denied.
-    while not (os.path.exists(cached) or _is_owned(temporary)):
+    while not (os.path.exists(cached) or (_is_private(temporary.parent) and temporary.exists())):
         if dist.local_rank() == 0:
             return None
         time.sleep(POLL)
@@ -196,12 +198,27 @@ def _lock(handle: int, *, wait: bool) -> bool:
     return True
 
 
-def _is_owned(path: Path) -> bool:
-    """Whether this user wrote the file: other users may write to the temporary folder too."""
+def _create_private(folder: Path) -> None:
+    """Create a folder that only this user can write to; raise a UserError if that is impossible."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700)
+    if not _is_private(folder):
+        raise UserError(
+            f"{folder} is not a folder that only you can write to, so no index of the images is "
+            "stored in it. Set XDG_CACHE_HOME or TMPDIR to a folder of your own."
+        )
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user can write to the folder: others may have created one of its name."""
     try:
-        return not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
+        about = folder.lstat()  # of a link itself
     except OSError:
         return False
+    if not hasattr(os, "getuid"):
+        return stat.S_ISDIR(about.st_mode)
+    mine = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(about.st_mode) and mine
 
 
 def _not_cached(folder: Path) -> str:
