@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo docs test fast-tests check fuzz learn lint gpu clean
+.PHONY: install demo docs test fast-tests check audit fuzz learn lint gpu clean
 
 install: .venv/.installed
 
@@ -34,6 +34,9 @@ check: install
 
 fuzz: install
 	SELFSIGHT_FUZZ=full $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 0 tests/fuzz
+
+audit: install
+	$(BIN)/python .ci/audit.py
 
 docs: install
 	$(BIN)/python docs/build.py site
