@@ -89,7 +89,7 @@ def build(out: Path, root: Path = ROOT) -> list[Path]:
 
 def collect_pages(root: Path) -> list[Page]:
     """List the pages of the repository root and of docs/, in the order of the navigation."""
-    found = [Path(f"{name}.md") for name in ("README", "CONTRIBUTING", "CHANGELOG")]
+    found = [Path(f"{name}.md") for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")]
     found += sorted(path.relative_to(root) for path in (root / "docs").rglob("*.md"))
     pages = []
     for source in found:

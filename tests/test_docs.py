@@ -36,7 +36,7 @@ def site(tmp_path_factory):
 def repository(tmp_path):
     """A copy of the pages and of the sources that they show, to be changed by a test."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
         shutil.copyfile(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "src/selfsight/methods", tmp_path / "src/selfsight/methods")
     shutil.copytree(ROOT / "src/selfsight/losses", tmp_path / "src/selfsight/losses")
