@@ -89,3 +89,10 @@ def two_processes():
     """One process group of two that serves every test of the session."""
     with Processes(2) as group:
         yield group
+
+
+@pytest.fixture(scope="session")
+def four_processes():
+    """One process group of four that serves every test of the session."""
+    with Processes(4) as group:
+        yield group

@@ -45,7 +45,7 @@ class Processes:
         for tasks in self.tasks:
             tasks.put((function, args))
         results = [answers.get(timeout=120) for answers in self.answers]
-        for rank, (result, error) in enumerate(results):
+        for rank, (_, error) in enumerate(results):
             assert error is None, f"rank {rank}:\n{error}"
         return [result for result, _ in results]
 

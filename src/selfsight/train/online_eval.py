@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from selfsight import rng
+from selfsight import dist, rng
 from selfsight.data import ImageStore
 from selfsight.evals.eval_images import Images
 from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
+from selfsight.nn.batch_norm import BatchNorm
 from selfsight.recipe import Recipe, eval_transform
 from selfsight.train.grad_scaler import step_if_finite
 
@@ -22,10 +23,10 @@ ONLINE_IMAGES = 5000  # evaluated during training; more would take longer than t
 
 
 class OnlineProbe:
-    """A linear classifier trained along with the method, batch by batch."""
+    """A linear classifier trained along with the method, on the batches of all processes."""
 
     def __init__(self, dim: int, num_classes: int, device: torch.device) -> None:
-        self.layer = nn.Sequential(nn.BatchNorm1d(dim, affine=False), nn.Linear(dim, num_classes))
+        self.layer = nn.Sequential(BatchNorm(dim, affine="none"), nn.Linear(dim, num_classes))
         self.layer.to(device)
         on_gpu = device.type == "cuda"
         self.optimizer = torch.optim.Adam(
@@ -39,9 +40,10 @@ class OnlineProbe:
         found_inf: Float[Tensor, ""],
     ) -> Float[Tensor, ""]:
         """Train on this batch, unless the step is skipped; return the accuracy before that."""
-        logits = self.layer(features.detach().float())
+        logits = self.layer(features.detach().to(next(self.layer.parameters()).dtype))
         self.optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(logits, labels).backward()
+        dist.average_gradients(self.layer.parameters())
         step_if_finite(self.optimizer, found_inf)
         return (logits.argmax(dim=1) == labels).float().mean()
 
