@@ -15,8 +15,8 @@ from selfsight.data import Source, open_source
 from selfsight.data.cgroup_limits import available_cpus, free_memory
 from selfsight.data.decode import (
     Header,
-    UnreadableError,
     decode,
+    describe_error,
     pillow_warnings_ignored,
     read_header,
 )
@@ -46,6 +46,7 @@ class DataSummary:
     bytes_in_memory: int  # of all images, at the stored size
     fits_in_memory: bool
     fits_on_device: bool | None  # None without a GPU
+    notes: tuple[str, ...] = ()  # what was noticed when the data were opened
 
 
 def inspect_data(data: str | Path | Source, *, sample: int = 512) -> DataSummary:
@@ -88,6 +89,7 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512) -> DataSummary
         bytes_in_memory=int(stored),
         fits_in_memory=stored < free_memory() / 2,
         fits_on_device=None if free is None else stored <= MAX_GPU_SHARE * free,
+        notes=source.notes,
     )
 
 
@@ -113,7 +115,7 @@ def describe(summary: DataSummary) -> str:
         _describe_list("unreadable images", unreadable),
         _describe_list("exact duplicates", [f"{a} = {b}" for a, b in summary.duplicates]),
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *summary.notes])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +135,8 @@ def _read_image(source: Source, i: int) -> _SampledImage:
         header = read_header(data)
         channels = 1 if header.is_gray else 3
         stored = decode(data, store_size=STORE_SIZE, channels=channels).size
-    except FileNotFoundError:
-        return _SampledImage(name=name, reason="there is no such file")
-    except (UnreadableError, OSError) as error:
-        return _SampledImage(name=name, reason=str(error))
+    except (OSError, ValueError) as error:
+        return _SampledImage(name=name, reason=describe_error(error))
     return _SampledImage(name=name, digest=digest, header=header, stored=int(stored))
 
 

@@ -5,7 +5,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from selfsight.data import decode as module
-from selfsight.data.decode import UnreadableError, decode, read_header
+from selfsight.data.decode import decode, read_header
+from selfsight.data.image_limits import UnreadableError
 from selfsight.data.resize import MAX_ASPECT
 from tests.data.image_files import encoded, pixels, png
 

@@ -18,7 +18,13 @@ from jaxtyping import UInt8
 from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
-from selfsight.data.jpeg_header import ORIENTATION, read_jpeg_header
+from selfsight.data.image_limits import (
+    UnreadableError,
+    check_bytes,
+    check_pixels,
+    max_pixels,
+)
+from selfsight.data.jpeg_header import ORIENTATION, count_scans, read_jpeg_header
 from selfsight.data.resize import resize_each, resize_to_store, stored_size
 
 Encoded = bytes | np.ndarray  # a file's content, or HWC pixels that need no decoding
@@ -41,10 +47,15 @@ HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"
 HEIC_HINT = "HEIC needs one more package: pip install 'selfsight[heic]'"
 
 NVJPEG_BATCH = 128  # files per call
-
-
-class UnreadableError(ValueError):
-    """An image cannot be decoded; the message is the reason."""
+# Pillow guesses the format from the content, and for PostScript it would start Ghostscript. TGA has
+# no signature, so it comes last.
+FORMATS = (
+    *("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF"),
+    "TGA",
+)
+USUAL_SCANS = 20  # of a progressive JPEG; encoders write about ten
+MAX_SCANNED = 4  # times the limit of pixels, over all scans: each of thousands would take as long
+STRIP = 1 << 22  # pixels of deep images that are converted at once
 
 
 class Header(NamedTuple):
@@ -58,6 +69,14 @@ class Header(NamedTuple):
     def is_gray(self) -> bool:
         """Whether the image has no color."""
         return self.mode in ("1", "L", "LA", "I", "F") or self.mode.startswith("I;")
+
+
+@functools.cache
+def list_formats() -> tuple[str, ...]:
+    """The formats that are read, as far as Pillow was built with them."""
+    heic_readable()
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 @functools.cache
@@ -76,7 +95,7 @@ def read_header(data: Encoded) -> Header:
     if isinstance(data, np.ndarray):
         height, width, channels = data.shape
         return Header(width, height, MODES.get(channels, f"{channels} channels"))
-    with _open_with_pillow(data) as image:
+    with open_with_pillow(data) as image:
         width, height = image.size
         transposed = _pillow_orientation(image) >= 5
         return Header(*((height, width) if transposed else (width, height)), image.mode)
@@ -91,10 +110,11 @@ def decode(
     """
     if isinstance(data, np.ndarray):
         return _convert_pixels(data, store_size, channels)
+    check_bytes(len(data))
     pixels = _decode_with_libjpeg(data, store_size) if channels == 3 else None
     if pixels is not None:
         return pixels
-    with _open_with_pillow(data) as image:
+    with open_with_pillow(data) as image:
         try:
             # A JPEG can be decoded at 1/2, 1/4 or 1/8; twice the size leaves room to filter.
             width, height = stored_size(image.size, store_size)
@@ -150,7 +170,12 @@ def decode_with_nvjpeg(
         read_jpeg_header(file) if isinstance(file, bytes) and channels != 4 else None
         for file in files
     ]
-    readable = [i for i, x in enumerate(headers) if x is not None and x.components in (1, 3)]
+    limit = max_pixels()
+    readable = [
+        i
+        for i, x in enumerate(headers)
+        if x is not None and x.components in (1, 3) and x.width * x.height <= limit
+    ]
     for first in range(0, len(readable), NVJPEG_BATCH):
         batch = readable[first : first + NVJPEG_BATCH]
         decoded = _call_nvjpeg([files[i] for i in batch], channels, device)  # type: ignore[misc]
@@ -244,6 +269,8 @@ def _decode_with_libjpeg(data: bytes, store_size: int | None) -> np.ndarray | No
     header = read_jpeg_header(data)
     if header is None or header.components != 3:
         return None
+    check_pixels(header.width, header.height)
+    _check_scans(data, header.width, header.height)
     width, height = stored_size((header.width, header.height), store_size)
     if min(header.width // width, header.height // height) >= 4:  # Pillow decodes at a fraction
         return None
@@ -254,15 +281,33 @@ def _decode_with_libjpeg(data: bytes, store_size: int | None) -> np.ndarray | No
     return _make_upright(pixels, header.orientation)
 
 
-def _open_with_pillow(data: bytes) -> ImageFile.ImageFile:
+def open_with_pillow(data: bytes) -> ImageFile.ImageFile:
+    """Open an image of a known format within the limits; its pixels are not decoded yet."""
     if not data:
         raise UnreadableError("the file is empty")
     if data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS and not heic_readable():
         raise UnreadableError(HEIC_HINT)
+    limit = max_pixels()
+    if Image.MAX_IMAGE_PIXELS is not None and limit > 2 * Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = limit  # the user has raised ours above Pillow's
     try:
-        return Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data), formats=list_formats())
     except Exception as error:
         raise UnreadableError(_pillow_reason(error)) from error
+    check_pixels(*image.size)
+    if image.format in ("JPEG", "MPO"):
+        _check_scans(data, *image.size)
+    return image
+
+
+def _check_scans(data: bytes, width: int, height: int) -> None:
+    """Raise if the scans of a progressive JPEG would take minutes."""
+    scans = count_scans(data, usual=USUAL_SCANS)
+    if scans > USUAL_SCANS and scans * width * height > MAX_SCANNED * max_pixels():
+        raise UnreadableError(
+            f"it is a JPEG of {scans} scans, each of {width} x {height} pixels, which would take "
+            "very long"
+        )
 
 
 def _pillow_reason(error: Exception) -> str:
@@ -290,12 +335,18 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
     mode = image.mode
     if mode not in ("I", "F") and not mode.startswith("I;"):
         return image
-    values = np.asarray(image).astype(np.float64)
+    values = np.asarray(image)
     if mode == "F":  # no bit depth: 0..1, else 0..255
         top = 1.0 if values.max() <= 1 else 255.0
     else:
         top = 2.0 ** getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, (16,))[0] - 1
-    return Image.fromarray(np.clip(values * (255 / top) + 0.5, 0, 255).astype(np.uint8))
+    pixels = np.empty(values.shape, np.uint8)
+    rows = max(1, STRIP // image.width)
+    for first in range(0, len(values), rows):  # float64 takes eight times the memory of bytes
+        strip = values[first : first + rows].astype(np.float64) * (255 / top) + 0.5
+        with np.errstate(invalid="ignore"):  # NaN
+            pixels[first : first + rows] = np.clip(strip, 0, 255).astype(np.uint8)
+    return Image.fromarray(pixels)
 
 
 def _convert_mode(image: Image.Image, channels: int) -> Image.Image:

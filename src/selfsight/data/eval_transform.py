@@ -5,6 +5,7 @@ depends on the encoder alone. Pixels are bytes until they are normalized, and ev
 is integer arithmetic on the CPU, so that they are equal on all machines.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from jaxtyping import Float32, UInt8
 from PIL import Image
 from torch import Tensor
 
-from selfsight.data.decode import UnreadableError, decode, decode_pillow, describe_error
+from selfsight.data.decode import decode, decode_pillow, describe_error
+from selfsight.data.image_limits import UnreadableError
+from selfsight.data.remote import read_file
 from selfsight.errors import UserError
 from selfsight.settings import CHANNELS, PIXELS, POSITIVE, Range, check_settings
 
@@ -154,7 +157,8 @@ def load_pixels(image: ImageLike, channels: int) -> UInt8[np.ndarray, "h w c"]:
         if isinstance(image, Image.Image):
             return decode_pillow(image, store_size=None, channels=channels)
         if isinstance(image, str | Path):
-            return decode(Path(image).expanduser().read_bytes(), store_size=None, channels=channels)
+            data = read_file(os.path.expanduser(image))
+            return decode(data, store_size=None, channels=channels)
         pixels = image.permute(1, 2, 0).cpu().numpy() if isinstance(image, Tensor) else image
         if pixels.dtype != np.uint8:
             raise UserError(

@@ -10,6 +10,8 @@ STANDALONE = {0x01, *range(0xD0, 0xD8)}  # JPEG markers without a length
 EXIF = b"Exif\0\0"
 XMP = b"http://ns.adobe.com/xap/1.0/\0"
 XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')  # the same pattern as Pillow's
+SCAN = b"\xff\xda"
+MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # within or after the pixels of a scan
 EXIF_TYPES = {3: 2, 4: 4}  # bytes of EXIF's short and long integers
 
 
@@ -52,6 +54,19 @@ def read_jpeg_header(data: bytes) -> JpegHeader | None:
         return None
     height, width = (int.from_bytes(frame[i : i + 2], "big") for i in (1, 3))
     return JpegHeader(width, height, frame[5], orientation) if height and width else None
+
+
+def count_scans(data: bytes, *, usual: int) -> int:
+    """Number of scans of a JPEG file; an upper bound where it is at most `usual`."""
+    scans = data.count(SCAN)  # also finds those in thumbnails and other metadata
+    if scans <= usual:
+        return scans
+    at, scans = 2, 0
+    while (match := MARKER.search(data, at)) and data[match.start() + 1] != 0xD9:
+        at = match.start()
+        scans += data[at + 1] == SCAN[1]
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return scans
 
 
 def _jpeg_orientation(exif: bytes, xmp: bytes) -> int | None:

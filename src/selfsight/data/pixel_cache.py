@@ -18,6 +18,7 @@ from selfsight.data.cgroup_limits import free_memory, processes_per_machine
 from selfsight.data.dataset_index import POLL, create_part_file, list_abandoned, remove_abandoned
 from selfsight.data.decode import MODES, VERSION
 from selfsight.data.eval_transform import EvalTransform
+from selfsight.data.image_limits import read_number
 from selfsight.data.image_store import CachedImages
 from selfsight.data.sources.source import Source, digest, select_names
 from selfsight.data.workers import decode_images
@@ -128,13 +129,7 @@ def cache_folder() -> Path:
 
 def cache_limit() -> int:
     """Bytes that all cached pixels may take on disk."""
-    text = os.environ.get(LIMIT_VARIABLE, "")
-    try:
-        return int(float(text or DEFAULT_LIMIT_GIB) * 2**30)
-    except ValueError:
-        raise UserError(
-            f"{LIMIT_VARIABLE} is {text!r}; it should be a number of GiB, such as 500."
-        ) from None
+    return int(read_number(LIMIT_VARIABLE, DEFAULT_LIMIT_GIB, "GiB") * 2**30)
 
 
 def free_disk(folder: Path) -> int:

@@ -7,7 +7,8 @@ import torch
 
 from selfsight import dist, rng
 from selfsight.data.cgroup_limits import cpus_per_process, free_memory
-from selfsight.data.decode import Encoded, UnreadableError, read_header
+from selfsight.data.decode import Encoded, read_header
+from selfsight.data.image_limits import UnreadableError
 from selfsight.data.image_store import CachedImages, ImageStore
 from selfsight.data.jpeg_header import read_jpeg_header
 from selfsight.data.pixel_cache import (

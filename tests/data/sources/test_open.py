@@ -34,7 +34,7 @@ def test_links_are_followed_and_loops_end(tmp_path):
     (tmp_path / "here").mkdir()
     os.symlink(tmp_path / "else", tmp_path / "here/link")
     os.symlink(tmp_path / "here", tmp_path / "here/loop")
-    assert list_folder(tmp_path / "here") == ["link/1.png"]
+    assert list_folder(tmp_path / "here").files == ["link/1.png"]
 
 
 def test_labels_are_the_first_sub_folders(tmp_path):

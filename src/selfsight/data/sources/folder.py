@@ -1,11 +1,15 @@
 """Images in single files: a folder nested at any depth, a text list, or a pattern."""
 
+import codecs
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from selfsight.data.decode import HEIC_HINT, heic_readable
+from selfsight.data.decode import HEIC_HINT, describe_error, heic_readable
+from selfsight.data.image_limits import UnreadableError
 from selfsight.data.remote import File, fingerprint_files
 from selfsight.data.sources.source import Source, digest, encode_labels
 from selfsight.errors import UserError, list_first
@@ -15,22 +19,55 @@ IMAGE_SUFFIXES = HEIC_SUFFIXES | {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".avif", ".jp2"),
 }
+MAX_LINE = 1 << 16  # characters in a line of a list
+READ_BYTES = 1 << 20  # of a list that are read at once
 
 
-def list_folder(folder: Path) -> list[str]:
-    """Sorted relative paths of all files but hidden ones; links are followed, each folder once."""
-    paths, visited = [], set()
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(parent)
-        if real in visited:  # a link to a parent folder
-            folders.clear()
+class FolderList(NamedTuple):
+    """Sorted relative paths of all files; the folders that could not be read, and why."""
+
+    files: list[str]
+    unreadable: list[str]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence about the folders that are missing, if there are any."""
+        if not self.unreadable:
+            return ()
+        count = len(self.unreadable)
+        return (
+            f"{count} sub-folder{'s' * (count > 1)} could not be read, so images may be missing: "
+            f"{list_first(self.unreadable)}.",
+        )
+
+
+def list_folder(folder: Path) -> FolderList:
+    """List all files but hidden ones; links are followed, each folder once."""
+    paths, unreadable, visited, left = list[str](), list[str](), set[tuple[int, int]](), [""]
+    while left:  # not os.walk, which is recursive, so that deeply nested folders would end it
+        relative = left.pop()
+        parent = os.path.join(folder, relative)
+        try:
+            status = os.stat(parent)
+            if (status.st_dev, status.st_ino) in visited:  # a link to a parent folder
+                continue
+            visited.add((status.st_dev, status.st_ino))
+            with os.scandir(parent) as opened:
+                entries = [entry for entry in opened if not _is_hidden(entry.name)]
+        except OSError as error:
+            unreadable.append(f"{relative or folder} ({describe_error(error)})")
             continue
-        visited.add(real)
-        folders[:] = sorted(f for f in folders if not _is_hidden(f))
-        paths += [
-            os.path.relpath(os.path.join(parent, f), folder) for f in files if not _is_hidden(f)
-        ]
-    return sorted(paths)
+        folders = {entry.name for entry in entries if _is_folder(entry)}
+        left += (os.path.join(relative, name) for name in sorted(folders, reverse=True))
+        paths += (os.path.join(relative, e.name) for e in entries if e.name not in folders)
+    return FolderList(sorted(paths), sorted(unreadable))
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself, for example
+        return False
 
 
 def is_image(name: str) -> bool:
@@ -38,13 +75,14 @@ def is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
-def open_folder(folder: Path, files: Sequence[str], *, name: str, labels: bool) -> Source:
+def open_folder(folder: Path, listed: FolderList, *, name: str, labels: bool) -> Source:
     """Open the images among a folder's files; with `labels`, its sub-folders are classes."""
-    images = [file for file in files if is_image(file)]
+    images = [file for file in listed.files if is_image(file)]
     if not images:
+        found = " ".join([_describe(listed.files), *listed.notes])
         raise UserError(
-            f"{folder} holds no images: {_describe(files)} Give a folder with JPEG, PNG or other "
-            "images at any depth, with tar shards, or with Parquet files."
+            f"{folder} holds no images: {found} Give a folder with JPEG, PNG or other images at "
+            "any depth, with tar shards, or with Parquet files."
         )
     _check_heic(images, str(folder))
     classes = None
@@ -56,18 +94,19 @@ def open_folder(folder: Path, files: Sequence[str], *, name: str, labels: bool) 
                 f"{folder} has no sub-folders with images, so there are no labels. Put the "
                 f"images of each class into a folder of its own: {folder}/CLASS/image.jpg."
             )
-    return _build_source([File(str(folder / file)) for file in images], images, classes, name)
+    source = _build_source([File(str(folder / file)) for file in images], images, classes, name)
+    return replace(source, notes=listed.notes)
 
 
 def open_list(file: File, name: str) -> Source:
     """Open the images that a text file lists, one per line, with an optional label after a tab."""
     try:
-        lines = file.read().decode("utf-8-sig").splitlines()
+        with file.open() as opened:
+            fields = [line.split("\t") for line in _read_lines(opened, name) if line.strip()]
     except UnicodeDecodeError as error:
         raise UserError(f"{name} is not a text file in UTF-8: {error}.") from error
-    except OSError as error:
-        raise UserError(f"The list {name} cannot be read: {error}.") from error
-    fields = [line.split("\t") for line in lines if line.strip()]
+    except (OSError, UnreadableError) as error:
+        raise UserError(f"The list {name} cannot be read: {describe_error(error)}.") from error
     if not fields:
         raise UserError(
             f"The list {name} is empty. It should have one image per line, relative to its own "
@@ -77,6 +116,21 @@ def open_list(file: File, name: str) -> Source:
     classes = [columns[1].strip() or None if len(columns) > 1 else None for columns in fields]
     files = [file.sibling(path) for path in names]
     return _build_source(files, names, classes if any(classes) else None, name)
+
+
+def _read_lines(opened: Any, name: str) -> Iterator[str]:
+    """Yield the lines of a text file; raise at a line that is no path and label."""
+    decoder, rest, data = codecs.getincrementaldecoder("utf-8-sig")(), "", b"..."
+    while data:
+        data = opened.read(READ_BYTES)
+        *lines, rest = (rest + decoder.decode(data, final=not data)).split("\n")
+        if max(map(len, [*lines, rest])) > MAX_LINE:
+            raise UserError(
+                f"{name} has a line of more than {MAX_LINE:,} characters. It should have one image "
+                "per line: PATH, or PATH<tab>LABEL."
+            )
+        yield from (line.rstrip("\r") for line in lines)
+    yield rest
 
 
 def open_files(files: Sequence[File], name: str) -> Source:

@@ -1,8 +1,10 @@
 """Open the source that the argument DATA names: built in, folder, list, tar, Parquet, URL, ..."""
 
 import glob
+import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from selfsight.data.remote import BRACES, File, is_url, list_files
@@ -70,7 +72,9 @@ def list_splits(data: str | Path) -> tuple[str, ...]:
         return ()
     if _find_split_folders(path):
         return SPLITS
-    return SPLITS if _splits_by_name(_select_shards(_files_in(path, list_folder(path)))) else ()
+    return (
+        SPLITS if _splits_by_name(_select_shards(_files_in(path, list_folder(path).files))) else ()
+    )
 
 
 def find_url(data: str | Path) -> str | None:
@@ -127,19 +131,20 @@ def _open_directory(
         folder = path / split
     else:
         folder = split_folders[_normalize_split(spec, split)] if split_folders else path
-    files = list_folder(folder)
-    shards = _select_shards(_files_in(folder, files))
+    listed = list_folder(folder)
+    shards = _select_shards(_files_in(folder, listed.files))
     if not shards and (split_folders or split is None):
-        return open_folder(folder, files, name=spec, labels=labels)
+        return open_folder(folder, listed, name=spec, labels=labels)
     by_split = {} if split_folders else _splits_by_name(shards)
     if split is not None and not split_folders and not by_split:
         raise UserError(
             f'{spec} has no split "{split}": it would need the folders {path}/train and '
             f"{path}/test, or tar or Parquet files with these words in their names."
         )
-    return _open_shards(
+    source = _open_shards(
         by_split[_normalize_split(spec, split)] if by_split else shards, spec, label_column
     )
+    return replace(source, notes=(*listed.notes, *source.notes))
 
 
 def _open_url(spec: str, split: str | None, label_column: str | None) -> Source:
@@ -194,6 +199,9 @@ def _open_pattern(spec: str, label_column: str | None) -> Source:
 
 def _open_shards(files: Sequence[File], spec: str, label_column: str | None) -> Source:
     """Open tar shards or Parquet files, whichever these are."""
+    missing = next((f.path for f in files if not (f.system or os.path.lexists(f.path))), None)
+    if missing is not None:
+        raise UserError(f"There is no file {missing}. Check the name or the pattern.")
     suffixes = {Path(file.name).suffix.lower() for file in files}
     if len(suffixes) > 1:
         raise UserError(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from selfsight.data.decode import UnreadableError
+from selfsight.data.image_limits import UnreadableError
 from selfsight.data.remote import File, fingerprint_files
 from selfsight.data.sources.parquet_labels import (
     OPEN_THREADS,
@@ -176,7 +176,7 @@ def _read_footer(file: File, equal: dict[Columns, Columns], label_column: str | 
             sizes = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
             columns = _find_columns(file, parquet.schema_arrow, label_column)
             return _Footer(equal.setdefault(columns, columns), sizes)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowInvalid, UnreadableError) as error:
         raise UserError(f"{file.path} is not a readable Parquet file: {error}.") from error
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Int8, Int64
 
 from selfsight.data.dataset_index import IndexWriter, load_or_write_index
+from selfsight.data.image_limits import check_regular
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.data.remote import File
 from selfsight.data.sources.source import UNLABELED, digest, encode_labels, sort_class_names
@@ -44,6 +45,7 @@ class Labels(NamedTuple):
 def open_table(file: File) -> pq.ParquetFile:
     """Open a file; a local one is memory-mapped, so that large row groups are paged in."""
     if file.system is None:
+        check_regular(file.path)
         return pq.ParquetFile(file.path, memory_map=True)
     return pq.ParquetFile(file.open(), pre_buffer=True)
 

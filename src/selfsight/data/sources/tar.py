@@ -11,6 +11,7 @@ import numpy as np
 
 from selfsight.data.dataset_index import Index, IndexWriter, load_or_write_index
 from selfsight.data.decode import describe_error
+from selfsight.data.image_limits import UnreadableError
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.data.remote import File, fingerprint_files
 from selfsight.data.sources.folder import IMAGE_SUFFIXES, is_image
@@ -157,7 +158,7 @@ def _read_members(file: File) -> Iterator[_Member]:
         yield from _label_images(images, classes)
     except FileNotFoundError as error:
         raise UserError(f"There is no file {file.path}. Check the name or the pattern.") from error
-    except OSError as error:
+    except (OSError, UnreadableError) as error:
         raise UserError(f"{file.path} cannot be read: {describe_error(error)}.") from error
 
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from selfsight.data.decode import UnreadableError, read_header
+from selfsight.data.decode import read_header
+from selfsight.data.image_limits import UnreadableError
 from selfsight.errors import UserError
 from selfsight.evals.detection.annotations import (
     DetectionDataset,
