@@ -65,7 +65,9 @@ def test_compiled_code_is_cached_on_disk_for_later_processes(chunk, monkeypatch,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compile_module, "is_compiled", lambda *_: True)
     with tracing.patch(autograd_cache_allow_custom_autograd_functions=False):
-        chunked = replace(build_recipe("moco.cifar10_r18_200ep"), chunk=chunk)
+        recipe = build_recipe("moco.cifar10_r18_200ep")
+        grouped = replace(recipe.method, bn="shuffle", bn_group=64)
+        chunked = replace(recipe, method=grouped, chunk=chunk)
         compile_module.configure_torch(chunked, torch.device("cpu"))
         assert tracing.autograd_cache_allow_custom_autograd_functions
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "selfsight" / "compiled")

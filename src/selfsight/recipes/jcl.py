@@ -3,7 +3,14 @@
 from selfsight.methods.jcl import JCLConfig
 from selfsight.optim import Optim
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import cifar10, imagenet, imagenet100, imagenette
+from selfsight.recipes.base import (
+    CIFAR_SGD,
+    CIFAR_SGD_LOW_DECAY,
+    cifar10,
+    imagenet,
+    imagenet100,
+    imagenette,
+)
 from selfsight.views import moco_v2, without_blur
 
 
@@ -49,9 +56,16 @@ def cifar10_r18_200ep() -> Recipe:
     """
     return cifar10(
         JCLConfig(
-            num_keys=4, strength=2.0, queue_size=4096, temperature=0.1, momentum=0.99, bn_group=64
+            num_keys=4,
+            strength=2.0,
+            queue_size=4096,
+            temperature=0.2,
+            momentum=0.99,
+            bn="sync",
+            bn_group=64,
         ),
         without_blur(moco_v2(32, num_views=5)),
+        CIFAR_SGD_LOW_DECAY,
         epochs=200,
     )
 
@@ -65,4 +79,5 @@ def imagenette_r18_200ep() -> Recipe:
         cifar10_r18_200ep(),
         moco_v2(128, num_views=5),
         method=JCLConfig(num_keys=4, strength=2.0, queue_size=4096, temperature=0.1, momentum=0.99),
+        optim=CIFAR_SGD,
     )

@@ -69,12 +69,11 @@ STUDY = Study(
             for m in (2, 5, 9)
         ),
         # 50 epochs; queue, temperature, momentum, batch norm and views are the same in all three.
-        # A quarter of the recipes' learning rate was better for MoCo v2 on held-out images.
         *(
             Arm(
                 name=f"cifar10_{name}",
                 recipe=f"{name.split('_')[0]}.cifar10_r18_200ep",
-                settings={"epochs": 50, "optim.lr": 0.03} | settings,
+                settings={"epochs": 50, "optim.schedule.warmup_epochs": 5.0} | settings,
                 source="none published at this setting",
                 scale="cifar10",
                 like=like,

@@ -40,8 +40,15 @@ class ArmResult:
         return statistics.stdev(values) if len(values) > 1 else None
 
     def seconds(self) -> float | None:
-        """Mean wall clock of training, without compiling and evaluating; None if not run."""
-        times = [entry.seconds["train"] for entry in self.entries.values() if entry.results]
+        """Mean wall clock of training, without compiling and evaluating.
+
+        None if it was not run, or only on a GPU that others used too.
+        """
+        times = [
+            entry.seconds["train"]
+            for entry in self.entries.values()
+            if entry.results and not entry.shared_gpu
+        ]
         return statistics.fmean(times) if times else None
 
 
