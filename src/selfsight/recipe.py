@@ -188,8 +188,9 @@ def method_config(name: str) -> type[MethodConfig]:
         )
     try:
         config_class = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f'Cannot import the method "{name}": {error}.') from error
+    except Exception as error:  # code of the user, which may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f'Cannot import the method "{name}": {reason}.') from error
     if not (isinstance(config_class, type) and issubclass(config_class, MethodConfig)):
         raise UserError(f'"{name}" is not a subclass of selfsight.methods.MethodConfig.')
     return config_class
