@@ -7,23 +7,27 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from selfsight.errors import StoppedError, UserError, describe_failure, suggest
+from selfsight.listing_commands import methods, recipes, studies
 from selfsight.options import (
     BENCH_DEFAULTS,
+    CONFORMANCE_DEFAULTS,
     EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
     STUDY_DEFAULTS,
     BenchOptions,
+    ConformanceOptions,
     EvalOptions,
     Folder,
     Images,
     PretrainOptions,
     StudyOptions,
 )
+from selfsight.run_folder import print_json
 from selfsight.stop_signals import exit_status
 from selfsight.version import __version__
 
@@ -41,6 +45,7 @@ and prove how good they are.
   selfsight studies                    the papers' tables and claims, and what was trained of them
   selfsight study NAME                 train what is missing of a study
   selfsight reproduce STUDY.ARM        train an arm again, and compare it with the ledger
+  selfsight conformance MODULE:CONFIG  check whether a method of yours keeps the contract
 
   selfsight COMMAND --help             the options of a command
 """
@@ -107,7 +112,7 @@ def evaluate(
         from selfsight import catalog
         from selfsight.evals.protocols import describe_protocols
 
-        _print_json(describe_protocols()) if json else catalog.print_table(describe_protocols())
+        print_json(describe_protocols()) if json else catalog.print_table(describe_protocols())
         return
     from selfsight import api
 
@@ -116,14 +121,14 @@ def evaluate(
     if compare:
         records = api.compare(runs, quiet=json)
         if json:
-            _print_json(records)
+            print_json(records)
         return
     results = {
         str(run or options.backbone): api.evaluate(run, options, quiet=json)
         for run in runs or (None,)
     }
     if json:
-        _print_json(results if len(results) > 1 else next(iter(results.values())))
+        print_json(results if len(results) > 1 else next(iter(results.values())))
 
 
 def report(run: RunFolder, /, *, json: bool = False) -> None:
@@ -138,7 +143,7 @@ def report(run: RunFolder, /, *, json: bool = False) -> None:
 
     folder = open_run(run)
     page = pages.write(folder)
-    _print_json(pages.summary(folder)) if json else print(f"Wrote {page}")
+    print_json(pages.summary(folder)) if json else print(f"Wrote {page}")
 
 
 def doctor(data: Data, /, *, device: str = "auto", sample: int = 512, json: bool = False) -> None:
@@ -154,7 +159,7 @@ def doctor(data: Data, /, *, device: str = "auto", sample: int = 512, json: bool
 
     summary = api.doctor(data, device=device, sample=sample, quiet=json)
     if json:
-        _print_json(summary)
+        print_json(summary)
 
 
 def bench(
@@ -176,58 +181,7 @@ def bench(
 
     measured = benches.run(recipe, options, quiet=json)
     if json:
-        _print_json(measured)
-
-
-def methods(*, json: bool = False) -> None:
-    """List the methods.
-
-    Args:
-        json: Print JSON instead of a table.
-    """
-    from selfsight import catalog
-
-    rows = catalog.list_methods()
-    _print_json(rows) if json else catalog.print_methods(rows)
-
-
-def recipes(
-    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD")] = "", /, *, json: bool = False
-) -> None:
-    """List the recipes, those with a word in their name, or every flag of one recipe.
-
-    Args:
-        name: A recipe, or a word such as a method or a data set.
-        json: Print JSON instead of text.
-    """
-    from selfsight import catalog
-
-    if "." in name:
-        _print_json(catalog.list_flags(name)) if json else catalog.print_flags(name)
-    else:
-        rows = catalog.list_recipes(name)
-        _print_json(rows) if json else catalog.print_recipes(rows)
-
-
-def studies(
-    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD")] = "", /, *, json: bool = False
-) -> None:
-    """List the papers' tables and claims, those with a word, or the arms of one.
-
-    An arm is trained with `selfsight pretrain DATA --recipe STUDY.ARM`.
-
-    Args:
-        name: A study, or a word such as a method.
-        json: Print JSON instead of text.
-    """
-    from selfsight import catalog
-    from selfsight.studies import STUDIES
-
-    if name in STUDIES:
-        _print_json(catalog.list_arms(name)) if json else catalog.print_study(name)
-    else:
-        rows = catalog.list_studies(name)
-        _print_json(rows) if json else catalog.print_studies(rows)
+        print_json(measured)
 
 
 def study(
@@ -249,7 +203,7 @@ def study(
 
     entries = api.study(name, options, quiet=json)
     if json:
-        _print_json(entries)
+        print_json(entries)
 
 
 def reproduce(
@@ -278,7 +232,31 @@ def reproduce(
 
     found = api.reproduce(arm, data=data, seeds=(seed,), ledger=ledger, device=device, quiet=json)
     if json:
-        _print_json(found)
+        print_json(found)
+    if not found["passed"]:
+        raise SystemExit(1)
+
+
+def conformance(
+    method: Annotated[str, tyro.conf.arg(metavar="MODULE:CONFIG")],
+    /,
+    *,
+    options: Annotated[ConformanceOptions, INLINE] = CONFORMANCE_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Check a method: contract, two processes, resume, leakage. The exit status is 1 on a failure.
+
+    Large settings are reduced; --method.dim 16 and the like set them.
+
+    Args:
+        method: Settings class, importable from the current folder, or one of `selfsight methods`.
+        json: Print JSON instead of a table.
+    """
+    from selfsight import conformance as suite
+
+    found = suite.run(method, options, quiet=json)
+    if json:
+        print_json(found)
     if not found["passed"]:
         raise SystemExit(1)
 
@@ -295,6 +273,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "studies": studies,
     "study": study,
     "reproduce": reproduce,
+    "conformance": conformance,
 }
 
 
@@ -366,10 +345,3 @@ def split_settings(
             into = parsed
         into.append(arg)
     return parsed, settings
-
-
-def _print_json(value: Any) -> None:
-    from selfsight.run_folder import format_json, to_json
-
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts several processes
-        print(format_json(to_json(value)))

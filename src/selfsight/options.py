@@ -216,6 +216,22 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConformanceOptions:
+    """Options of `selfsight conformance`, which are also those of `selfsight.conformance.run`."""
+
+    backbone: Name = None
+    """A backbone, or package.module:Name. If not given, two layers."""
+    image_size: int = 16
+    """Width of the views."""
+    batch_size: int = 8
+    """Images per step, of all processes."""
+    compile: bool = False
+    """Also trace forward as one graph, as compilation does."""
+    settings: Suppress[Sequence[str]] = ()
+    """Settings of the method as flags: ("--method.dim", "8")."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyOptions:
     """Options of `selfsight study`, which are also keywords of `selfsight.study`."""
 
@@ -256,3 +272,4 @@ class StudyOptions:
 # Function defaults: frozen, so that sharing them is safe.
 PRETRAIN_DEFAULTS, EVAL_DEFAULTS = PretrainOptions(), EvalOptions()
 BENCH_DEFAULTS, STUDY_DEFAULTS = BenchOptions(), StudyOptions()
+CONFORMANCE_DEFAULTS = ConformanceOptions()

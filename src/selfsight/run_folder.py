@@ -78,6 +78,12 @@ def format_json(value: Any) -> str:
     return NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
+def print_json(value: Any) -> None:
+    """Print a value as JSON, on the first of the processes that torchrun starts."""
+    if os.environ.get("RANK", "0") == "0":
+        print(format_json(to_json(value)))
+
+
 def read_json(path: Path) -> Any | None:
     """Read a JSON file; None if there is no such file, a UserError if it is damaged."""
     return parse_json(path.read_bytes(), path) if path.exists() else None

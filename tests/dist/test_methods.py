@@ -1,36 +1,10 @@
 """Two processes of N images equal one process of 2N: for every method, step after step."""
 
 import pytest
-import torch
 
-from selfsight import dist
+from selfsight.conformance.training_checks import compare_traces, train
 from selfsight.methods import BASELINES, METHODS
-from selfsight.nn.batch_norm import average_running_statistics
-from tests.methods.small import make, moment, views
-
-STEPS = 3
-
-
-def trained(name, settings):
-    """Losses, first gradients and final state of a few steps on this process's share."""
-    method = make(name, **settings).double()
-    parameters = [p for p in method.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-    losses, gradients = [], []
-    for s in range(STEPS):
-        optimizer.zero_grad()
-        step = method(views(method, s, dtype=torch.float64), moment(s))
-        loss = step.loss
-        loss.backward()
-        mean = dist.mean(torch.cat([p.grad.flatten() for p in parameters]))
-        for p, grad in zip(parameters, mean.split([p.numel() for p in parameters]), strict=True):
-            p.grad = grad.view_as(p)
-        losses.append(dist.mean(loss.detach()))
-        gradients.append([p.grad.clone() for p in parameters])
-        optimizer.step()
-        method.after_step(moment(s), step)
-        average_running_statistics(method)
-    return losses, gradients, {k: v.clone() for k, v in method.state_dict().items()}
+from tests.methods.small import small
 
 
 CASES = [(name, {}) for name in sorted(METHODS | BASELINES)] + [
@@ -55,8 +29,7 @@ CASES = [(name, {}) for name in sorted(METHODS | BASELINES)] + [
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_two_processes_equal_one(two_processes, name, settings):
-    losses, gradients, state = trained(name, settings)
-    for theirs in two_processes(trained, name, settings):
-        torch.testing.assert_close(theirs[0], losses, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(theirs[1], gradients, rtol=1e-7, atol=1e-9)
-        torch.testing.assert_close(theirs[2], state, rtol=1e-7, atol=1e-9)
+    subject = small(name, **settings)
+    one = train(subject)
+    for several in two_processes(train, subject):
+        compare_traces(one, several)

@@ -36,7 +36,7 @@ def by_hand(method, x, queues=None):
 def test_the_loss_is_algorithm_1_over_large_and_small_views():
     method = make("swav", queue_size=0)
     x = views(method)
-    assert [v.shape[2] for v in x] == [16, 16, *[8] * 6]
+    assert [v.shape[2] for v in x] == [16, 16, *[6] * 6]
     expected = by_hand(copy.deepcopy(method), x)
     torch.testing.assert_close(method(x, moment()).loss, expected)
 
@@ -97,7 +97,7 @@ def test_there_is_one_forward_pass_for_each_resolution():
     heads = []
     method.student.projector.register_forward_pre_hook(lambda _, x: heads.append(len(x[0])))
     method(views(method), moment())
-    assert [(s[0], s[2]) for s in sizes] == [(16, 16), (48, 8)] and heads == [64]
+    assert [(s[0], s[2]) for s in sizes] == [(16, 16), (48, 6)] and heads == [64]
 
 
 def test_a_batch_too_small_for_the_prototypes_is_refused():

@@ -1,0 +1,153 @@
+"""Checks of the contract: forward computes, after_step changes state, a skipped step nothing."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selfsight.conformance.subject import (
+    BrokenRuleError,
+    DoesNotApplyError,
+    Subject,
+    copy_state,
+    find_difference,
+    step_optimizer,
+)
+from selfsight.methods import Method, Step
+from selfsight.nn import Encoder
+
+
+def check_builds(subject: Subject) -> None:
+    """It builds, and a forward pass gives a finite loss and the features of the first view."""
+    method, x = subject.build(), subject.views()
+    if not isinstance(method, Method) or not isinstance(getattr(method, "student", None), Encoder):
+        raise BrokenRuleError(
+            f"`create` returned a {type(method).__name__}; it must return a Method whose `student` "
+            "is an Encoder."
+        )
+    step = method(x, subject.moment())
+    if not isinstance(step, Step):
+        raise BrokenRuleError(f"forward returned a {type(step).__name__}, not a Step.")
+    if step.loss.shape != () or not step.loss.isfinite():
+        raise BrokenRuleError(f"The loss is {step.loss}; it must be one finite number.")
+    expected = (len(x[0]), method.student.backbone.dim)
+    if step.features.shape != expected:
+        raise BrokenRuleError(
+            f"Step.features has shape {tuple(step.features.shape)}; expected {expected}: the "
+            "backbone's output for the first view."
+        )
+    # In evaluation mode, since a method may encode several views as one batch.
+    method.eval()
+    encoder = _teacher(method).net if method.features_of == "teacher" else method.student
+    features = method(x, subject.moment()).features
+    if not torch.allclose(features, encoder.backbone(x[0]), rtol=1e-4, atol=1e-5):
+        raise BrokenRuleError(
+            "Step.features is not what the backbone gives for the first view alone."
+        )
+
+
+def check_gradients(subject: Subject) -> None:
+    """The gradient is finite and reaches every trained parameter."""
+    method = subject.build()
+    subject.forward(method).loss.backward()
+    for name, p in method.named_parameters():
+        if not p.requires_grad:
+            continue
+        if p.grad is None or not bool(p.grad.any()):
+            raise BrokenRuleError(
+                f"No gradient reaches {name}. Freeze it (requires_grad_(False)) or use it in the "
+                "loss: several processes cannot train a parameter that is not used."
+            )
+        if not bool(p.grad.isfinite().all()):
+            raise BrokenRuleError(f"The gradient of {name} is not finite.")
+
+
+def check_forward_keeps_state(subject: Subject) -> None:
+    """Two forward and backward passes change nothing but batch-norm statistics."""
+    method = subject.build()
+    before = copy_state(method)
+    for step in range(2):
+        subject.forward(method, step).loss.backward()
+    if (name := find_difference(before, copy_state(method))) is not None:
+        raise BrokenRuleError(
+            f"forward changed {name}. Return what changes it in Step.update, and write it in "
+            "after_step."
+        )
+
+
+def check_evaluation_mode(subject: Subject) -> None:
+    """In evaluation mode a forward pass changes nothing, and works without gradients."""
+    method = subject.build().eval()
+    before = copy_state(method, statistics=True)
+    loss = subject.forward(method).loss
+    with torch.no_grad():
+        without = subject.forward(method).loss
+    if (name := find_difference(before, copy_state(method, statistics=True))) is not None:
+        raise BrokenRuleError(f"In evaluation mode forward changed {name}.")
+    if not torch.equal(loss.detach(), without):
+        raise BrokenRuleError(
+            f"In evaluation mode the loss is {loss.item():.6g} with gradients and "
+            f"{without.item():.6g} without."
+        )
+
+
+def check_after_step_reads_the_step(subject: Subject) -> None:
+    """What `after_step` needs is detached and in Step.update; forward hides nothing on the way."""
+    method = subject.build()
+    result = subject.forward(method)
+    for key, tensor in result.update.items():
+        if tensor.requires_grad:
+            raise BrokenRuleError(
+                f'Step.update["{key}"] carries a graph. Detach it, so that no later step can '
+                "send a gradient through it."
+            )
+    clone = subject.build()  # has seen no forward pass
+    clone.load_state_dict(method.state_dict())
+    method.after_step(subject.moment(), result)
+    clone.after_step(subject.moment(), result)
+    if (name := find_difference(copy_state(method), copy_state(clone))) is not None:
+        raise BrokenRuleError(
+            f"after_step writes another {name} to a copy that did not run forward itself. Pass "
+            "what it needs in Step.update."
+        )
+
+
+def check_skipped_step(subject: Subject) -> None:
+    """A step that is skipped, for a gradient that is not finite, changes batch norm alone."""
+    method = subject.build()
+    method.after_step(subject.moment(), step_optimizer(subject, method))
+    before = copy_state(method)
+    result = subject.forward(method, 1)
+    method.after_step(subject.moment(1), result._replace(skipped=torch.tensor(1.0)))
+    if (name := find_difference(before, copy_state(method))) is not None:
+        raise BrokenRuleError(
+            f"A skipped step changed {name}. Mask every write of after_step with step.skipped."
+        )
+
+
+def check_mask_of_zero(subject: Subject) -> None:
+    """A step that is not skipped is the same with a mask of 0 and without a mask."""
+    method = subject.build()
+    other = copy.deepcopy(method)
+    masks: tuple[tuple[Method, Tensor | None], ...] = ((method, None), (other, torch.tensor(0.0)))
+    for net, skipped in masks:
+        result = step_optimizer(subject, net)
+        net.after_step(subject.moment(), result._replace(skipped=skipped))
+    if (name := find_difference(copy_state(method), copy_state(other))) is not None:
+        raise BrokenRuleError(f"{name} differs between skipped=None and a mask of 0.")
+
+
+def check_teacher_follows(subject: Subject) -> None:
+    """The teacher moves in `after_step`."""
+    method = subject.build()
+    if not hasattr(method, "teacher"):
+        raise DoesNotApplyError("There is no attribute `teacher`.")
+    before = copy.deepcopy(list(_teacher(method).parameters()))
+    method.after_step(subject.moment(), step_optimizer(subject, method))
+    if all(map(torch.equal, before, _teacher(method).parameters())):
+        raise BrokenRuleError("after_step leaves the teacher where it was.")
+
+
+def _teacher(method: Method) -> Any:
+    return method.teacher
