@@ -208,6 +208,15 @@ class BenchOptions:
     """Also run the same training with another library: lightly."""
     growth: bool = False
     """Measure how the cost of a step grows with batch, queue, views, images and processes."""
+    all: bool = False
+    """Measure every method, one row each, and write a table; needs no RECIPE."""
+    only: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
+    """Rows of --all: methods, and networks out of resnet18, resnet50 and vit_s."""
+    minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Stop --all in time: a row begins only if it is expected to end by then.
+    The same command goes on."""
+    out: Folder = None
+    """Folder of the rows of --all and of table.md. If not given, bench-rows."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe as flags: ("--method.bn", "sync")."""
 

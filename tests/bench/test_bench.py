@@ -35,7 +35,7 @@ def test_the_passes_of_a_step_are_those_of_its_paper(name, trained, other):
 
 
 def test_generated_photographs_are_as_heavy_as_real_ones(tmp_path):
-    files = sorted(write_photo_like_images(tmp_path / "generated", 3).iterdir())
+    files = sorted(write_photo_like_images(tmp_path / "generated", 3).rglob("*.jpg"))
     assert len(files) == 3
     for file in files:
         with Image.open(file) as image:

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.bench.network_limit import BackbonePass, count_passes, time_passes
+from selfsight.bench.network_limit import BackbonePass, PassTimes, count_passes, time_passes
 from selfsight.bench.timer import median_ms, synchronize
 from selfsight.data import ImageStore, Source
 from selfsight.data.cgroup_limits import available_cpus
@@ -38,6 +38,7 @@ from selfsight.train.pretrain import build_loader, build_method
 from selfsight.train.state import State
 from selfsight.train.step import autocast, compute_views
 
+MUCH = 0.05  # of the limit: from here on, a brief measurement has the loss alone too
 IMAGES_PER_WORKER = 128  # images decoded per worker to measure the speed of decoding
 # After these, the step runner has chosen plain steps or a CUDA graph.
 WARMUP_STEPS = UNTIMED_STEPS + 4 + 2 * TIMED_STEPS
@@ -73,9 +74,20 @@ class Breakdown:
 
 
 def measure_breakdown(
-    name: str, recipe: Recipe, device: torch.device, *, seconds: float = 2.0, console: Console
+    name: str,
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    seconds: float = 2.0,
+    console: Console,
+    brief: bool = False,
+    times: PassTimes | None = None,
 ) -> Breakdown:
-    """Measure a recipe whose `data.path` names the images, and print each timing."""
+    """Measure a recipe whose `data.path` names the images, and print each timing.
+
+    A `brief` one leaves out decoding, and the loss alone if heads and loss take little. `times`
+    holds passes that were measured before with the same backbone; new ones are added to it.
+    """
     configure_torch(recipe, device)
     source = open_recipe_source(recipe)
     recipe, _ = resolve_storage(recipe, source, device)
@@ -85,9 +97,11 @@ def measure_breakdown(
     components = _StepComponents(recipe, images, device)
     passes = components.passes()
     forward_only = Counter[BackbonePass]()
-    if all(one.backward for one in passes):  # no teacher: measure the forward passes by themselves
+    if not brief and all(
+        one.backward for one in passes
+    ):  # no teacher: measure the forward passes by themselves
         forward_only.update({one._replace(backward=False): count for one, count in passes.items()})
-    ms_of = time_passes(recipe, passes | forward_only, device, seconds)
+    ms_of = time_passes(recipe, passes | forward_only, device, seconds, times)
 
     def total_ms(counts: Counter[BackbonePass]) -> float:
         return sum(ms_of[one] * count for one, count in counts.items())
@@ -106,10 +120,12 @@ def measure_breakdown(
         if subset:
             add(f"network, {label}", total_ms(subset))
     add("network alone (the limit)", limit)
-    add("decode", _decode_ms(source, recipe))
+    if not brief:
+        add("decode", _decode_ms(source, recipe))
     add("augment", median_ms(components.augment, device, seconds=seconds))
     add("heads and loss", median_ms(components.heads(), device, seconds=seconds))
-    add("loss alone", median_ms(components.loss(), device, seconds=seconds))
+    if not brief or timings["heads and loss"] > MUCH * limit:
+        add("loss alone", median_ms(components.loss(), device, seconds=seconds))
     add("optimizer and teacher", median_ms(components.update, device, seconds=seconds))
     del components
     gc.collect()

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from selfsight import auto_recipe
+from selfsight.bench.all_methods import measure_all
 from selfsight.bench.breakdown import describe, measure_breakdown
 from selfsight.bench.exchanges import measure_exchanges
 from selfsight.bench.generated_images import write_photo_like_images
@@ -24,6 +25,7 @@ from selfsight.runs.start_resume import open_recipe_source
 
 DEFAULT_ON_CPU, DEFAULT_ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
 NUM_GENERATED = 4096  # images, if no data are given and the recipe's views are large
+DEFAULT_ROWS = "bench-rows"
 SMALL_VIEW = 64  # pixels; for views up to this size the built-in set is used
 
 
@@ -37,9 +39,11 @@ def run(
 ) -> dict[str, Any]:
     """Measure the speed of a recipe and print it. Keywords are the fields of BenchOptions."""
     options = replace(options, **changes)
-    _check_options(options)
+    _check_options(options, recipe)
     seconds, against = options.seconds, options.against
     console, device = open_console(quiet=quiet), auto_recipe.resolve_device(options.device)
+    if options.all:
+        return _run_all(options, device, console)
     name = recipe or (DEFAULT_ON_GPU if device.type == "cuda" else DEFAULT_ON_CPU)
     chosen = build_recipe(name)
     if device.type == "cuda":
@@ -72,7 +76,37 @@ def run(
     return measured
 
 
-def _check_options(options: BenchOptions) -> None:
+def _run_all(options: BenchOptions, device: torch.device, console: Console) -> dict[str, Any]:
+    """Measure every method and print the path of the table."""
+    folder = Path(options.out or DEFAULT_ROWS)
+
+    def data_for(recipe: Recipe) -> str:
+        return str(options.data) if options.data else _generate_images(recipe, folder, console)
+
+    rows = measure_all(
+        folder,
+        device,
+        data_for=data_for,
+        only=options.only,
+        batch_size=options.batch_size,
+        flags=options.settings,
+        seconds=options.seconds,
+        minutes=options.minutes,
+        console=console,
+    )
+    console.print(f"{len(rows)} rows in {folder / 'table.md'}", highlight=False, soft_wrap=True)
+    return {"rows": rows}
+
+
+def _check_options(options: BenchOptions, recipe: str | None) -> None:
+    given = {"--only": options.only, "--minutes": options.minutes, "--out": options.out}
+    if not options.all and (flags := [flag for flag, value in given.items() if value]):
+        raise UserError(f"{flags[0]} is for --all, which was not given. Add it or leave this out.")
+    if options.all and (recipe or options.against or options.growth):
+        other = recipe or ("--growth" if options.growth else "--against")
+        raise UserError(
+            f"--all measures every method, so that {other} has no effect. Leave one of the two out."
+        )
     if options.against not in (None, "lightly"):
         raise UserError(
             f'--against is "{options.against}"; the only library to compare with is lightly.'

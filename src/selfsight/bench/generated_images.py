@@ -7,15 +7,20 @@ import numpy as np
 from PIL import Image
 
 WIDTH, HEIGHT = 500, 375  # the usual size of ImageNet's files
+CLASSES = 10
 COARSE = 24  # pixels of the coarse pattern across
 NOISE_SIGMA = 14.0  # gives files of about 50 kB, like photographs
 
 
 def write_photo_like_images(folder: Path, count: int) -> Path:
-    """Write JPEG files with the size and decoding cost of photographs; return the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write JPEG files with the size and decoding cost of photographs; return the folder.
+
+    They are in ten sub-folders, for methods that need labels.
+    """
+    for number in range(min(CLASSES, count)):
+        (folder / str(number)).mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda i: _write(folder / f"{i:06}.jpg", i), range(count)))
+        list(pool.map(lambda i: _write(folder / str(i % CLASSES) / f"{i:06}.jpg", i), range(count)))
     return folder
 
 

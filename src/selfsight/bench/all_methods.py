@@ -1,0 +1,279 @@
+"""Measure every method with the same network and write one table: `selfsight bench --all`.
+
+A row is one JSON file in the output folder, so that a run that was stopped goes on with the next
+one. Rows of other code or of another device are measured again: only rows of one sitting compare.
+"""
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from selfsight import auto_recipe
+from selfsight.bench.breakdown import PassTimes, measure_breakdown
+from selfsight.catalog import build_recipe
+from selfsight.errors import UserError, suggest
+from selfsight.recipe import ALL_METHODS, Recipe, override
+from selfsight.recipes import RECIPES
+from selfsight.runs.start_resume import device_name
+from selfsight.studies.ledger import describe_version
+
+Row = dict[str, Any]
+VIT_S = "mocov3.imagenet_vit_s16_300ep"
+# Recipes whose names do not begin like those of the other methods.
+SPECIAL = {
+    ("moco", "resnet50"): "moco.imagenet_v2_200ep",
+    ("swav", "resnet50"): "swav.imagenet_r50_batch256_400ep",  # with the queue of small batches
+    ("mocov3", "vit_s"): VIT_S,
+}
+OTHER_VIEWS = {("msbreg", "resnet18"): (2, 8)}  # beside the recipe's number
+OVERHEADS = {
+    "views": "augment",
+    "heads and loss": "heads and loss",
+    "optimizer and teacher": "optimizer and teacher",
+    "data": "waiting for data",
+    "batch norm, gaps, rest": "batch norm, gaps and all else",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A backbone that every method is measured with, as in recipes that begin so."""
+
+    recipes: str
+    batch_size: int
+    title: str
+
+
+NETWORKS = {
+    "resnet18": Network(recipes="cifar10_r18", batch_size=512, title="ResNet-18, 32 px"),
+    "resnet50": Network(recipes="imagenet_r50", batch_size=256, title="ResNet-50, 224 px"),
+    "vit_s": Network(recipes="imagenet_r50", batch_size=512, title="ViT-S/16, 224 px"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A row to measure; `views` replaces the number of views of its recipe."""
+
+    network: str
+    method: str
+    recipe: str
+    views: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Method, and number of views where it is not the recipe's."""
+        return self.method if self.views is None else f"{self.method}, {self.views} views"
+
+    def path(self, folder: Path) -> Path:
+        """The file of this row."""
+        return folder / self.network / f"{self.name.replace(', ', '_').replace(' ', '_')}.json"
+
+    def build(self, batch_size: int | None, flags: Sequence[str]) -> Recipe:
+        """Build the recipe, with the network's backbone and batch."""
+        recipe = build_recipe(self.recipe)
+        if self.network == "vit_s":
+            recipe = replace(recipe, backbone=build_recipe(VIT_S).backbone)
+        views = () if self.views is None else ("--method.num-views", str(self.views))
+        size = batch_size or NETWORKS[self.network].batch_size
+        return override(recipe, {"batch_size": size}, (*views, *flags), command="bench --all")
+
+
+def list_cases(only: Sequence[str] = ()) -> list[Case]:
+    """List the rows of the table; `only` names networks and methods to choose."""
+    names = [*NETWORKS, *ALL_METHODS]
+    for name in only:
+        if name not in names:
+            raise UserError(f'--only "{name}" is no network or method.{suggest(name, names)}')
+    networks = [name for name in NETWORKS if name in only] or list(NETWORKS)
+    methods = [name for name in ALL_METHODS if name in only] or list(ALL_METHODS)
+    return [case for network in networks for method in methods for case in _cases(method, network)]
+
+
+def _cases(method: str, network: str) -> Iterator[Case]:
+    beginning = f"{method}.{NETWORKS[network].recipes}"
+    default = next(name for name in (*RECIPES, beginning) if name.startswith(beginning))
+    special = SPECIAL.get((method, network), SPECIAL.get((method, "resnet50"), default))
+    recipe = default if network == "resnet18" else special
+    for views in (None, *OTHER_VIEWS.get((method, network), ())):
+        yield Case(network=network, method=method, recipe=recipe, views=views)
+
+
+def measure_all(
+    folder: Path,
+    device: torch.device,
+    *,
+    data_for: Callable[[Recipe], str],
+    only: Sequence[str],
+    batch_size: int | None,
+    flags: Sequence[str],
+    seconds: float,
+    minutes: float | None,
+    console: Console,
+) -> list[Row]:
+    """Measure the rows that are not in the folder yet, as many as fit in the minutes."""
+    began, longest = time.monotonic(), 0.0
+    cases = list_cases(only)
+    setting = {
+        "device": device_name(device),
+        "sources": describe_version()["sources"],
+        "batch_size": batch_size,
+        "flags": list(flags),
+    }
+    todo = [case for case in cases if not _is_measured(case.path(folder), setting)]
+    done = len(cases) - len(todo)
+    console.print(f"{len(cases)} rows, {done} of them in {folder}", highlight=False)
+    times: PassTimes = {}
+    for i, case in enumerate(todo):
+        spent = time.monotonic() - began
+        if minutes is not None and i and spent + longest > 60 * minutes:
+            console.print(
+                f"Time is up with {len(todo) - i} rows left; the same command goes on.",
+                highlight=False,
+            )
+            break
+        row = _measure(case, device, data_for, batch_size, flags, seconds, times)
+        longest = max(longest, row["seconds"])
+        row |= {"setting": setting, "version": describe_version()}
+        path = case.path(folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(row, indent=2))
+        part.replace(path)
+        console.print(f"{done + i + 1:>3} {describe(row)}", highlight=False, soft_wrap=True)
+    rows = [json.loads(case.path(folder).read_text()) for case in cases if _exists(case, folder)]
+    (folder / "table.md").write_text(markdown(rows))
+    return rows
+
+
+def _exists(case: Case, folder: Path) -> bool:
+    return case.path(folder).exists()
+
+
+def _is_measured(path: Path, setting: Row) -> bool:
+    """Whether a row was measured with this code, on this device, with these options."""
+    try:
+        row = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return "error" not in row and row.get("setting") == setting
+
+
+def _measure(
+    case: Case,
+    device: torch.device,
+    data_for: Callable[[Recipe], str],
+    batch_size: int | None,
+    flags: Sequence[str],
+    seconds: float,
+    times: PassTimes,
+) -> Row:
+    """Measure one row; if that is impossible, it has the reason."""
+    began = time.monotonic()
+    row: Row = {"network": case.network, "name": case.name, "recipe": case.recipe}
+    try:
+        recipe = case.build(batch_size, flags)
+        if device.type == "cuda":
+            recipe = replace(recipe, compile=True)
+        recipe, _ = auto_recipe.adapt_to_device(recipe, device)
+        recipe = replace(recipe, data=replace(recipe.data, path=data_for(recipe)))
+        result = measure_breakdown(
+            case.recipe,
+            recipe,
+            device,
+            seconds=seconds,
+            console=Console(quiet=True),
+            brief=True,
+            times=times,
+        )
+        row |= {"result": asdict(result)}
+    except (UserError, RuntimeError) as error:  # such as memory: the other rows are measured
+        row |= {"error": str(error).strip().split("\n")[0]}
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return row | {
+        "seconds": time.monotonic() - began,
+        "date": date.today().isoformat(),
+        "torch": torch.__version__,
+    }
+
+
+def describe(row: Row) -> str:
+    """One line for the screen."""
+    head = f"{row['network']:<9} {row['name']:<18}"
+    if "error" in row:
+        return f"{head} not measured: {row['error']}"
+    result = row["result"]
+    memory = f", {result['memory'] / 2**30:.1f} GiB" if result["memory"] else ""
+    rest = ", ".join(
+        f"{label} {result['overhead'][key]:.2f}"
+        for label, key in OVERHEADS.items()
+        if abs(result["overhead"][key]) >= 0.005
+    )
+    return (
+        f"{head} {result['images_per_second']:>9,.0f} images/s, {result['fraction_of_limit']:.0%} "
+        f"of {result['limit']:,.0f}{memory}; ms: {rest} ({row['seconds']:.0f} s)"
+    )
+
+
+def markdown(rows: list[Row]) -> str:
+    """A table for each network."""
+    return "\n".join(
+        _network_table(network, [row for row in rows if row["network"] == name])
+        for name, network in NETWORKS.items()
+        if any(row["network"] == name for row in rows)
+    )
+
+
+def _network_table(network: Network, rows: list[Row]) -> str:
+    measured = [row for row in rows if "error" not in row]
+    batches = sorted({row["result"]["batch_size"] for row in measured})
+    head = ["method", "images/s", "limit", "share", "memory, GiB", "step, ms", "network alone"]
+    head += [*OVERHEADS, "loss alone"]
+    lines = [f"{network.title}, batch {' and '.join(map(str, batches))}:", ""]
+    lines += [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    lines += [_table_line(row["name"], row["result"]) for row in measured]
+    lines += [f"| {row['name']} | {row['error']} |" for row in rows if "error" in row]
+    lines += ["", _describe_sitting(measured), ""]
+    return "\n".join(lines)
+
+
+def _table_line(name: str, result: Row) -> str:
+    n, memory = result["batch_size"], result["memory"]
+    losses = [t["ms"] for t in result["timings"] if t["name"] == "loss alone"]
+    cells = [
+        name,
+        f"{result['images_per_second']:,.0f}",
+        f"{result['limit']:,.0f}",
+        f"{100 * result['fraction_of_limit']:.0f} %",
+        f"{memory / 2**30:.1f}" if memory else "-",
+        f"{1000 * n / result['images_per_second']:.2f}",
+        f"{1000 * n / result['limit']:.2f}",
+        *(f"{result['overhead'][key]:.2f}" for key in OVERHEADS.values()),
+        f"{losses[0]:.2f}" if losses else "-",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _describe_sitting(rows: list[Row]) -> str:
+    devices = sorted({row["result"]["device"] for row in rows})
+    versions = [row["version"] for row in rows]
+    commits = sorted(
+        {(v["commit"] or v["sources"]) + (" (changed)" if v["changed"] else "") for v in versions}
+    )
+    dates = sorted({row["date"] for row in rows})
+    torches = sorted({row["torch"] for row in rows})
+    minutes = sum(row["seconds"] for row in rows) / 60
+    return (
+        f"{', '.join(devices)}; torch {', '.join(torches)}; commit {', '.join(commits)}; "
+        f"{', '.join(dates)}; {len(rows)} rows in {minutes:.1f} minutes."
+    )

@@ -1,0 +1,119 @@
+"""Every method has its row, rows are measured once, and the table says what they say."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from selfsight.bench import all_methods, run
+from selfsight.bench.all_methods import NETWORKS, list_cases
+from selfsight.bench.breakdown import Breakdown, Timing
+from selfsight.errors import UserError
+from selfsight.recipe import ALL_METHODS, method_name
+
+RESULT = Breakdown(
+    recipe="",
+    device="a GPU",
+    batch_size=512,
+    timings=(Timing(name="loss alone", ms=1.25, images_per_second=1.0),),
+    images_per_second=51200.0,
+    limit=64000.0,
+    fraction_of_limit=0.8,
+    data_wait=0.0,
+    first_step=1.0,
+    step_mode="graph",
+    memory=3 * 2**29,
+    storage="cache",
+    decoder="cpu",
+    overhead={key: 0.5 for key in all_methods.OVERHEADS.values()},
+)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Names of the recipes that would have been measured, of which one does not fit in memory."""
+    names = []
+
+    def record(name, recipe, device, **_):
+        names.append(name)
+        if "vicreg" in name:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+        return replace(RESULT, recipe=name)
+
+    monkeypatch.setattr(all_methods, "measure_breakdown", record)
+    return names
+
+
+def test_every_method_is_measured_with_every_network():
+    for network, wanted in NETWORKS.items():
+        cases = list_cases([network])
+        assert {case.method for case in cases} == set(ALL_METHODS)
+        for case in cases:
+            recipe = case.build(None, ())
+            assert method_name(recipe.method) == case.method
+            assert recipe.batch_size == wanted.batch_size
+            assert recipe.backbone.name.startswith(network)
+    views = [len(c.build(None, ()).views) for c in list_cases(["resnet18", "msbreg"])]
+    assert sorted(views) == [2, 4, 8]
+
+
+def test_rows_are_measured_once_and_again_after_an_error(measured, tmp_path, capsys):
+    options = {"all": True, "device": "cpu", "out": tmp_path, "only": ("resnet18",)}
+    rows = run(**options)["rows"]
+    assert len(rows) == len(measured) == len(list(tmp_path.rglob("*.json"))) == 17
+    measured.clear()
+    run(**options, minutes=5.0)
+    assert measured == ["vicreg.cifar10_r18_1000ep"]
+    Path(tmp_path / "resnet18" / "moco.json").write_text("{}")
+    measured.clear()
+    run(**options, quiet=True)
+    assert measured == ["moco.cifar10_r18_200ep", "vicreg.cifar10_r18_1000ep"]
+    assert "80% of 64,000, 1.5 GiB" in capsys.readouterr().out
+    table = (tmp_path / "table.md").read_text().splitlines()
+    assert "| moco | 51,200 | 64,000 | 80 % | 1.5 | 10.00 | 8.00 |" in " ".join(table)
+    assert "| vicreg | CUDA out of memory. |" in table
+
+
+def test_other_options_are_measured_anew_and_time_ends_between_rows(measured, tmp_path, capsys):
+    options = {"all": True, "device": "cpu", "out": tmp_path, "only": ("resnet18", "moco", "byol")}
+    run(**options)
+    measured.clear()
+    assert len(run(**options, batch_size=128, minutes=1e-9)["rows"]) == 2
+    assert measured == ["byol.cifar10_r18_100ep"]
+    assert "Time is up with 1 rows left" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"all": True, "growth": True}, "--growth has no effect"),
+        ({"minutes": 3.0}, "--minutes is for --all"),
+        ({"all": True, "only": ("resnet19",)}, 'Did you mean "resnet18"'),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        run(device="cpu", **options)
+
+
+@pytest.mark.slow
+def test_a_small_network_is_measured_on_a_cpu(tmp_path):
+    flags = ("--backbone.name", "resnet8_narrow")
+    only = ("resnet18", "moco", "supervised")
+    rows = run(
+        all=True,
+        device="cpu",
+        out=tmp_path,
+        only=only,
+        batch_size=64,
+        seconds=0.01,
+        settings=flags,
+        quiet=True,
+    )["rows"]
+    for row in rows:
+        result = json.loads(json.dumps(row))["result"]
+        step, limit = (1000 * 64 / result[k] for k in ("images_per_second", "limit"))
+        assert limit + sum(result["overhead"].values()) == pytest.approx(step)
+    assert [row["name"] for row in rows] == ["moco", "supervised"]
