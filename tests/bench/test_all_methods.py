@@ -27,7 +27,7 @@ RESULT = Breakdown(
     memory=3 * 2**29,
     storage="cache",
     decoder="cpu",
-    overhead={key: 0.5 for key in all_methods.OVERHEADS.values()},
+    overhead=dict.fromkeys(all_methods.OVERHEADS.values(), 0.5),
 )
 
 

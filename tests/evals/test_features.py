@@ -21,6 +21,14 @@ def test_features_are_those_of_the_transformed_images_in_any_batch_size():
     assert found.index.tolist() == list(range(20))
 
 
+def test_features_moved_to_the_host_in_parts_are_the_same(monkeypatch):
+    monkeypatch.setattr("selfsight.evals.features.MOVED_BATCHES", 2)
+    images, backbone = bright(20), Means()
+    expected = features(backbone, images, TRANSFORM, batch_size=3)
+    found = features(backbone, images, TRANSFORM, batch_size=3, on_host=True)
+    assert torch.equal(found.h, expected.h)
+
+
 def test_features_of_chosen_images_come_in_the_order_asked_for():
     images, backbone = bright(20), Means()
     chosen = torch.tensor([7, 3, 11])

@@ -65,6 +65,26 @@ def test_neighbors_of_cifar_take_less_than_a_second():
     assert time.perf_counter() - since < 1
 
 
+def test_neighbors_of_imagenet_take_20_seconds_and_8_gib():
+    """The bank is in the memory of the host."""
+    g = torch.Generator("cuda").manual_seed(0)
+    bank = torch.empty(1_281_167, 2048)
+    for block in bank.split(1 << 17):
+        block.copy_(torch.randn(block.shape, device="cuda", generator=g))
+    y = torch.randint(0, 1000, (len(bank),), device="cuda", generator=g)
+    queries = torch.randn(50_000, 2048, device="cuda", generator=g)
+    knn_predict(bank[: 1 << 17], y[: 1 << 17], queries[:1000], ks=(20, 200))
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.synchronize()
+    since = time.perf_counter()
+    found = knn_predict(bank, y, queries, ks=(20, 200))
+    torch.cuda.synchronize()
+    seconds, peak = time.perf_counter() - since, torch.cuda.max_memory_allocated() / 2**30
+    print(f"{seconds:.1f} s, {peak:.1f} GiB")
+    assert found[20].shape == (50_000,)
+    assert seconds < 20 and peak < 8
+
+
 def test_sheets_are_written_from_features_on_the_device(backbone, tmp_path):
     images, run = bright(30).to("cuda"), Run(tmp_path)
     found = features(backbone.cuda(), images, TRANSFORM)

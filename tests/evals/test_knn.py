@@ -195,3 +195,27 @@ def test_long_votes_and_long_solutions_show_their_progress(monkeypatch, capsys):
     assert "linear probe, at most: 1/1000" in told
     knn_predict(h, y, h, ks=(1,), chunk=10, progress="votes")
     assert "votes: 4/4, 0 s left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_blocks_of_the_bank_give_the_neighbors_of_the_whole(monkeypatch, leave_one_out):
+    """Few directions, so that many rows tie within blocks and across them."""
+    g = torch.Generator().manual_seed(0)
+    bank = torch.randint(0, 2, (101, 6), generator=g).double()
+    y = torch.randint(0, 5, (101,), generator=g)
+    queries = bank if leave_one_out else torch.randint(0, 2, (40, 6), generator=g).double()
+    settings = {"ks": (1, 7, 30), "leave_one_out": leave_one_out, "chunk": 9}
+    whole = knn_predict(bank, y, queries, **settings)
+    similarity = torch.nn.functional.normalize(queries) @ torch.nn.functional.normalize(bank).T
+    if leave_one_out:
+        similarity.fill_diagonal_(-torch.inf)
+    order = similarity.nan_to_num(0).sort(dim=1, descending=True, stable=True)
+    for block in (4, 25, 64, 200):
+        monkeypatch.setattr("selfsight.evals.knn.BLOCK", block)
+        found = knn_predict(bank, y, queries, **settings)
+        for k in settings["ks"]:
+            assert torch.equal(found[k], whole[k])
+            votes = torch.zeros(len(queries), 5).double()
+            weights = ((order.values[:, :k] - order.values[:, :1]) / 0.07).exp()
+            votes.scatter_add_(1, y[order.indices[:, :k]], weights)
+            assert torch.equal(found[k], votes.argmax(dim=1))

@@ -19,6 +19,7 @@ from selfsight.ragged import Ragged
 from selfsight.views import View, apply_views
 
 BATCH_SIZE = 256  # images that are encoded at once
+MOVED_BATCHES = 64  # features of as many batches are moved to the host at once
 
 
 class Features(NamedTuple):
@@ -40,13 +41,15 @@ def features(
     index: Int64[Tensor, " m"] | None = None,
     progress: str | None = None,
     distributed: bool = False,
+    on_host: bool = False,
 ) -> Features:
     """Transform and encode all images, or those in `index`, without gradients.
 
     Crops of an `EvalImages` are cut out of images at full size, those of a store out of its pixels.
     `device` defaults to that of the backbone; `progress` is the title of the progress bar. With
     `distributed` every process calls this function, encodes every world_size-th batch and receives
-    the features of all. The batches, and so the numbers, are those of one process.
+    the features of all. The batches, and so the numbers, are those of one process. With `on_host`
+    features are left in the memory of the host; labels and index are on the device.
     """
     index = torch.arange(len(images)) if index is None else index.cpu()
     device = torch.device(device) if device else module_device(backbone)
@@ -58,14 +61,22 @@ def features(
     num_batches = -(-len(indices) // world)
     local = [indices[min(i * world + rank, len(indices) - 1)] for i in range(num_batches)]
     encoded: list[Tensor] = []
+    moved: list[Tensor] = []
     with eval_mode(backbone):
         batches = read_batches(store, ((0, part) for part in local), device)
         for raw in track(batches, progress, len(local)):
             crops = raw.images.padded() if store is not images else crop(raw.images, transform)
             encoded.append(encode(backbone, transform.normalize(crops), autocast))
-    h = torch.cat(encoded)
+            if on_host and world == 1 and len(encoded) == MOVED_BATCHES:  # many: each one waits
+                moved.append(torch.cat(encoded).cpu())
+                encoded.clear()
     if world > 1:
         h = _gather_batches(encoded, batch_size, world)[: len(index)]
+        h = h.cpu() if on_host else h
+    elif on_host:
+        h = torch.cat([*moved, *(part.cpu() for part in encoded)])
+    else:
+        h = torch.cat(encoded)
     y = None if images.labels is None else images.labels[index.to(images.labels.device)]
     return Features(h, None if y is None else y.to(device), index.to(device))
 

@@ -1,6 +1,6 @@
 """Weighted nearest neighbors (Wu et al. 2018, arXiv:1805.01978, section 3.4)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from selfsight.evals.spectrum import unit
 from selfsight.progress import track
 
 MAX_SIMILARITIES = 1 << 26  # in memory at a time: 256 MiB in float32
+BLOCK = 1 << 17  # rows of the bank on the device at a time: 1 GiB of 2,048 numbers
+VOTING_ROWS = 4096  # queries whose votes are counted at a time
 
 
 def nearest_neighbors(
@@ -27,15 +29,16 @@ def nearest_neighbors(
 ) -> tuple[Float[Tensor, "m k"], Int64[Tensor, "m k"]]:
     """Similarities and row numbers of the k nearest unit rows, sorted; ties go to the lower row.
 
-    `exclude` is a row of the bank to ignore for each query, such as the query itself.
+    `exclude` is a row of the bank to ignore for each query, such as the query itself; -1 is none.
     """
     similarity = queries @ bank.T  # [M, N]
     if exclude is not None:
-        similarity.scatter_(1, exclude[:, None], float("-inf"))
-    values, rows = similarity.topk(k)
+        which = (exclude >= 0).nonzero()[:, 0]
+        similarity[which, exclude[which]] = float("-inf")
+    values, rows = similarity.topk(min(k + 1, len(bank)))
     # topk picks any of the rows that tie for the last place: such queries are fully sorted.
-    last = values[:, -1:]
-    tied = (similarity == last).sum(dim=1) > (values == last).sum(dim=1)
+    tied = (values[:, k - 1 : k] == values[:, k:]).any(dim=1)  # with the next after the last
+    values, rows = values[:, :k], rows[:, :k]
     if bool(tied.any()):
         ordered = similarity[tied].sort(dim=1, descending=True, stable=True)
         values[tied], rows[tied] = ordered.values[:, :k], ordered.indices[:, :k]
@@ -55,11 +58,13 @@ def knn_predict(
     chunk: int | None = None,
     leave_one_out: bool = False,
     progress: str | None = None,
+    device: torch.device | None = None,
 ) -> dict[int, Int64[Tensor, " m"]]:
     """Predict the class of each query by the votes of its k nearest rows, for each k.
 
     A vote weighs exp(similarity / temperature); ties go to the lower class. With `leave_one_out`
-    the queries are the bank and no row votes for itself. `chunk` queries are compared at a time.
+    the queries are the bank and no row votes for itself. `chunk` queries are compared at a time, on
+    `device` (of the queries, if not given): bank and queries may be in the memory of the host.
     """
     voters = len(bank) - leave_one_out
     for k in ks:
@@ -67,18 +72,24 @@ def knn_predict(
             raise UserError(
                 f"k is {k}, but only {voters} images can vote. Give k from 1 to {voters}."
             )
-    # Rows of a diverged network become zero, which scores like chance.
-    bank, queries = (unit(h).nan_to_num(0.0, 0.0, 0.0) for h in (bank, queries))
+    device = device or queries.device
     num_classes = num_classes or int(bank_y.max()) + 1
-    row = torch.arange(len(queries), device=bank.device)
+    values, rows = _neighbors_in_blocks(
+        bank,
+        queries,
+        k=max(ks),
+        chunk=chunk,
+        leave_one_out=leave_one_out,
+        progress=progress,
+        device=device,
+    )
+    bank_y = bank_y.to(device)
     predictions: dict[int, list[Tensor]] = {k: [] for k in ks}
-    for part in track(row.split(chunk or max(1, MAX_SIMILARITIES // len(bank))), progress):
-        exclude = part if leave_one_out else None
-        values, rows = nearest_neighbors(bank, queries[part], k=max(ks), exclude=exclude)
+    for near, labels in zip(values.split(VOTING_ROWS), rows.split(VOTING_ROWS), strict=True):
         # Dividing all votes by the first changes no winner and avoids overflow.
-        weights = ((values - values[:, :1]) / temperature).exp()
-        votes = weights.new_zeros(len(part), num_classes)
-        labels = bank_y[rows]
+        weights = ((near - near[:, :1]) / temperature).exp()
+        votes = weights.new_zeros(len(near), num_classes)
+        labels = bank_y[labels]
         # One column at a time: a single scatter on a GPU adds in any order, which would make ties
         # nondeterministic.
         for column in range(max(ks)):
@@ -86,7 +97,57 @@ def knn_predict(
             votes.scatter_add_(1, labels[:, current], weights[:, current])
             if column + 1 in predictions:
                 predictions[column + 1].append(votes.argmax(dim=1))
-    return {k: torch.cat(parts) for k, parts in predictions.items()}
+    return {k: torch.cat(parts).to(queries.device) for k, parts in predictions.items()}
+
+
+def _neighbors_in_blocks(
+    bank: Tensor,
+    queries: Tensor,
+    *,
+    k: int,
+    chunk: int | None,
+    leave_one_out: bool,
+    progress: str | None,
+    device: torch.device,
+) -> tuple[Float[Tensor, "m k"], Int64[Tensor, "m k"]]:
+    """Similarities and rows of the k nearest, from a few thousand rows of the bank at a time.
+
+    On the device are a block of the bank, some queries and their similarities.
+    """
+    size = chunk or max(1, MAX_SIMILARITIES // min(len(bank), BLOCK))
+    parts = [(i, min(i + size, len(queries))) for i in range(0, len(queries), size)]
+    nearest: list[tuple[Tensor, Tensor]] = []
+
+    def blocks() -> Iterator[tuple[int, int, Tensor]]:
+        for start in range(0, len(bank), BLOCK):
+            block = _unit_rows(bank[start : start + BLOCK].to(device))
+            for i in range(len(parts)):
+                yield start, i, block
+
+    for start, i, block in track(blocks(), progress, -(-len(bank) // BLOCK) * len(parts)):
+        first, last = parts[i]
+        exclude = None
+        if leave_one_out:
+            own = torch.arange(first - start, last - start, device=device)
+            exclude = torch.where(own < len(block), own, -1)
+        q = _unit_rows(queries[first:last].to(device))
+        values, rows = nearest_neighbors(block, q, k=min(k, len(block)), exclude=exclude)
+        rows += start
+        if not start:
+            nearest.append((values, rows))
+            continue
+        # Both lists are sorted and the earlier has the lower rows, so that ties stay in order.
+        values, order = torch.cat([nearest[i][0], values], dim=1).sort(
+            dim=1, descending=True, stable=True
+        )
+        rows = torch.cat([nearest[i][1], rows], dim=1).gather(1, order)
+        nearest[i] = values[:, :k].clone(), rows[:, :k].clone()
+    return torch.cat([v for v, _ in nearest]), torch.cat([r for _, r in nearest])
+
+
+def _unit_rows(h: Tensor) -> Tensor:
+    """Rows of length one; those of a diverged network become zero, which scores like chance."""
+    return unit(h).nan_to_num(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,7 +169,7 @@ class KNN:
 
     def __call__(self, backbone: nn.Module) -> Scores:
         """Return the numbers for a backbone."""
-        return self.score(*self.data.features(backbone))
+        return self.score(*self.data.features(backbone, on_host=self.data.is_large))
 
     def score(self, train: Features, test: Features | None) -> Scores:
         """Accuracy with each k of `effective_ks`, with intervals."""
@@ -124,6 +185,7 @@ class KNN:
             num_classes=self.data.num_classes,
             leave_one_out=test is None,
             progress="neighbors" if self.data.progress else None,
+            device=train.y.device,
         )
         guesses = {f"accuracy_k{k}": predictions[k] for k in self.effective_ks}
         first = predictions[self.effective_ks[0]]

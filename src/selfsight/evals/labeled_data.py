@@ -13,6 +13,8 @@ from selfsight.evals.eval_images import EvalImages, Images, augmentation_size
 from selfsight.evals.features import BATCH_SIZE, Features, features
 from selfsight.evals.splits import Split
 
+HOST_ROWS = 1 << 18  # training images; of more, features take gigabytes
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabeledData:
@@ -118,15 +120,26 @@ class LabeledData:
         """Return the same data, with only these images of `train` to train on."""
         return replace(self, subset=subset, subset_name=name or self.subset_name)
 
-    def features(self, backbone: nn.Module) -> tuple[Features, Features | None]:
-        """Encode training and test images; both are labeled with the class numbers of `train`."""
+    @property
+    def is_large(self) -> bool:
+        """Whether the features of the training images may not fit in the memory of a GPU."""
+        return len(self.train_index) > HOST_ROWS
+
+    def features(
+        self, backbone: nn.Module, *, on_host: bool = False
+    ) -> tuple[Features, Features | None]:
+        """Encode training and test images; both are labeled with the class numbers of `train`.
+
+        With `on_host` the features of training images are left in the memory of the host, while
+        their labels are on the device.
+        """
         train_y, test_y = self.labels()
-        train = self._encode(backbone, self.train, self.train_index, "training features")
-        train = train._replace(y=train_y.to(train.h.device))
+        train = self._encode(backbone, self.train, self.train_index, "training features", on_host)
+        train = train._replace(y=train_y.to(train.index.device))
         if not self.has_test_images:
             return train, None
         test = self._encode_test(backbone)
-        return train, test._replace(y=test_y.to(train.h.device))
+        return train, test._replace(y=test_y.to(test.index.device))
 
     def test_features(self, backbone: nn.Module) -> Features:
         """Encode the test images alone."""
@@ -150,7 +163,12 @@ class LabeledData:
         return self._encode(backbone, images, self.test_index, "test features")
 
     def _encode(
-        self, backbone: nn.Module, images: Images, index: Tensor | None, title: str
+        self,
+        backbone: nn.Module,
+        images: Images,
+        index: Tensor | None,
+        title: str,
+        on_host: bool = False,
     ) -> Features:
         return features(
             backbone,
@@ -162,6 +180,7 @@ class LabeledData:
             index=index,
             progress=title if self.progress else None,
             distributed=self.distributed,
+            on_host=on_host,
         )
 
     def _class_mapping(self, test: Images) -> Int64[Tensor, " c"]:

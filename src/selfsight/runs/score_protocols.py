@@ -177,8 +177,12 @@ def _score(evaluator: Evaluator, encoder: EncoderUnderTest, cache: FeatureCache)
     """Run an evaluator; evaluators on the same images share their features."""
     if isinstance(evaluator, CACHED) and evaluator.data.subset is None:
         if encoder.name not in cache:
-            cache[encoder.name] = evaluator.data.features(encoder.network)
-        return evaluator.score(*cache[encoder.name])
+            large = evaluator.data.is_large
+            cache[encoder.name] = evaluator.data.features(encoder.network, on_host=large)
+        train, test = cache[encoder.name]
+        if not isinstance(evaluator, KNN):  # which reads them from the host in blocks
+            train = train._replace(h=train.h.to(train.index.device))
+        return evaluator.score(train, test)
     return evaluator(encoder.network)
 
 
