@@ -17,8 +17,10 @@ import torch
 from rich.console import Console
 
 from selfsight import auto_recipe
-from selfsight.bench.breakdown import PassTimes, measure_breakdown
+from selfsight.bench.breakdown import measure_breakdown
+from selfsight.bench.network_limit import PassTimes
 from selfsight.catalog import build_recipe
+from selfsight.console import open_console
 from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Recipe, override
 from selfsight.recipes import RECIPES
@@ -190,7 +192,7 @@ def _measure(
             recipe,
             device,
             seconds=seconds,
-            console=Console(quiet=True),
+            console=open_console(quiet=True),
             brief=True,
             times=times,
         )
