@@ -423,9 +423,9 @@ def test_skipped_steps_are_counted_shown_and_reported(photos, tmp_path, monkeypa
 def test_a_streak_that_ended_before_the_record_is_seen():
     scaler = GradScaler(torch.device("cpu"), enabled=False)
     for value in (1.0, math.nan, math.nan, 1.0, math.nan):
-        scaler.unscale([torch.tensor([value])])
+        scaler.unscale([torch.tensor([value])], torch.tensor(0))
     assert scaler.read_longest_run() == 2
-    scaler.unscale([torch.tensor([1.0])])
+    scaler.unscale([torch.tensor([1.0])], torch.tensor(0))
     assert scaler.read_longest_run() == 1  # the streak that the first record cut in two
     assert scaler.read_longest_run() == 0
 

@@ -244,7 +244,7 @@ class _StepComponents:
     def update(self) -> None:
         """Check gradients, step the optimizer, update the teacher."""
         grads = [p.grad for p in self.method.parameters() if p.grad is not None]
-        found_inf = self.scaler.unscale(grads)
+        found_inf = self.scaler.unscale(grads, self.at.step_on(self.device))
         step_if_finite(self.optimizer, found_inf)
         self.method.after_step(self.at, self.result._replace(skipped=found_inf))
 

@@ -27,13 +27,13 @@ from selfsight.options import EvalOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_folder import Run, read_json, replace_file
 from selfsight.runs.load_method import find_checkpoint, load_method
+from selfsight.train.grad_scaler import STATISTICS
 from selfsight.train.online_eval import sample_images
 from selfsight.train.pretrain import build_method
 from selfsight.views import apply_views
 
 IMAGE_SIZE = 224  # of encoders that do not state their image size
 UNTRAINED = "untrained"
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 UPDATES = 44  # of batch-norm statistics: 1 % of the initial ones is left
 MAX_IMAGES = 64  # per update
 PREPROCESS = ("standard", "native")  # this project's transform for all, or that of a library

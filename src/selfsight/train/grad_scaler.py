@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
 
 INITIAL_SCALE = 2.0**16  # of the loss in fp16; halved after an overflow
 GROWTH_INTERVAL = 2000  # finite steps after which the scale doubles
 MAX_SKIPPED = 10  # steps in a row without a finite gradient before the run is stopped
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of a batch norm
 FP16_FACTOR = 3  # times as many in fp16, which skips a step whenever its scale is too large
 
 
@@ -28,9 +29,14 @@ class GradScaler:
         self.skipped_in_a_row = torch.zeros((), device=device)
         self.longest_run = torch.zeros((), device=device)  # of skipped steps since it was last read
         self.skipped_steps = torch.zeros((), device=device)  # since the start
+        # Number of the first step skipped since it was last read; 0: none.
+        self.first_skipped = torch.zeros((), dtype=torch.int64, device=device)
 
-    def unscale(self, grads: Sequence[Tensor]) -> Float[Tensor, ""]:
-        """Undo the scaling of the gradients; return 1 if one of them is not finite, else 0."""
+    def unscale(self, grads: Sequence[Tensor], step: Int64[Tensor, ""]) -> Float[Tensor, ""]:
+        """Undo the scaling of the gradients; return 1 if one of them is not finite, else 0.
+
+        `step` counts from 0, and the number that is remembered from 1, as in the log.
+        """
         self.found_inf.zero_()
         inverse = self.scale.reciprocal()
         torch._amp_foreach_non_finite_check_and_unscale_(list(grads), self.found_inf, inverse)
@@ -41,6 +47,8 @@ class GradScaler:
         self.skipped_in_a_row.add_(1).mul_(self.found_inf)
         torch.maximum(self.longest_run, self.skipped_in_a_row, out=self.longest_run)
         self.skipped_steps.add_(self.found_inf)
+        is_first = (self.found_inf > 0) & (self.first_skipped == 0)
+        torch.where(is_first, step + 1, self.first_skipped, out=self.first_skipped)
         return self.found_inf
 
     def read_longest_run(self) -> int:
@@ -48,6 +56,12 @@ class GradScaler:
         longest = int(self.longest_run)
         self.longest_run.copy_(self.skipped_in_a_row)
         return longest
+
+    def read_first_skipped(self) -> int:
+        """Return the first step skipped since the last call, or 0; waits for the device."""
+        first = int(self.first_skipped)
+        self.first_skipped.zero_()
+        return first
 
     def state_dict(self) -> dict[str, Any]:
         """Return the tensors that a checkpoint holds."""
@@ -70,3 +84,30 @@ def step_if_finite(optimizer: torch.optim.Optimizer, found_inf: Float[Tensor, ""
         optimizer.step()
     elif not found_inf:
         optimizer.step()
+
+
+class StatisticsBefore:
+    """Batch-norm statistics before a step, which its forward pass changes.
+
+    They are gathered in one tensor for each dtype, so that few kernels are launched.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self.groups: dict[torch.dtype, list[Tensor]] = {}
+        for module in modules:
+            for name, tensor in module.named_buffers():
+                if name.endswith(STATISTICS):
+                    self.groups.setdefault(tensor.dtype, []).append(tensor)
+        self.before = {dtype: _flatten(tensors) for dtype, tensors in self.groups.items()}
+
+    def restore_if(self, skipped: Float[Tensor, ""]) -> None:
+        """Restore them where `skipped` is 1; the host does not read it."""
+        for dtype, tensors in self.groups.items():
+            kept = torch.where(skipped > 0, self.before[dtype], _flatten(tensors))
+            parts = kept.split([t.numel() for t in tensors])
+            shaped = [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+            torch._foreach_copy_(tensors, shaped)
+
+
+def _flatten(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])

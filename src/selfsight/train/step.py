@@ -12,7 +12,7 @@ from selfsight.optim import clip_gradients, gradient_norms
 from selfsight.ragged import Ragged
 from selfsight.recipe import Recipe
 from selfsight.train.compile import compile_stance
-from selfsight.train.grad_scaler import step_if_finite
+from selfsight.train.grad_scaler import StatisticsBefore, step_if_finite
 from selfsight.train.state import State
 from selfsight.views import apply_views
 
@@ -83,6 +83,9 @@ def optimizer_step(
     views = batch.views
     if batch.images is not None:
         views = compute_views(recipe, batch.images, batch.index, step // steps_per_epoch)
+    statistics = StatisticsBefore(
+        [state.method] if state.probe is None else [state.method, state.probe.layer]
+    )
     with autocast(recipe, device), compile_stance(recipe, device):
         result = forward(views, at)
 
@@ -90,7 +93,7 @@ def optimizer_step(
     loss = result.loss * state.scaler.scale if state.scaler.enabled else result.loss
     loss.backward()
     params = [p for group in state.optimizer.param_groups for p in group["params"]]
-    found_inf = state.scaler.unscale([p.grad for p in params if p.grad is not None])
+    found_inf = state.scaler.unscale([p.grad for p in params if p.grad is not None], step)
     logs = dict(result.logs)
     if recipe.log_gradients:  # before clipping; read only when a record is logged
         norms = gradient_norms(state.method.named_parameters())
@@ -102,4 +105,5 @@ def optimizer_step(
 
     if state.probe is not None and batch.labels is not None:
         logs["probe"] = state.probe.update(result.features, batch.labels, found_inf)
+    statistics.restore_if(found_inf)
     return Step(result.loss.detach(), result.features.detach(), logs=logs)
