@@ -98,6 +98,7 @@ def test_the_demo_recipe_learns_shapes(tmp_path):
     trained, untrained, verdict = learned(tmp_path / "run", recipe="simclr.shapes", epochs=16)
     assert trained > untrained + 0.15
     assert verdict["verdict"] == "learning"
+    assert Run(tmp_path / "run").events() == []  # nothing skipped, no alarm
 
 
 @pytest.mark.slow
@@ -107,6 +108,7 @@ def test_byol_without_its_predictor_is_called_collapsed(tmp_path):
     )
     assert verdict["verdict"] == "collapsed"
     assert "predictor" in verdict["sentence"]
+    assert "collapsed" in {event["event"] for event in Run(tmp_path / "run").events()}
 
 
 @pytest.mark.slow
@@ -139,3 +141,4 @@ def test_each_method_learns_shapes_in_about_a_minute(name, shapes, tmp_path):
     trained = knn(state.method.student.backbone)["accuracy"]
     print(f"{name}: kNN {untrained:.1%} untrained, {trained:.1%} after {seconds:.0f} CPU seconds")
     assert trained > untrained + 0.10
+    assert Run(tmp_path).events() == []  # nothing skipped, no alarm

@@ -34,6 +34,8 @@ __all__ = [
     "nn",
     "optim",
     "pretrain",
+    "replay",
+    "reproduce",
     "resume",
     "study",
     "views",
@@ -46,7 +48,8 @@ MODULE_OF = {
     "PretrainOptions": "selfsight.options",
     "StudyOptions": "selfsight.options",
     **dict.fromkeys(
-        ("compare", "evaluate", "load", "pretrain", "resume", "study"), "selfsight.api"
+        ("compare", "evaluate", "load", "pretrain", "replay", "reproduce", "resume", "study"),
+        "selfsight.api",
     ),
 }
 

@@ -38,6 +38,7 @@ from selfsight.recipe import (
 from selfsight.run_folder import Run, explain_write_errors, open_run, read_json, to_json
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
+from selfsight.runs import replay as replays
 from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe
 from selfsight.runs.image_encoder import ImageEncoder
@@ -89,6 +90,27 @@ def resume(run: Run | str | Path, *, device: str = "auto", trust: bool = False) 
     with dist.process_group(torch_device.type), run_lock.lock_run(run):
         recipe = load_recipe(run, trust=trust)
         return _resume(run, recipe, torch_device, _console(), trust=trust)
+
+
+def replay(
+    run: Run | str | Path,
+    *,
+    step: int | None = None,
+    device: str = "auto",
+    trust: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Repeat a run from the nearest checkpoint to a step, and find its first non-finite value.
+
+    Without a step, the last one that was skipped, or from which the run diverged.
+    """
+    folder, torch_device = open_run(run), auto_recipe.resolve_device(device)
+    recipe, _ = auto_recipe.adapt_to_device(load_recipe(folder, trust=trust), torch_device)
+    console = Console(stderr=True, quiet=quiet)
+    found = replays.replay_run(folder, recipe, torch_device, console, step=step, trust=trust)
+    if not quiet:
+        print(f"{found.sentence}\n{replays.describe_images(found)}")
+    return asdict(found)
 
 
 def evaluate(

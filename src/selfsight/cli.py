@@ -24,6 +24,7 @@ from selfsight.options import (
     EvalOptions,
     Folder,
     Images,
+    Number,
     PretrainOptions,
     StudyOptions,
 )
@@ -36,6 +37,7 @@ and prove how good they are.
 
   selfsight pretrain DATA              train on a folder, a list, Parquet, or "shapes" (built in)
   selfsight resume RUN                 resume a run that stopped
+  selfsight replay RUN                 where a step got a value that is not finite
   selfsight evaluate RUN...            kNN, linear, few labels, fine-tuning, ...
   selfsight report RUN                 one HTML page: curves, verdict, views, map, neighbors
   selfsight doctor DATA                a summary of the data and the recipe for it
@@ -86,6 +88,36 @@ def resume(run: RunFolder, /, *, device: str = "auto", trust: bool = False) -> N
     from selfsight import api
 
     api.resume(run, device=device, trust=trust)
+
+
+def replay(
+    run: RunFolder,
+    /,
+    *,
+    step: Number = None,
+    device: str = "auto",
+    trust: bool = False,
+    json: bool = False,
+) -> None:
+    """Repeat a run up to a step that went wrong; name the first module that is not finite.
+
+    The replay begins at the nearest checkpoint and runs uncompiled, on one process. Nothing is
+    written.
+
+    Args:
+        run: Run folder.
+        step: Step to look at, as in the log. If not given, the last that was skipped, or from
+            which the run diverged.
+        device: auto, cpu or cuda.
+        trust: Let its recipe run code from outside selfsight, and read images from a network.
+            Only if you trust its author.
+        json: Print JSON instead of text.
+    """
+    from selfsight import api
+
+    found = api.replay(run, step=step, device=device, trust=trust, quiet=json)
+    if json:
+        print_json(found)
 
 
 def evaluate(
@@ -264,6 +296,7 @@ def conformance(
 COMMANDS: dict[str, Callable[..., None]] = {
     "pretrain": pretrain,
     "resume": resume,
+    "replay": replay,
     "evaluate": evaluate,
     "report": report,
     "doctor": doctor,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # flag of os.open; Windows has none
 # A list of numbers, each on its own line: strings of JSON have no line breaks.
 NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
+MAX_EVENTS = 200  # a run in fp16 skips a step every few thousand
 
 
 class WriteError(RunError):
@@ -117,6 +118,11 @@ class Run:
         return self.path / "log.jsonl"
 
     @property
+    def events_path(self) -> Path:
+        """File of what went wrong while training: skipped steps, divergence, collapse."""
+        return self.path / "events.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of `last.pt`, the checkpoint before it, and those of chosen epochs."""
         return self.path / "checkpoints"
@@ -163,20 +169,29 @@ class Run:
 
     def records(self) -> list[dict[str, Any]]:
         """Read all complete log records; a half-written last line is left out."""
-        if not self.log_path.exists():
-            return []
-        lines = self.log_path.read_bytes().split(b"\n")[:-1]
-        return [
-            parse_json(line, f"{self.log_path}, line {number},")
-            for number, line in enumerate(lines, start=1)
-            if line
-        ]
+        return _read_lines(self.log_path)
 
     def truncate_log(self, until_step: int) -> None:
-        """Drop records after this step, so that a resumed run logs each step once."""
-        records = [r for r in self.records() if r["step"] <= until_step]
-        with explain_write_errors(self.log_path):
-            write_text(self.log_path, "".join(json.dumps(r) + "\n" for r in records))
+        """Drop records and events after this step, so that a resumed run logs each step once."""
+        _write_lines(self.log_path, [r for r in self.records() if r["step"] <= until_step])
+        if events := self.events():
+            _write_lines(self.events_path, [e for e in events if e["step"] <= until_step])
+
+    def add_event(self, event: dict[str, Any]) -> None:
+        """Append one event; of very many, the newest are kept."""
+        _write_lines(self.events_path, [*self.events(), event][-MAX_EVENTS:])
+
+    def events(self) -> list[dict[str, Any]]:
+        """Read what went wrong while training, oldest first."""
+        events = _read_lines(self.events_path)
+        for number, event in enumerate(events, start=1):
+            valid = isinstance(event, dict) and isinstance(event.get("event"), str)
+            if not (valid and isinstance(event.get("step"), int)):
+                raise UserError(
+                    f"{self.events_path}, line {number}, is damaged: an event has a name and a "
+                    "step. Restore the file from a copy, or delete it."
+                )
+        return events
 
     def logged_seconds(self) -> float:
         """Return the seconds of training until the last record; 0 if there is none."""
@@ -220,6 +235,22 @@ class Run:
     def write_image_json(self, name: str, value: dict[str, Any]) -> None:
         """Write the layout of an image sheet."""
         write_json(self.images / f"{name}.json", value)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [
+        parse_json(line, f"{path}, line {number},")
+        for number, line in enumerate(lines, start=1)
+        if line
+    ]
+
+
+def _write_lines(path: Path, values: list[dict[str, Any]]) -> None:
+    with explain_write_errors(path):
+        write_text(path, "".join(json.dumps(value, allow_nan=False) + "\n" for value in values))
 
 
 def open_run(run: Run | str | Path) -> Run:

@@ -228,7 +228,7 @@ def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
 
 def write_verdict(run: Run, recipe: Recipe) -> Verdict:
     """Judge the run from its folder; write the verdict and the report."""
-    verdict = judge(run.records(), run.all_results(), to_dict(recipe))
+    verdict = judge(run.records(), run.all_results(), to_dict(recipe), run.events())
     run.write_result("verdict", asdict(verdict))
     report.write(run)
     return verdict

@@ -1,10 +1,6 @@
 """Judge a run in one sentence: learning, collapsed, or unclear.
 
-Thresholds come from small experiments (ten classes of photographs, ResNets of 64 and 128 features,
-some hundred steps; spread and rank as in evals.spectrum). Healthy SimCLR, MoCo and BYOL had
-embeddings of spread 0.75 to 0.98 and rank 13 to 28. BYOL without its predictor had spread 0.10 and
-falling, and rank 4, although the features before the projector had spread 0.6 and rank 32. MoCo
-with a stale queue had rank 2. So the projector's output is checked too.
+The thresholds of a collapse are in train/collapse.py, since a run is watched for one too.
 """
 
 import math
@@ -13,20 +9,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from selfsight.runs.verdict_evidence import Json, RunEvidence, gather_evidence
+from selfsight.train.collapse import (
+    FEW_DIRECTIONS,
+    NARROW_EMBEDDINGS,
+    ONE_POINT_FEATURES,
+    describe_collapse,
+    is_low_rank,
+    is_one_point,
+)
 
 State = Literal["learning", "collapsed", "unclear"]
 
-# Features of an untrained ResNet already have a spread of only 0.15 to 0.25 (of 1), so that only
-# a value near zero proves a collapse.
-ONE_POINT_FEATURES = 0.02
-# Embeddings of a healthy run stay well above 0.5. MoCo can start near 0.25 and rise, so between
-# these two values it is a collapse only if the spread was higher before.
-ONE_POINT_EMBEDDINGS = 0.15
-NARROW_EMBEDDINGS = 0.3
-FALLEN = 0.5  # share of the highest value so far
-# Effective rank. Ten well-separated classes need about ten directions, and the mean alone is one.
-# The rank of a batch of n samples is at most n.
-FEW_DIRECTIONS = 4.0
 # A rank of half the untrained network's is a collapse only if it is also low: a wide ResNet starts
 # at 120.
 RANK_LOST = 0.5
@@ -71,14 +64,17 @@ class Verdict:
     evidence: tuple[EvidenceRow, ...] = ()
 
 
-def judge(records: Sequence[Json], results: Json, recipe: Json) -> Verdict:
-    """Judge a run by its log records, its results by name, and its recipe."""
-    return judge_evidence(gather_evidence(records, results, recipe))
+def judge(
+    records: Sequence[Json], results: Json, recipe: Json, events: Sequence[Json] = ()
+) -> Verdict:
+    """Judge a run by its log records, its results by name, its recipe and its events."""
+    return judge_evidence(gather_evidence(records, results, recipe, events))
 
 
 def judge_evidence(evidence: RunEvidence) -> Verdict:
     """Judge a run by its numbers."""
     state, sentence = _decide(evidence)
+    sentence += _describe_alarm(evidence, state)
     return Verdict(verdict=state, sentence=sentence, evidence=tuple(_build_rows(evidence)))
 
 
@@ -124,29 +120,27 @@ def _decide(e: RunEvidence) -> tuple[State, str]:
     )
 
 
+def _describe_alarm(e: RunEvidence, state: State) -> str:
+    """Say that the run had collapsed on its way, as a sentence of its own."""
+    if e.collapsed_at is None or (state == "collapsed" and e.recovered_at is None):
+        return ""
+    until = "" if e.recovered_at is None else f" until step {e.recovered_at}"
+    return f" While it was training, it had collapsed from step {e.collapsed_at}{until}."
+
+
 def _collapse(e: RunEvidence) -> str | None:
     """Describe what has collapsed; None if nothing has."""
-    if e.feature_std is not None and e.feature_std < ONE_POINT_FEATURES:
-        return (
-            f"the features of all images are nearly one point (spread {e.feature_std:.3f}, where "
-            "1 is even)"
-        )
-    if _embeddings_are_one_point(e):
-        return (
-            f"the embeddings of all images are nearly one point (spread {e.embedding_std:.2f}, "
-            "where 1 is even)"
-        )
-    if _is_low_rank(e.effective_rank, e):
-        return (
-            f"the features are spread over only about {e.effective_rank:.1f} directions "
-            "(dimensional collapse)"
-        )
-    if _is_low_rank(e.embedding_rank, e):
-        of = f" of {e.embedding_dim}" if e.embedding_dim else ""
-        return (
-            f"the embeddings are spread over only about {e.embedding_rank:.1f}{of} directions "
-            "(dimensional collapse)"
-        )
+    symptom = describe_collapse(
+        feature_std=e.feature_std,
+        effective_rank=e.effective_rank,
+        embedding_std=e.embedding_std,
+        embedding_rank=e.embedding_rank,
+        highest_embedding_std=e.highest_embedding_std,
+        embedding_dim=e.embedding_dim,
+        batch_size=e.batch_size,
+    )
+    if symptom is not None:
+        return symptom
     if _has_lost_rank(e) and (_gain(e) or 0) <= 0:
         return (
             f"the features use {e.trained_rank:.1f} directions, where those of the untrained "
@@ -170,18 +164,6 @@ def _cause(e: RunEvidence) -> str:
     if e.chance_loss is None:
         return "lower the learning rate, or train the predictor faster than the rest"
     return "lower the learning rate, or make the views differ more"
-
-
-def _embeddings_are_one_point(e: RunEvidence) -> bool:
-    if e.embedding_std is None:
-        return False
-    fell = e.embedding_std < FALLEN * (e.highest_embedding_std or 0)
-    return e.embedding_std < (NARROW_EMBEDDINGS if fell else ONE_POINT_EMBEDDINGS)
-
-
-def _is_low_rank(rank: float | None, e: RunEvidence) -> bool:
-    most = e.batch_size or math.inf  # a small batch cannot have a high rank
-    return rank is not None and rank < min(FEW_DIRECTIONS, most / 3)
 
 
 def _has_lost_rank(e: RunEvidence) -> bool:
@@ -336,19 +318,26 @@ def _build_rows(e: RunEvidence) -> list[EvidenceRow]:
         add("loss", f"{e.loss:.3f}", expected, False, "", meaning)
     if e.skipped_steps:
         value = f"{e.skipped_steps} of {e.steps}"
-        add("skipped steps", value, "none, or a few", True, "their gradients were not finite", "")
+        first = f"; the first was step {e.first_skipped}" if e.first_skipped else ""
+        meaning = f"their gradients were not finite{first}: selfsight replay shows where"
+        add("skipped steps", value, "none, or a few", True, meaning, "")
+    if e.collapsed_at is not None:
+        end = "" if e.recovered_at is None else f" to {e.recovered_at}"
+        meaning = "not over at the end" if e.recovered_at is None else "over since then"
+        add("collapse alarm", f"step {e.collapsed_at}{end}", "none", True, meaning, "")
     if e.feature_std is not None:
         bad = e.feature_std < ONE_POINT_FEATURES
         expected = f"above {ONE_POINT_FEATURES}; 1 is even"
         add("feature spread", f"{e.feature_std:.3f}", expected, bad, ALIKE, DISTINCT)
     if e.effective_rank is not None:
-        bad, expected = _is_low_rank(e.effective_rank, e), f"above {FEW_DIRECTIONS:g}"
+        bad, expected = is_low_rank(e.effective_rank, e.batch_size), f"above {FEW_DIRECTIONS:g}"
         add("effective rank", f"{e.effective_rank:.1f}", expected, bad, FEW, MANY)
     if e.embedding_std is not None:
-        bad, expected = _embeddings_are_one_point(e), f"above {NARROW_EMBEDDINGS}; 1 is even"
+        bad = is_one_point(e.embedding_std, e.highest_embedding_std)
+        expected = f"above {NARROW_EMBEDDINGS}; 1 is even"
         add("embedding spread", f"{e.embedding_std:.3f}", expected, bad, ALIKE, DISTINCT)
     if e.embedding_rank is not None:
-        bad, expected = _is_low_rank(e.embedding_rank, e), f"above {FEW_DIRECTIONS:g}"
+        bad, expected = is_low_rank(e.embedding_rank, e.batch_size), f"above {FEW_DIRECTIONS:g}"
         add("embedding rank", f"{e.embedding_rank:.1f}", expected, bad, FEW, MANY)
     if e.trained_rank is not None and e.untrained_rank is not None:
         least = min(RANK_LOST * e.untrained_rank, ENOUGH_RANK)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from selfsight.train.collapse import RECENT
+
 Json = Mapping[str, Any]
-RECENT = 5  # records whose median is the current value
 Z95 = 1.96  # half of a 95 % interval, in standard errors
 LABELED = {"knn": "kNN accuracy", "linear": "linear accuracy"}
 ONLINE = {"online_knn": "online_knn accuracy (on training images)"}
@@ -44,6 +45,9 @@ class RunEvidence:
     diverged: bool = False  # the last loss is not a number
     steps: int = 0
     skipped_steps: int = 0  # skipped because their gradient was not finite
+    first_skipped: int | None = None  # step
+    collapsed_at: int | None = None  # step of the last alarm while the run went on
+    recovered_at: int | None = None  # step at which that collapse was over
     loss: float | None = None
     first_loss: float | None = None
     chance_loss: float | None = None  # of guessing
@@ -71,8 +75,10 @@ class RunEvidence:
     teacher_steps: float | None = None  # 1 / (1 - momentum), the time constant of its average
 
 
-def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> RunEvidence:
-    """Gather the numbers from log records, results by name, and the recipe."""
+def gather_evidence(
+    records: Sequence[Json], results: Json, recipe: Json, events: Sequence[Json] = ()
+) -> RunEvidence:
+    """Gather the numbers from log records, results by name, the recipe, and events."""
     method, batch = recipe.get("method") or {}, _number(recipe.get("batch_size"))
     last = records[-1] if records else {}
     step, epoch = _number(last.get("step")), _number(last.get("epoch"))
@@ -90,7 +96,11 @@ def gather_evidence(records: Sequence[Json], results: Json, recipe: Json) -> Run
     retrieval = label_free.get("retrieval") or {}
     spreads = _values(records, "embedding_std")
     dips = _values(records, "online_knn_dips")
+    collapses, recoveries = _steps(events, "collapsed"), _steps(events, "recovered")
     return RunEvidence(
+        first_skipped=min(_steps(events, "skipped"), default=None),
+        collapsed_at=max(collapses, default=None),
+        recovered_at=max((s for s in recoveries if s > max(collapses, default=s)), default=None),
         records=len(_values(records, "loss")),
         diverged=bool(records) and _number(last.get("loss")) is None,
         steps=int(step or 0),
@@ -151,6 +161,12 @@ def _labeled(results: Json, names: Mapping[str, str]) -> tuple[LabeledScore, ...
 def _values(records: Sequence[Json], key: str) -> list[float]:
     """Finite values of one key, oldest first."""
     return [v for record in records if (v := _number(record.get(key))) is not None]
+
+
+def _steps(events: Sequence[Json], kind: str) -> list[int]:
+    """Steps of the events of one kind."""
+    found = (_number(event.get("step")) for event in events if event.get("event") == kind)
+    return [int(step) for step in found if step is not None]
 
 
 def _current(records: Sequence[Json], key: str) -> float | None:

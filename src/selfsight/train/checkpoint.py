@@ -1,5 +1,6 @@
 """Save and load checkpoints: checksums, the last two kept, no code run."""
 
+import contextlib
 import hashlib
 import os
 import pickle
@@ -19,6 +20,7 @@ from selfsight.run_folder import Run, create_file, explain_write_errors
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
 DAMAGED, DIVERGED = "damaged.pt", "diverged.pt"  # set aside: never loaded, and never in the way
+BEFORE_SKIPPED = "before_skipped.pt"  # the last one before a skipped step, for a replay
 KEYS = {"method", "optimizer", "scaler", "probe", "step"}
 MARK = b"sha256:"  # begins the archive's comment, which holds the checksum of all that precedes it
 COMMENT_LENGTH = len(MARK) + 64
@@ -131,6 +133,25 @@ def set_last_aside(run: Run) -> None:
     os.replace(run.checkpoints / LAST, run.checkpoints / DIVERGED)
     if (run.checkpoints / PREVIOUS).exists():
         os.replace(run.checkpoints / PREVIOUS, run.checkpoints / LAST)
+
+
+def keep_before_skipped(run: Run, name: str) -> None:
+    """Give one of the last two checkpoints a second name, which takes no space until it rotates."""
+    partial = run.checkpoints / f"{BEFORE_SKIPPED}.part"
+    with contextlib.suppress(OSError):  # a file system without links: replays begin earlier
+        partial.unlink(missing_ok=True)
+        os.link(run.checkpoints / name, partial)
+        os.replace(partial, run.checkpoints / BEFORE_SKIPPED)
+        partial.unlink(missing_ok=True)  # still there if both names were of the same file
+
+
+def read_step(path: Path) -> int | None:
+    """Read the step of a checkpoint without its weights; None if it is not a good one."""
+    try:
+        step = torch.load(path, map_location="meta", weights_only=True, mmap=True)["step"]
+    except (pickle.UnpicklingError, EOFError, OSError, *MISFITS):
+        return None
+    return step if isinstance(step, int) else None
 
 
 def find_non_finite(state: Saved) -> str | None:

@@ -27,7 +27,13 @@ class StepRunner:
     """Runs the steps of one training; `mode` is "plain", or "graph" once that proved faster."""
 
     def __init__(
-        self, state: State, recipe: Recipe, *, steps_per_epoch: int, device: torch.device
+        self,
+        state: State,
+        recipe: Recipe,
+        *,
+        steps_per_epoch: int,
+        device: torch.device,
+        record: bool = True,
     ) -> None:
         if is_compiled(recipe, device):
             compile_networks(state.method)
@@ -36,7 +42,8 @@ class StepRunner:
         self.step = torch.tensor(state.step, device=device)
         self.forward = distribute(state.method, device)
         # Chunks are recomputed in the backward pass by code that a graph cannot hold.
-        can_record = device.type == "cuda" and dist.world_size() == 1 and recipe.chunk is None
+        can_record = record and device.type == "cuda" and dist.world_size() == 1
+        can_record = can_record and recipe.chunk is None
         self.stream = torch.cuda.Stream(device) if can_record else None
         self.calls, self.mode = 0, "plain"
         self.milliseconds: dict[str, float] = {}  # of a step, in each mode

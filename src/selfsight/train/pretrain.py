@@ -19,6 +19,7 @@ from selfsight.recipe import Recipe
 from selfsight.run_folder import Run, WriteError
 from selfsight.stop_signals import signal_name
 from selfsight.train import checkpoint
+from selfsight.train.alarms import Alarms
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches, train
 from selfsight.train.metrics import Metrics
@@ -39,8 +40,8 @@ def build_method(recipe: Recipe, device: torch.device, data: DataInfo = NO_DATA_
     return method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
 
 
-def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.device) -> State:
-    """Build the initial state, or load that of the run's last checkpoint."""
+def build_new_state(recipe: Recipe, images: ImageStore, device: torch.device) -> State:
+    """Build the initial state of a recipe."""
     num_classes = 0 if images.labels is None else int(images.labels.max()) + 1
     method = build_method(recipe, device, DataInfo(len(images), num_classes))
     optimizer = build_optimizer(
@@ -50,7 +51,12 @@ def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.devi
     if num_classes:
         probe = OnlineProbe(method.student.backbone.dim, num_classes, device)
     scaler = GradScaler(device, enabled=recipe.precision == "fp16")
-    state = State(method, optimizer, scaler, probe)
+    return State(method, optimizer, scaler, probe)
+
+
+def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.device) -> State:
+    """Build the initial state, or load that of the run's last checkpoint."""
+    state = build_new_state(recipe, images, device)
     loaded = checkpoint.load_newest(run, device, use=state.load_state_dict)
     dist.barrier()
     if loaded is not None and dist.rank() == 0:
@@ -98,6 +104,7 @@ def pretrain(
     accuracies = [r["online_knn"] for r in run.records() if "online_knn" in r] if is_main else []
     metrics.restart()
     saver, out_of_time = Saver(run, recipe, per_epoch, state.step), False
+    alarms = Alarms(run, recipe, saver, console, past=run.records()) if is_main else None
     steps = train(
         state,
         load_batches(loader, recipe, state.step),
@@ -122,6 +129,8 @@ def pretrain(
                         record["online_knn_dips"] = count_dips(accuracies)
                     if record and not int(state.scaler.skipped_in_a_row):
                         saver.finite_step = state.step
+                    if alarms is not None:
+                        alarms.check(state, record)
                     if is_main and record:
                         run.log(record)
                         bar.update(record)
@@ -144,7 +153,11 @@ def pretrain(
                 if out_of_time and not saver.due:  # due: a skipped step cannot be saved
                     break
     except DivergedError as error:
-        raise DivergedError(f"{error} {saver.set_diverged_aside()}") from error
+        if alarms is not None:  # before the last checkpoint is set aside
+            alarms.record_divergence(state, str(error))
+        kept = saver.set_diverged_aside()
+        where = f"See where it began: selfsight replay {run.path}"
+        raise DivergedError(f"{error} {kept} {where}") from error
     except WriteError as error:
         raise WriteError(
             f"{error} {saver.describe_kept()} When the folder can be written again, resume "

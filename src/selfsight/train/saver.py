@@ -56,6 +56,16 @@ class Saver:
         checkpoint.save(self.run, saved)
         shutil.rmtree(self.run.overwritten, ignore_errors=True)
 
+    def keep_before(self, step: int) -> int | None:
+        """Keep the newest checkpoint before a step for a replay; return its step, if any."""
+        for name, kept in zip(
+            (checkpoint.LAST, checkpoint.PREVIOUS), reversed(self.kept), strict=False
+        ):
+            if kept < step:
+                checkpoint.keep_before_skipped(self.run, name)
+                return kept
+        return None
+
     def set_diverged_aside(self) -> str:
         """Set the last checkpoint aside unless a later record was finite; say what is left."""
         if not self.saved or self.finite_step > self.kept[-1]:

@@ -1,0 +1,102 @@
+"""The alarm: silent on every healthy method, once for a collapse, once when it is over."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from selfsight.evals.spectrum import effective_rank, feature_std
+from selfsight.methods import METHODS, SimSiam
+from selfsight.train.collapse import CollapseAlarm
+from selfsight.train.metrics import embed
+from tests.methods.small import GLOBAL_BATCH, make, moment, views
+
+STEPS, EVERY = 60, 2
+LOW_LR = ("instdisc", "vicreg")  # these collapse at ten times as much, and the alarm says so
+
+
+def view(method, step):
+    """Views of eight of 40 images, each of a random pattern: images that can be told apart."""
+    g = torch.Generator().manual_seed(step % 5)
+    x = F.interpolate(torch.randn(GLOBAL_BATCH, 3, 3, 3, generator=g), size=16, mode="bilinear")
+    small = [v.shape[-1] for v in views(method)]
+    return [(x + 0.1 * torch.randn(x.shape))[..., :side, :side].contiguous() for side in small]
+
+
+def train(method, lr=0.03):
+    """Train on patterns; return a record of every second step."""
+    optimizer = torch.optim.SGD(method.parameters(), lr=lr, momentum=0.9)
+    records = []
+    for step in range(STEPS):
+        at = moment(step, total=STEPS)
+        result = method(view(method, step), at)
+        optimizer.zero_grad()
+        result.loss.backward()
+        optimizer.step()
+        method.after_step(at, result)
+        if (step + 1) % EVERY == 0:
+            h = result.features.detach()
+            z = embed(method, h)
+            record = {"step": step + 1, "epoch": (step + 1) / 10}
+            record |= {"feature_std": float(feature_std(h)), "embedding_std": float(feature_std(z))}
+            record["effective_rank"] = float(effective_rank(h))
+            records.append(record | {"embedding_rank": float(effective_rank(z))})
+    return records
+
+
+def alarms(records, **settings):
+    alarm = CollapseAlarm(
+        **{"epochs": STEPS // 10, "batch_size": GLOBAL_BATCH, "embedding_dim": 8} | settings
+    )
+    return [(r["step"], said.event) for r in records if (said := alarm.update(r))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_healthy_run_raises_no_alarm(name):
+    assert alarms(train(make(name), lr=0.003 if name in LOW_LR else 0.03)) == []
+
+
+@pytest.mark.slow
+def test_simsiam_without_its_stop_gradient_raises_the_alarm(monkeypatch):
+    forward = SimSiam.forward
+
+    def without_stop_gradient(self, given, at):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.Tensor, "detach", lambda x: x)
+            return forward(self, given, at)
+
+    monkeypatch.setattr(SimSiam, "forward", without_stop_gradient)
+    ((_, event),) = alarms(train(make("simsiam"), lr=0.5))
+    assert event == "collapsed"  # test_learning.py has BYOL without its predictor
+
+
+def record(step, spread, rank=12.0):
+    values = {"feature_std": 0.5, "effective_rank": rank, "embedding_rank": rank}
+    return {"step": step, "epoch": step / 10, "embedding_std": spread} | values
+
+
+def test_a_collapse_is_said_once_and_so_is_its_end():
+    spreads = [0.8] * 10 + [0.05] * 20 + [0.7] * 20 + [0.05] * 10
+    records = [record(step, spread) for step, spread in enumerate(spreads)]
+    said = alarms(records, epochs=6, batch_size=256)
+    assert [event for _, event in said] == ["collapsed", "recovered", "collapsed"]
+    assert [step for step, _ in said] == [12, 36, 52]  # a median of five needs three
+
+
+def test_one_unusual_batch_raises_no_alarm():
+    spreads = [0.8, 0.8, 0.05, 0.8, 0.8, 0.8, 0.05, 0.05, 0.8, 0.8, 0.8]
+    records = [record(step, spread) for step, spread in enumerate(spreads)]
+    assert alarms(records, epochs=1, batch_size=256) == []
+
+
+def test_a_low_start_is_an_alarm_only_if_it_lasts_for_half_of_the_run():
+    low = [record(step, 0.1, rank=3.0) for step in range(100)]
+    assert alarms(low, epochs=10, batch_size=256) == [(50, "collapsed")]
+    rising = [record(step, 0.1 + step / 100) for step in range(100)]
+    assert alarms(rising, epochs=10, batch_size=256) == []
+
+
+def test_a_resumed_run_does_not_say_again_what_was_said():
+    records = [record(step, 0.8 if step < 10 else 0.05) for step in range(40)]
+    alarm = CollapseAlarm(epochs=4, batch_size=256, embedding_dim=8, past=records[:20])
+    assert [alarm.update(r) for r in records[20:]] == [None] * 20
