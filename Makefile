@@ -1,6 +1,7 @@
 # Needs python3 (3.11 or newer), python3-venv, make and git.
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE  # all processes of the tests share what one has compiled
 
 .PHONY: install demo docs test fast-tests check audit fuzz learn lint gpu clean
 

@@ -40,14 +40,17 @@ def _check(*, typechecker):
 
 
 def _check_once(function, *, has_shapes):
-    checked = beartype(function)
-    if checked is function:  # without annotations
+    if not function.__annotations__:
         return function
+    checked = None  # written at the first call: no worker calls more than a part of the functions
 
     @functools.wraps(function)
     def call(*args, **kwargs):
+        nonlocal checked
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
+        if checked is None:
+            checked = beartype(function)
         if not has_shapes:
             return checked(*args, **kwargs)
         with jaxtyped("context"):
