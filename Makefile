@@ -28,10 +28,10 @@ test: install
 	@$(MAKE) --no-print-directory --jobs 2 lint fast-tests  # lint uses one core, beside the tests
 
 fast-tests: install
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not learning and not gpu"
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m "not slow and not learning and not gpu"
 
 check: install
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 20 -m "slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations 20 -m "slow and not gpu"
 
 fuzz: install
 	SELFSIGHT_FUZZ=full $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 0 tests/fuzz

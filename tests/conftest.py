@@ -1,7 +1,10 @@
 """Fixtures that several folders use."""
 
+import functools
+import gc
 import json
 import platform
+import re
 import signal
 import subprocess
 
@@ -11,6 +14,7 @@ import torch
 from tests import type_checks
 from tests.dist.processes import Processes
 
+gc.disable()  # nothing that is imported while tests are collected becomes garbage
 if not torch.cuda.is_available():  # losses compile themselves on CUDA; checks cannot be compiled
     type_checks.install()
 # A shell starts programs in the background with these ignored, and tests send them.
@@ -22,14 +26,16 @@ for number, handler in (
         signal.signal(number, handler)
 torch.set_num_threads(1)  # tests are small; two threads would mostly wait for each other
 
+# Started first, the longest before the others, so that no worker waits long for another at the end.
 LONG = (
     "train/test_pretrain.py",
     "runs/test_evaluate.py",
-    "bench/test_scaling.py",
-    "detection/test_train.py",
-    "report/test_browser.py",
     "recipes/test_recipes.py",
     "evals/test_classifier.py",
+    "bench/test_scaling.py",
+    "report/test_browser.py",
+    "detection/test_train.py",
+    "test_cli.py",
     "data/test_workers.py",
 )
 
@@ -38,22 +44,41 @@ def pytest_addoption(parser):
     parser.addoption("--gpu-json", help="write the outcome of the GPU tests here, with the commit")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    # The longest first: at the end of a run no worker waits long for another.
-    items.sort(
-        key=lambda item: (
-            "two_processes" not in item.fixturenames and not item.path.as_posix().endswith(LONG)
-        )
-    )
-    for item in items:  # what tests share, a worker of xdist sets up once: a module, or the group
-        shared = "two_processes" if "two_processes" in item.fixturenames else item.path.name
-        item.add_marker(pytest.mark.xdist_group(shared))
+    def order(item):
+        name = item.path.as_posix()
+        place = [i for i, long in enumerate(LONG) if name.endswith(long)]
+        return ("two_processes" not in item.fixturenames, *(place or [len(LONG)]))
+
+    items.sort(key=order)
     if not torch.cuda.is_available():
         reason = "needs a CUDA device; `make gpu` runs these on a machine that has one"
         for item in items:
             if "gpu" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let one worker run what shares a set-up: a module, and all tests of the process group."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    @functools.cache
+    def of_the_group(file):
+        text = (config.rootpath / file).read_text()
+        return re.findall(r"^def (test_\w+)\([^)]*\btwo_processes\b", text, re.MULTILINE)
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, name = nodeid.partition("::")
+            return "two_processes" if name.partition("[")[0] in of_the_group(file) else file
+
+    return Scheduling(config, log)
+
+
+def pytest_collection_finish():
+    gc.freeze()  # or every search for garbage would go through all that was imported
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter, config):

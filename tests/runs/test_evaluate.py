@@ -253,13 +253,14 @@ def test_analysis_needs_no_labels(run, capsys):
     assert run.result("analysis")["settings"]["seed"] == 0
 
 
-@pytest.fixture
-def weights(tmp_path):
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
     """A file of weights, as an exporter would write it."""
     torch.manual_seed(0)
-    network = BackboneConfig(name="resnet18", stem="imagenet").build()
-    save_file(network.state_dict(), tmp_path / "weights.safetensors")
-    return tmp_path / "weights.safetensors"
+    network = BackboneConfig(name="resnet10_narrow", stem="imagenet").build()
+    file = tmp_path_factory.mktemp("weights") / "weights.safetensors"
+    save_file(network.state_dict(), file)
+    return file
 
 
 def test_any_encoder_is_measured_without_a_run(weights, photos, tmp_path, capsys):
@@ -274,7 +275,7 @@ def test_any_encoder_is_measured_without_a_run(weights, photos, tmp_path, capsys
 
 def test_every_weight_of_a_file_is_accounted_for_in_a_file(weights, photos, tmp_path, capsys):
     torch.manual_seed(1)
-    network = BackboneConfig(name="resnet18", stem="imagenet").build()
+    network = BackboneConfig(name="resnet10_narrow", stem="imagenet").build()
     kept = {f"right.{k}": v for k, v in network.state_dict().items()}
     kept |= {f"left.{k}": v for k, v in load_file(weights).items()}
     save_file(kept, tmp_path / "two.safetensors")
