@@ -11,13 +11,12 @@ from selfsight import dist
 from selfsight.errors import UserError
 from selfsight.nn.batch_norm import (
     BatchNorm,
-    StandardizedConv,
     average_running_statistics,
     convert_batch_norm,
     grouped_batch_norm,
-    replace_batch_norm,
     track_statistics,
 )
+from selfsight.nn.image_norm import StandardizedConv, replace_batch_norm
 
 ROWS, CHANNELS = 12, 5
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from selfsight import dist, rng
 from selfsight.errors import UserError
 from selfsight.nn import Backbone, Encoder, Teacher
-from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm, replace_batch_norm
+from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm
+from selfsight.nn.image_norm import replace_batch_norm
 from selfsight.settings import (
     BELOW_ONE,
     COUNT,

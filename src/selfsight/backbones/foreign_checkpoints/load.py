@@ -36,7 +36,8 @@ from selfsight.backbones.resnet import Stem
 from selfsight.data.eval_transform import MEAN, STD
 from selfsight.errors import UserError, check_choice, suggest
 from selfsight.nn import Backbone
-from selfsight.nn.batch_norm import convert_batch_norm, replace_batch_norm
+from selfsight.nn.batch_norm import convert_batch_norm
+from selfsight.nn.image_norm import replace_batch_norm
 from selfsight.run_folder import Run, read_json
 
 
