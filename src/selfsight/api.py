@@ -45,6 +45,7 @@ from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
 from selfsight.runs.slurm import slurm_script
 from selfsight.settings import COUNT, check_setting
+from selfsight.stopwatch import Stopwatch
 from selfsight.studies import ARMS, find_study, runner
 from selfsight.studies.jobs import plan_jobs
 from selfsight.studies.judge import arm_results, compare_with_ledger
@@ -54,12 +55,19 @@ SAMPLE = 128  # images that the automatic recipe is chosen from
 
 
 def pretrain(
-    data: str | Path, options: PretrainOptions = PRETRAIN_DEFAULTS, /, **changes: Any
+    data: str | Path,
+    options: PretrainOptions = PRETRAIN_DEFAULTS,
+    /,
+    *,
+    began: float | None = None,
+    **changes: Any,
 ) -> Run:
     """Train an encoder on images; returns the run folder.
 
     Keywords are the fields of PretrainOptions: `pretrain("photos/", method="moco", epochs=50)`.
+    `began` is when the process began, by the monotonic clock, for the record of seconds.
     """
+    clock = Stopwatch(began)
     check_setting("data", data, str | Path)
     options = replace(options, **changes)
     if options.method is not None and options.recipe is not None:
@@ -73,23 +81,29 @@ def pretrain(
             if options.resume and dist.on_first(run.recipe_path.exists):
                 recipe = load_recipe(run, trust=_names_outside_code(options, run))
                 _check_same_settings(run, recipe, data, options, device)
-                return _resume(run, recipe, device, console, trust=True)  # the command has DATA
+                # The command has DATA.
+                return _resume(run, recipe, device, clock, trust=True)
             dist.on_first(lambda: run_lock.check_folder(run, overwrite=options.overwrite))
             recipe, reasons = _build_recipe(data, options, device)
             automatic = options.recipe is None
-            start_resume.start_run(recipe, reasons, run, device, console, automatic=automatic)
+            start_resume.start_run(
+                recipe, reasons, run, device, console, clock, automatic=automatic
+            )
     return run
 
 
-def resume(run: Run | str | Path, *, device: str = "auto", trust: bool = False) -> Run:
+def resume(
+    run: Run | str | Path, *, device: str = "auto", trust: bool = False, began: float | None = None
+) -> Run:
     """Resume a run that stopped. A finished run does not change.
 
     `trust` lets its recipe run code from outside selfsight and reach a network.
     """
+    clock = Stopwatch(began)
     run, torch_device = open_run(run), auto_recipe.resolve_device(device)
     with dist.process_group(torch_device.type), run_lock.lock_run(run):
         recipe = load_recipe(run, trust=trust)
-        return _resume(run, recipe, torch_device, _console(), trust=trust)
+        return _resume(run, recipe, torch_device, clock, trust=trust)
 
 
 def replay(
@@ -365,11 +379,9 @@ def _names_outside_code(options: PretrainOptions, run: Run) -> bool:
     return named >= set(list_outside_code(read_json(run.recipe_path) or {}))
 
 
-def _resume(
-    run: Run, recipe: Recipe, device: torch.device, console: Console, *, trust: bool
-) -> Run:
+def _resume(run: Run, recipe: Recipe, device: torch.device, clock: Stopwatch, trust: bool) -> Run:
     recipe, _ = auto_recipe.adapt_to_device(recipe, device)
-    start_resume.resume_run(recipe, run, device, console, trust=trust)
+    start_resume.resume_run(recipe, run, device, _console(), clock, trust=trust)
     return run
 
 

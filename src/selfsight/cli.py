@@ -30,6 +30,7 @@ from selfsight.options import (
 )
 from selfsight.run_folder import print_json
 from selfsight.stop_signals import exit_status
+from selfsight.stopwatch import process_began
 from selfsight.version import __version__
 
 HELP = f"""selfsight {__version__}: learn image encoders from unlabeled images,
@@ -73,7 +74,7 @@ def pretrain(
     """
     from selfsight import api
 
-    api.pretrain(data, options)
+    api.pretrain(data, options, began=process_began())
 
 
 def resume(run: RunFolder, /, *, device: str = "auto", trust: bool = False) -> None:
@@ -87,7 +88,7 @@ def resume(run: RunFolder, /, *, device: str = "auto", trust: bool = False) -> N
     """
     from selfsight import api
 
-    api.resume(run, device=device, trust=trust)
+    api.resume(run, device=device, trust=trust, began=process_began())
 
 
 def replay(

@@ -123,6 +123,11 @@ class Run:
         return self.path / "events.jsonl"
 
     @property
+    def seconds_path(self) -> Path:
+        """File of where the time went, one JSON record per process that trained."""
+        return self.path / "seconds.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of `last.pt`, the checkpoint before it, and those of chosen epochs."""
         return self.path / "checkpoints"
@@ -166,6 +171,11 @@ class Run:
         """Append one record to the log."""
         with explain_write_errors(self.log_path):
             append_to_file(self.log_path, json.dumps(record, allow_nan=False) + "\n")
+
+    def log_seconds(self, record: dict[str, float]) -> None:
+        """Append where the time of this process went."""
+        with explain_write_errors(self.seconds_path):
+            append_to_file(self.seconds_path, json.dumps(record) + "\n")
 
     def records(self) -> list[dict[str, Any]]:
         """Read all complete log records; a half-written last line is left out."""

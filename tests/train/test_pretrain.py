@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import json
 import math
 import os
 import pickle
@@ -471,3 +472,11 @@ def test_the_untrained_network_has_the_statistics_that_the_images_give_it(finish
         assert torch.equal(value, initial[name]) != tracked, name
     steps = [v for k, v in untrained.items() if k.endswith("num_batches_tracked")]
     assert set(map(int, steps)) == {12}
+
+
+def test_all_seconds_of_a_run_are_accounted_for(finished):
+    seconds = json.loads(finished("simclr").seconds_path.read_text())
+    total = seconds.pop("total")
+    assert sum(seconds.values()) == pytest.approx(total, abs=0.05)
+    assert min(seconds[phase] for phase in ("compile", "steps", "evaluation", "report")) > 0
+    assert seconds["graph"] == 0 and total >= finished("simclr").logged_seconds()

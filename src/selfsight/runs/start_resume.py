@@ -21,7 +21,7 @@ from selfsight.data import (
 )
 from selfsight.data.fingerprint import compare_fingerprints, fingerprint_data
 from selfsight.data.loader import check_batch_size
-from selfsight.errors import UserError
+from selfsight.errors import StoppedError, UserError
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
 from selfsight.recipe import Data, Recipe, eval_transform, method_name, to_dict
@@ -36,6 +36,7 @@ from selfsight.runs.report_data import write_map_and_neighbors, write_views
 from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
 from selfsight.runs.verdict import Verdict, judge
+from selfsight.stopwatch import Stopwatch, describe_seconds
 from selfsight.train.batch_size_finder import halve_batch_until_it_fits
 from selfsight.train.memory_check import check_memory
 from selfsight.train.online_eval import build_online_knn
@@ -52,6 +53,7 @@ def start_run(
     run: Run,
     device: torch.device,
     console: Console,
+    clock: Stopwatch,
     *,
     automatic: bool,
 ) -> None:
@@ -69,7 +71,7 @@ def start_run(
     about = {"data_fingerprint": dist.on_first(lambda: fingerprint_data(source))}
     dist.on_first(lambda: set_old_run_aside(run))
     try:
-        if _write_recipe_and_train(recipe, reasons, about, run, images, device, console):
+        if _write_recipe_and_train(recipe, reasons, about, run, images, device, console, clock):
             return
         # Outside of the handler of the error, which would keep the tensors of the failed run.
         smaller = halve_batch_until_it_fits(recipe, device)
@@ -81,7 +83,9 @@ def start_run(
             raise UserError(f"{sentence} Use --batch-size {smaller.batch_size}.")
         console.print(f"{sentence} Starting again with it.")
         reasons = reasons | {"batch_size": sentence}
-        if not _write_recipe_and_train(smaller, reasons, about, run, images, device, console):
+        if not _write_recipe_and_train(
+            smaller, reasons, about, run, images, device, console, clock
+        ):
             raise UserError(f"{sentence} Yet training ran out of memory. Use a smaller one.")
     except BaseException:
         if dist.rank() == 0 and restore_old_run(run):
@@ -92,7 +96,13 @@ def start_run(
 
 
 def resume_run(
-    recipe: Recipe, run: Run, device: torch.device, console: Console, *, trust: bool = False
+    recipe: Recipe,
+    run: Run,
+    device: torch.device,
+    console: Console,
+    clock: Stopwatch,
+    *,
+    trust: bool = False,
 ) -> None:
     """Resume a run that stopped. A finished run does not change.
 
@@ -112,7 +122,7 @@ def resume_run(
         )
     check_memory(recipe, len(source), device)
     images = open_recipe_images(recipe, device, console, source)
-    _train_to_verdict(recipe, run, images, device, console)
+    _train_to_verdict(recipe, run, images, device, console, clock)
 
 
 def describe_other_images(run: Run, source: Source) -> str | None:
@@ -242,6 +252,7 @@ def _write_recipe_and_train(
     images: ImageStore,
     device: torch.device,
     console: Console,
+    clock: Stopwatch,
 ) -> bool:
     """Train a new run; return False if the memory of the device is not enough."""
     console.print(recipe_table(recipe, reasons))
@@ -260,26 +271,42 @@ def _write_recipe_and_train(
         }
         write_json(run.recipe_path, to_dict(recipe) | about)
     try:
-        _train_to_verdict(recipe, run, images, device, console)
+        _train_to_verdict(recipe, run, images, device, console, clock)
     except torch.OutOfMemoryError:
         return False
     return True
 
 
 def _train_to_verdict(
-    recipe: Recipe, run: Run, images: ImageStore, device: torch.device, console: Console
+    recipe: Recipe,
+    run: Run,
+    images: ImageStore,
+    device: torch.device,
+    console: Console,
+    clock: Stopwatch,
 ) -> None:
     if dist.rank() == 0:
         write_views(run, images, recipe.views, recipe.seed)
     knn = build_online_knn(recipe, images)
-    state = pretrain(recipe, run, images, device, knn=knn, console=console)
+    clock.lap("data")
+    try:
+        state = pretrain(recipe, run, images, device, knn=knn, console=console, clock=clock)
+    except StoppedError:
+        clock.lap("steps")
+        if dist.rank() == 0:
+            run.log_seconds(clock.record())
+        raise
     if isinstance(images, StreamedImages):  # a stream finds unreadable images while it trains
         _print_skipped(images, console)
     if dist.rank() == 0:
         _evaluate_trained(recipe, run, images, device, state)
+        clock.lap("evaluation")
         verdict = write_verdict(run, recipe)
+        clock.lap("report")
+        run.log_seconds(clock.record())
         console.print(f"\n{verdict.sentence}", style="bold")
         console.print(
+            f"{describe_seconds(clock.record())}\n"
             f"Report: {run.report}\n"
             f"Evaluate it: selfsight evaluate {run.path} --labeled FOLDER\n"
             f'Use it:      selfsight.load("{run.path}")',

@@ -21,6 +21,15 @@ from selfsight.train.step import Batch, optimizer_step
 
 WARMUP_STEPS = 3  # before anything is timed or recorded: compilers and libraries choose kernels
 TIMED_STEPS = 5  # in each mode
+CHOICE = WARMUP_STEPS + 3 + 2 * TIMED_STEPS  # the step before which the faster mode is chosen
+
+
+def can_record(recipe: Recipe, device: torch.device) -> bool:
+    """Whether steps can be a CUDA graph: on one GPU, and not in chunks.
+
+    Chunks are recomputed in the backward pass by code that a graph cannot hold.
+    """
+    return device.type == "cuda" and dist.world_size() == 1 and recipe.chunk is None
 
 
 class StepRunner:
@@ -41,10 +50,8 @@ class StepRunner:
         self.steps_per_epoch, self.device = steps_per_epoch, device
         self.step = torch.tensor(state.step, device=device)
         self.forward = distribute(state.method, device)
-        # Chunks are recomputed in the backward pass by code that a graph cannot hold.
-        can_record = record and device.type == "cuda" and dist.world_size() == 1
-        can_record = can_record and recipe.chunk is None
-        self.stream = torch.cuda.Stream(device) if can_record else None
+        recorded = record and can_record(recipe, device)
+        self.stream = torch.cuda.Stream(device) if recorded else None
         self.calls, self.mode = 0, "plain"
         self.milliseconds: dict[str, float] = {}  # of a step, in each mode
         self.events: list[tuple[Any, Any]] = []  # start and end of the steps that are timed
@@ -88,7 +95,7 @@ class StepRunner:
             self.milliseconds["plain"] = self._read_timing()
             self.replay = self._record(batch)
             self.mode = "graph" if self.replay else "plain"
-        elif self.calls == WARMUP_STEPS + 3 + 2 * TIMED_STEPS and self.replay:
+        elif self.calls == CHOICE and self.replay:
             self.milliseconds["graph"] = self._read_timing()
             if self.milliseconds["graph"] > self.milliseconds["plain"]:
                 self.mode, self.replay = "plain", None

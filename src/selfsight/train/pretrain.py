@@ -18,8 +18,10 @@ from selfsight.optim import build_optimizer, describe_groups
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run, WriteError
 from selfsight.stop_signals import signal_name
+from selfsight.stopwatch import Stopwatch
 from selfsight.train import checkpoint
 from selfsight.train.alarms import Alarms
+from selfsight.train.cuda_graph import CHOICE, can_record
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches, train
 from selfsight.train.metrics import Metrics
@@ -85,12 +87,14 @@ def pretrain(
     knn: KNN | None,
     console: Console,
     deadline: float | None = None,
+    clock: Stopwatch | None = None,
 ) -> State:
     """Train from the run's last checkpoint, if any, to the end; write log and checkpoints.
 
     At the end of the first epoch after `deadline`, a time of the monotonic clock, training stops
-    with a checkpoint.
+    with a checkpoint. Seconds are counted by `clock`.
     """
+    clock = Stopwatch() if clock is None else clock
     loader = build_loader(recipe, images, device)
     per_epoch = loader.steps_per_epoch
     total = recipe.epochs * per_epoch
@@ -103,7 +107,7 @@ def pretrain(
         metrics.resume_time(run.logged_seconds())
     accuracies = [r["online_knn"] for r in run.records() if "online_knn" in r] if is_main else []
     metrics.restart()
-    saver, out_of_time = Saver(run, recipe, per_epoch, state.step), False
+    saver, out_of_time, calls = Saver(run, recipe, per_epoch, state.step), False, 0
     alarms = Alarms(run, recipe, saver, console, past=run.records()) if is_main else None
     steps = train(
         state,
@@ -115,8 +119,11 @@ def pretrain(
     try:
         with ProgressBar(console, total, state.step, shown=is_main) as bar, StopRequest() as stop:
             for batch, step in steps:
+                calls += 1
                 if metrics.first_step_seconds is None:
                     bar.begin(metrics.first_step(step))
+                    clock.lap("compile")
+                clock.lap("graph" if can_record(recipe, device) and calls <= CHOICE else "steps")
                 metrics.count(batch)
                 last = state.step == total
                 epochs_done = state.step // per_epoch if state.step % per_epoch == 0 else 0
@@ -124,7 +131,9 @@ def pretrain(
                 if (measure and knn) or last or state.step % recipe.log_every == 0:
                     record = metrics.record(state, step)
                     if measure and knn and record:
+                        clock.lap("steps")
                         accuracies.append(knn(state.method.student.backbone)["accuracy"])
+                        clock.lap("evaluation")
                         record["online_knn"] = accuracies[-1]
                         record["online_knn_dips"] = count_dips(accuracies)
                     if record and not int(state.scaler.skipped_in_a_row):
@@ -141,7 +150,9 @@ def pretrain(
                 request = stop.agree(save=saver.is_late(), now=last)
                 out_of_time = out_of_time or (bool(epochs_done) and _is_past(deadline, device))
                 if saver.is_due(state.step) or last or any(request) or out_of_time:
+                    clock.lap("steps")
                     saver.save(state, step)
+                    clock.lap("saving")
                 if request.signal_number:
                     raise StoppedError(
                         f"Stopped by {signal_name(request.signal_number)} at step {state.step} of "
