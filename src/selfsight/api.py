@@ -76,7 +76,7 @@ def pretrain(
     if options.sbatch is not None:
         return _write_sbatch(data, options, device)
     with dist.process_group(device.type):
-        run = Run(dist.on_first(lambda: _choose_folder(str(data), options)))
+        run = Run(dist.on_first(lambda: run_lock.choose_folder(str(data), options)))
         with run_lock.lock_run(run):
             if options.resume and dist.on_first(run.recipe_path.exists):
                 recipe = load_recipe(run, trust=_names_outside_code(options, run))
@@ -147,7 +147,9 @@ def evaluate(
         encoder = str(folder.path)
     else:
         encoder = str(options.backbone)
-        folder = Run(Path(options.out) if options.out else Path("runs") / _file_name(encoder))
+        folder = Run(
+            Path(options.out) if options.out else Path("runs") / run_lock.file_name(encoder)
+        )
     device = auto_recipe.resolve_device(options.device)
     return evaluation.evaluate(folder, encoder, device, options, quiet=quiet)
 
@@ -297,7 +299,7 @@ def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.devi
     if options.recipe is not None and not isinstance(options.recipe, str):
         raise UserError("--sbatch needs the name of a recipe: a Recipe has no command line.")
     _build_recipe(data, options, device)
-    out, path = _choose_folder(str(data), options), Path(str(options.sbatch))
+    out, path = run_lock.choose_folder(str(data), options), Path(str(options.sbatch))
     with explain_write_errors(path):
         path.write_text(slurm_script(str(data), options, out))
     print(f"Wrote {path}. Submit it with: sbatch {path}")
@@ -383,24 +385,6 @@ def _resume(run: Run, recipe: Recipe, device: torch.device, clock: Stopwatch, tr
     recipe, _ = auto_recipe.adapt_to_device(recipe, device)
     start_resume.resume_run(recipe, run, device, _console(), clock, trust=trust)
     return run
-
-
-def _choose_folder(data: str, options: PretrainOptions) -> Path:
-    """Return --out, or runs/DATA-METHOD, numbered if that exists and is not to be resumed."""
-    if options.out:
-        return Path(options.out)
-    suffix = options.recipe if isinstance(options.recipe, str) else options.method or "auto"
-    name = _file_name(f"{Path(data.split(':')[-1]).stem or 'run'}-{suffix}")
-    number, path = 1, Path("runs") / name
-    while path.exists() and not options.resume:
-        number += 1
-        path = Path("runs") / f"{name}-{number}"
-    return path
-
-
-def _file_name(name: str) -> str:
-    """Replace characters that some file systems do not allow."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
 def _profile(summary: doctors.DataSummary) -> auto_recipe.DataProfile:

@@ -1,4 +1,4 @@
-"""Exclusive use of a run folder: its lock, and the run that a new one overwrites."""
+"""The run folder of a command: its name, its lock, and the run that a new one overwrites."""
 
 import contextlib
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from selfsight import dist
 from selfsight.errors import UserError
+from selfsight.options import PretrainOptions
 from selfsight.run_folder import NO_LINK, Run, explain_write_errors
 
 try:
@@ -17,6 +18,24 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "lock"
+
+
+def choose_folder(data: str, options: PretrainOptions) -> Path:
+    """Return --out, or runs/DATA-METHOD, numbered if that exists and is not to be resumed."""
+    if options.out:
+        return Path(options.out)
+    suffix = options.recipe if isinstance(options.recipe, str) else options.method or "auto"
+    name = file_name(f"{Path(data.split(':')[-1]).stem or 'run'}-{suffix}")
+    number, path = 1, Path("runs") / name
+    while path.exists() and not options.resume:
+        number += 1
+        path = Path("runs") / f"{name}-{number}"
+    return path
+
+
+def file_name(name: str) -> str:
+    """Replace characters that some file systems do not allow."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
 @contextlib.contextmanager
