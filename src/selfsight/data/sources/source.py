@@ -1,6 +1,7 @@
 """A source: numbered images that are still encoded, with their names and classes."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
@@ -10,6 +11,7 @@ from jaxtyping import Bool, Int8, Int64, Integer
 
 SPARSE = 4  # if fewer than one in so many images of a range are selected, read them one by one
 LABEL_CHUNK = 1 << 20  # labels checked at once
+DECIMAL = re.compile(r"-?[0-9]{1,18}")
 UNLABELED = -1  # label of an image whose class is not known
 
 
@@ -127,7 +129,7 @@ def _is_labeled(labels: Integer[np.ndarray, " n"]) -> Iterator[Bool[np.ndarray, 
 def sort_class_names(names: Iterable[str]) -> list[str]:
     """Sort class names alphabetically, or by value if all are numbers."""
     names = sorted(names)
-    decimal = all(name.lstrip("-").isdecimal() for name in names)
+    decimal = all(DECIMAL.fullmatch(name) for name in names)
     return sorted(names, key=int) if decimal else names
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tarfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 
 from selfsight.data.dataset_index import Index, IndexWriter, load_or_write_index
 from selfsight.data.decode import describe_error
-from selfsight.data.image_limits import UnreadableError
+from selfsight.data.image_limits import UnreadableError, check_bytes
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.data.remote import File, fingerprint_files
 from selfsight.data.sources.folder import IMAGE_SUFFIXES, is_image
@@ -22,26 +21,36 @@ from selfsight.data.sources.source import (
     digest,
     sort_class_names,
 )
+from selfsight.data.sources.tar_members import Member, TarDamageError, read_members
 from selfsight.errors import UserError
 from selfsight.progress import track
 
-VERSION = 2  # of the index
+VERSION = 3  # of the index
 READ_THREADS = 8  # shards indexed at once
 CHUNK_BYTES = 2 << 20  # that are read at once
 MAX_CHUNK = 256  # images
 MAX_CLASSES = 1000  # more texts than this, most of them unique, are captions and not classes
-MAX_TEXTS = 1_000_000  # different texts that are counted
+MAX_TEXTS, MAX_TEXT_CHARACTERS = 1_000_000, 1 << 28  # of different texts that are counted
+MAX_LABEL_BYTES = 4 << 20  # of a file beside an image
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
 LABEL_KEYS = ("label", "cls", "class", "class_name", "class_id")  # of a JSON file
 
 
-class _Member(NamedTuple):
+class _Image(NamedTuple):
     """An image in a shard, and its class if it has one."""
 
     name: str
     offset: int
     size: int
     class_name: str | None
+
+
+class _Shard(NamedTuple):
+    """The images of a shard, and how many members could not be read."""
+
+    images: list[_Image]
+    sparse: int
+    large: int
 
 
 def open_tar(files: Sequence[File], name: str) -> Source:
@@ -68,15 +77,17 @@ def _build_source(files: Sequence[File], name: str, index: Index, fingerprint: s
         return files[int(np.searchsorted(starts, i, side="right")) - 1]
 
     def read(i: int) -> bytes:
+        check_bytes(int(sizes[i]))
         return shard_of(i).read_range(int(offsets[i]), int(offsets[i] + sizes[i]))
 
     def read_range(first: int, end: int) -> list[bytes]:
         begin, last = int(offsets[first]), end - 1
+        check_bytes(int(sizes[first:end].max()))
         data = shard_of(first).read_range(begin, int(offsets[last] + sizes[last]))
         at, lengths = (offsets[first:end] - begin).tolist(), sizes[first:end].tolist()
         return [data[a : a + n] for a, n in zip(at, lengths, strict=True)]
 
-    mean_bytes = index.metadata["bytes"] / count
+    mean_bytes = max(1, index.metadata["bytes"] / count)
     return Source(
         name=name,
         names=LazyNames(count, name_of),
@@ -84,7 +95,7 @@ def _build_source(files: Sequence[File], name: str, index: Index, fingerprint: s
         class_names=class_names,
         read=read,
         fingerprint=lambda: fingerprint,
-        notes=index.notes,
+        notes=(*index.notes, *index.metadata["notes"]),
         shard_starts=np.array(starts),
         chunk_size=max(1, min(MAX_CHUNK, int(CHUNK_BYTES / mean_bytes))),
         read_range=read_range,
@@ -93,80 +104,99 @@ def _build_source(files: Sequence[File], name: str, index: Index, fingerprint: s
 
 def _write_index(files: Sequence[File], name: str, index: IndexWriter) -> None:
     numbers: dict[str, int] = {}  # by class, in the order of appearance
-    count = total_bytes = text_bytes = 0
+    count = total_bytes = text_bytes = characters = sparse = large = 0
     with ThreadPoolExecutor(READ_THREADS) as pool:
         index.add({"starts": [0]})
         shards = _read_shards(pool, files)
-        for members in track(shards, f"indexing {name}", total=len(files)):
-            lengths = [len(member.name.encode()) for member in members]
-            name_ends = text_bytes + np.cumsum(lengths, dtype=np.int64)
-            too_many = len(numbers) > MAX_TEXTS
-            for member in members:
-                if member.class_name is not None and not too_many:
-                    numbers.setdefault(member.class_name, len(numbers))
+        for shard in track(shards, f"indexing {name}", total=len(files)):
+            images = shard.images
+            names = [image.name.encode() for image in images]
+            name_ends = text_bytes + np.cumsum([len(text) for text in names], dtype=np.int64)
+            for image in images:
+                too_many = len(numbers) > MAX_TEXTS or characters > MAX_TEXT_CHARACTERS
+                if image.class_name is not None and not too_many:
+                    characters += 0 if image.class_name in numbers else len(image.class_name)
+                    numbers.setdefault(image.class_name, len(numbers))
             index.add(
                 {
-                    "offset": [member.offset for member in members],
-                    "size": [member.size for member in members],
-                    "label": [numbers.get(m.class_name or "", UNLABELED) for m in members],
+                    "offset": [image.offset for image in images],
+                    "size": [image.size for image in images],
+                    "label": [numbers.get(m.class_name or "", UNLABELED) for m in images],
                     "name_end": name_ends,
-                    "text": np.frombuffer("".join(m.name for m in members).encode(), np.uint8),
-                    "starts": [count + len(members)],
+                    "text": np.frombuffer(b"".join(names), np.uint8),
+                    "starts": [count + len(images)],
                 }
             )
-            text_bytes = int(name_ends[-1]) if members else text_bytes
-            count += len(members)
-            total_bytes += sum(member.size for member in members)
+            text_bytes = int(name_ends[-1]) if images else text_bytes
+            count += len(images)
+            total_bytes += sum(image.size for image in images)
+            sparse, large = sparse + shard.sparse, large + shard.large
         if not count:
             raise UserError(
                 f"{name} holds no images. Tar shards should hold files such as 000.jpg, with "
                 "their class in 000.cls if there is one."
             )
         are_captions = len(numbers) > MAX_CLASSES and 2 * len(numbers) > count
-        ignore = are_captions or len(numbers) > MAX_TEXTS
+        ignore = are_captions or len(numbers) > MAX_TEXTS or characters > MAX_TEXT_CHARACTERS
         class_names = [] if ignore else sort_class_names(numbers)
         sorted_number = {name: i for i, name in enumerate(class_names)}
         table = [sorted_number.get(name, UNLABELED) for name in numbers]
         index.translate("label", np.array(table or [UNLABELED]))
-        index.finish({"class_names": class_names, "bytes": total_bytes})
+        notes = []
+        if sparse:
+            notes.append(f"{sparse} images of {name} are sparse members of a tar: left out.")
+        if large:
+            size = f"{MAX_LABEL_BYTES >> 20} MiB"
+            notes.append(f"{large} label files of {name} have more than {size}: not read.")
+        index.finish({"class_names": class_names, "bytes": total_bytes, "notes": notes})
 
 
-def _read_shards(pool: ThreadPoolExecutor, files: Sequence[File]) -> Iterator[list[_Member]]:
+def _read_shards(pool: ThreadPoolExecutor, files: Sequence[File]) -> Iterator[_Shard]:
     """Yield each shard's images in order; a few shards are read at once, so memory stays small."""
     for first in range(0, len(files), READ_THREADS):
         group = files[first : first + READ_THREADS]
-        yield from pool.map(lambda file: list(_read_members(file)), group)
+        yield from pool.map(_read_shard, group)
 
 
-def _read_members(file: File) -> Iterator[_Member]:
-    """Yield the images of one shard; files with the same key follow each other."""
-    key, images, classes = "", list[_Member](), dict[str, str | None]()
+def _read_shard(file: File) -> _Shard:
+    """Read the images of one shard; files with the same key follow each other."""
+    key, images, classes = "", list[_Image](), dict[str, str | None]()
+    shard = _Shard([], 0, 0)
     try:
-        with file.open() as opened, _open_tarfile(file, opened) as tar:
-            for info in _iterate_tar(file, opened, tar):
-                if not info.isfile() or os.path.basename(info.name).startswith("."):
+        with file.open() as opened:
+            for member in _read_members(file, opened):
+                if os.path.basename(member.name).startswith("."):
                     continue
-                next_key, suffix = _split_name(info.name)
+                next_key, suffix = _split_name(member.name)
                 if next_key != key:
-                    yield from _label_images(images, classes)
+                    shard.images.extend(_label_images(images, classes))
                     key, images, classes = next_key, [], {}
-                if is_image(info.name):
-                    images.append(_Member(info.name, info.offset_data, info.size, None))
+                if is_image(member.name):
+                    if member.is_sparse:
+                        shard = shard._replace(sparse=shard.sparse + 1)
+                    else:
+                        images.append(_Image(member.name, member.offset, member.size, None))
+                elif suffix in ("cls", "json", "txt") and member.size > MAX_LABEL_BYTES:
+                    shard = shard._replace(large=shard.large + 1)
                 elif suffix in ("cls", "json", "txt"):
-                    content = tar.extractfile(info)
-                    classes[suffix] = _parse_class(suffix, content.read() if content else b"")
-        yield from _label_images(images, classes)
+                    opened.seek(member.offset)
+                    classes[suffix] = _parse_class(suffix, opened.read(member.size))
+        shard.images.extend(_label_images(images, classes))
+        return shard
     except FileNotFoundError as error:
         raise UserError(f"There is no file {file.path}. Check the name or the pattern.") from error
     except (OSError, UnreadableError) as error:
         raise UserError(f"{file.path} cannot be read: {describe_error(error)}.") from error
 
 
-def _open_tarfile(file: File, opened: Any) -> tarfile.TarFile:
+def _read_members(file: File, opened: Any) -> Iterator[Member]:
+    """Yield the files of a tar; say where it is damaged."""
     try:
-        return tarfile.open(fileobj=opened, mode="r:")
-    except tarfile.TarError as error:
+        yield from read_members(opened)
+    except TarDamageError as error:
         opened.seek(0)
+        if error.offset:
+            raise UserError(_describe_damage(file, error.offset, str(error))) from error
         compressed = opened.read(8).startswith(COMPRESSED)
         advice = (
             "It is compressed, and images must be readable from any position: decompress it once, "
@@ -179,20 +209,6 @@ def _open_tarfile(file: File, opened: Any) -> tarfile.TarFile:
         ) from error
 
 
-def _iterate_tar(file: File, opened: Any, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar; raise at a damaged header, where tarfile would just stop."""
-    try:
-        for info in tar:
-            tar.members = []  # type: ignore[attr-defined]  # tarfile would keep all of them
-            yield info
-    except tarfile.TarError as error:
-        raise UserError(_describe_damage(file, tar.offset, str(error))) from error
-    opened.seek(tar.offset)
-    end = opened.read(2 * tarfile.BLOCKSIZE)
-    if any(end):  # two blocks of zeros mark the end; a missing end marker is tolerated
-        raise UserError(_describe_damage(file, tar.offset, "there is no valid header"))
-
-
 def _describe_damage(file: File, offset: int, reason: str) -> str:
     return (
         f"The tar shard {file.path} is damaged or cut off at byte {offset}: {reason}. The images "
@@ -200,7 +216,7 @@ def _describe_damage(file: File, offset: int, reason: str) -> str:
     )
 
 
-def _label_images(images: list[_Member], classes: dict[str, str | None]) -> Iterator[_Member]:
+def _label_images(images: list[_Image], classes: dict[str, str | None]) -> Iterator[_Image]:
     """Yield the images of one key with its class; 000.seg.png only if there is no 000.jpg."""
     suffixes = ("cls", "json", "txt")
     class_name = next((classes[s] for s in suffixes if classes.get(s) is not None), None)
@@ -222,8 +238,10 @@ def _parse_class(suffix: str, content: bytes) -> str | None:
         return text or None
     try:
         value: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(value, dict):
         value = next((value[k] for k in LABEL_KEYS if k in value), None)
-    return str(value) if isinstance(value, str | int) and str(value) else None
+    if not isinstance(value, str | int):
+        return None
+    return str(value).encode("utf-8", "backslashreplace").decode() or None  # JSON can hold \ud800

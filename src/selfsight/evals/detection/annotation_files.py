@@ -1,11 +1,12 @@
 """Read annotation and image files by name, from a folder or a tar."""
 
 import os
-import tarfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from selfsight.data.image_limits import UnreadableError, check_regular
+from selfsight.data.sources.tar_members import TarDamageError, read_members
 from selfsight.errors import UserError
 
 
@@ -38,11 +39,15 @@ def _folder(root: Path) -> Files:
         inside = sorted(here.iterdir()) if here.is_dir() else []
         return [(PurePosixPath(folder) / p.name).as_posix() for p in inside if p.is_file()]
 
+    def read(name: str) -> bytes:
+        check_regular(str(root / name))
+        return (root / name).read_bytes()
+
     return Files(
         str(root),
         list_files,
         lambda name: _is_inside(name) and (root / name).is_file(),
-        lambda name: (root / name).read_bytes(),
+        read,
     )
 
 
@@ -53,13 +58,14 @@ def _is_inside(name: str) -> bool:
 
 def _tar(path: Path) -> Files:
     try:
-        with tarfile.open(path, "r:") as tar:
+        check_regular(str(path))
+        with path.open("rb") as tar:
             where = {
-                os.path.normpath(m.name): (m.offset_data, m.size)
-                for m in tar.getmembers()
-                if m.isfile()
+                os.path.normpath(member.name): (member.offset, member.size)
+                for member in read_members(tar)
+                if not member.is_sparse
             }
-    except (tarfile.TarError, OSError) as error:
+    except (TarDamageError, OSError, UnreadableError) as error:
         raise UserError(
             f"{path} is not a tar that can be read: {error}. A compressed one must be unpacked."
         ) from error
