@@ -102,14 +102,14 @@ def test_a_label_beyond_the_class_names_raises(tmp_path):
 @pytest.fixture
 def rows_read(monkeypatch):
     """How many rows each reading of row groups gave."""
-    read, counts = pq.ParquetFile.read_row_groups, []
+    read, counts = pq.ParquetFile.iter_batches, []
 
     def counted(self, *args, **settings):
-        table = read(self, *args, **settings)
-        counts.append(table.num_rows)
-        return table
+        batches = list(read(self, *args, **settings))
+        counts.append(sum(batch.num_rows for batch in batches))
+        return iter(batches)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
     return counts
 
 

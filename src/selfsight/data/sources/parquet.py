@@ -1,5 +1,6 @@
 """Parquet files with a column of encoded images, as Hugging Face `datasets` writes them."""
 
+import functools
 import os
 import threading
 from collections import deque
@@ -9,14 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.remote import File, fingerprint_files
+from selfsight.data.sources.parquet_file import (
+    ParquetError,
+    RowGroup,
+    check_row_groups,
+    open_table,
+)
 from selfsight.data.sources.parquet_labels import (
     OPEN_THREADS,
     LabelColumn,
     find_label_column,
-    open_table,
     read_features,
     read_labels,
 )
@@ -27,7 +34,8 @@ from selfsight.progress import track
 IMAGE_COLUMNS = ("image", "img", "picture")
 MAX_ROWS_IN_MEMORY = 1_000_000  # beyond, names are generated and labels are memory-mapped
 IMAGE_BATCH = 128  # images decompressed at once
-RECENT_BATCHES = 8  # in memory, for threads that are a little late
+RECENT_ROWS, RECENT_BYTES = 1024, 1 << 30  # in memory, for threads that are a little late
+RECENT_FOOTERS = 64
 
 
 class Columns(NamedTuple):
@@ -41,7 +49,7 @@ class Columns(NamedTuple):
 
 class _Footer(NamedTuple):
     columns: Columns
-    row_groups: tuple[int, ...]  # number of rows of each
+    row_groups: tuple[RowGroup, ...]
 
 
 def open_parquet(files: Sequence[File], name: str, label_column: str | None = None) -> Source:
@@ -68,6 +76,12 @@ def open_parquet(files: Sequence[File], name: str, label_column: str | None = No
     fingerprint = fingerprint_files(files)
     in_memory = count <= MAX_ROWS_IN_MEMORY
     labels = read_labels(files, columns.label, name, None if in_memory else fingerprint)
+    for values in (labels.labels, labels.multilabels):
+        if values is not None and len(values) != count:
+            raise ParquetError(
+                f"{name} is damaged: {len(values):,} labels could be read, but its footers claim "
+                f"{count:,} rows. Write the files again."
+            )
     if in_memory and columns.has_path:
         names: Sequence[str] = _read_names(files, columns.image)
     else:
@@ -82,7 +96,7 @@ def open_parquet(files: Sequence[File], name: str, label_column: str | None = No
         read=reader.read,
         fingerprint=lambda: fingerprint,
         notes=labels.notes,
-        shard_starts=np.cumsum([0, *(n for footer in footers for n in footer.row_groups)]),
+        shard_starts=np.cumsum([0, *(g.rows for footer in footers for g in footer.row_groups)]),
         chunk_size=reader.largest_row_group,
         read_range=reader.read_range,
     )
@@ -93,12 +107,18 @@ class RowReader:
 
     def __init__(self, files: Sequence[File], footers: Sequence[_Footer]) -> None:
         self.files, self.columns = files, footers[0].columns
-        self.largest_row_group = max((n for f in footers for n in f.row_groups), default=0)
-        self.starts = np.cumsum([0, *(sum(footer.row_groups) for footer in footers)])
+        self.row_groups = [footer.row_groups for footer in footers]
+        self.largest_row_group = max((g.rows for f in footers for g in f.row_groups), default=0)
+        counts = [sum(g.rows for g in footer.row_groups) for footer in footers]
+        self.starts = np.cumsum([0, *counts], dtype=np.int64)
         self.lock = threading.Lock()
-        self.recent: deque[tuple[int, pa.Array]] = deque(maxlen=RECENT_BATCHES)  # first row, values
+        self.recent: deque[tuple[int, pa.Array]] = deque()  # first row, values
         self.stream: Iterator[tuple[int, pa.Array]] = iter(())
         self.file, self.next_row = -1, 0
+        # Large values that occur many times would fill the memory if each row had a copy.
+        self.as_dictionary = [any(g.batch < IMAGE_BATCH for g in f.row_groups) for f in footers]
+        # A footer of many row groups takes longer to parse than an image to read.
+        self.metadata = functools.lru_cache(RECENT_FOOTERS)(self._read_metadata)
 
     def name(self, row: int) -> str:
         """Name of a row that has no path: the file's name and the row's number in it."""
@@ -116,19 +136,39 @@ class RowReader:
     def read_range(self, first: int, end: int) -> list[bytes]:
         """Read consecutive images of one file; empty bytes where a row has none."""
         file = self._file_of(first)
+        groups, start = self._groups_of(file, first, end)
+        images: list[bytes] = []
+        for batch in self._read_batches(file, groups):
+            skipped = max(0, first - start)
+            images += (value or b"" for value in _to_list(batch[skipped : end - start]))
+            start += len(batch)
+        if len(images) != end - first:
+            raise UnreadableError("its row group has fewer rows than the footer claims")
+        return images
+
+    def _groups_of(self, file: int, first: int, end: int) -> tuple[range, int]:
+        """The row groups that hold some rows of a file, and the first row of these groups."""
+        counts = [group.rows for group in self.row_groups[file]]
+        starts = self.starts[file] + np.cumsum([0, *counts], dtype=np.int64)
+        low, high = (int(np.searchsorted(starts, row, side="right")) for row in (first, end - 1))
+        return range(low - 1, high), int(starts[low - 1])
+
+    def _read_batches(self, file: int, groups: range) -> Iterator[pa.Array]:
+        leaf = self._leaf
+        with open_table(
+            self.files[file],
+            self.metadata(file),
+            dictionary=leaf if self.as_dictionary[file] else None,
+        ) as parquet:
+            for group in groups:
+                for batch in parquet.iter_batches(
+                    IMAGE_BATCH, row_groups=[group], columns=[leaf], use_threads=False
+                ):
+                    yield self._bytes(batch.column(0))
+
+    def _read_metadata(self, file: int) -> pq.FileMetaData:
         with open_table(self.files[file]) as parquet:
-            begin, at = first, int(self.starts[file])
-            groups: list[int] = []
-            for group in range(parquet.num_row_groups):
-                group_end = at + parquet.metadata.row_group(group).num_rows
-                if at < end and first < group_end:
-                    begin = at if not groups else begin
-                    groups.append(group)
-                at = group_end
-            table = parquet.read_row_groups(groups, columns=[self._leaf], use_threads=False)
-        column = table.column(0).slice(first - begin, end - first)
-        values = [self._bytes(chunk) for chunk in column.chunks]
-        return [value or b"" for chunk in values for value in chunk.to_pylist()]
+            return parquet.metadata
 
     @property
     def _leaf(self) -> str:
@@ -149,35 +189,47 @@ class RowReader:
         is_close = self.next_row <= row < self.next_row + 2 * self.largest_row_group
         if file != self.file or not is_close:
             self.stream = self._read_from(file, row)
+        self.file = -1  # if reading fails, the next row starts anew
         for first, values in self.stream:
-            self.file, self.next_row = file, first + len(values)
+            self.next_row = first + len(values)
             self.recent.append((first, values))
+            self._forget()
             if row < self.next_row:
+                self.file = file
                 return values[row - first].as_py()
-        raise IndexError(row)
+        raise UnreadableError("its row group has fewer rows than the footer claims")
+
+    def _forget(self) -> None:
+        """Drop the oldest batches: threads that are late need no more than a few."""
+        size = sum(values.nbytes for _, values in self.recent)
+        while len(self.recent) > 1 and (
+            size > RECENT_BYTES or sum(len(v) for _, v in self.recent) > RECENT_ROWS
+        ):
+            size -= self.recent.popleft()[1].nbytes
 
     def _read_from(self, file: int, row: int) -> Iterator[tuple[int, pa.Array]]:
         """Yield batches from the row group that holds a row to the end of its file."""
-        with open_table(self.files[file]) as parquet:
-            group, first = 0, int(self.starts[file])
-            while row >= first + parquet.metadata.row_group(group).num_rows:
-                first += parquet.metadata.row_group(group).num_rows
-                group += 1
-            groups = range(group, parquet.num_row_groups)
-            for batch in parquet.iter_batches(IMAGE_BATCH, row_groups=groups, columns=[self._leaf]):
-                yield first, self._bytes(batch.column(0))
-                first += len(batch)
+        groups, first = self._groups_of(file, row, row + 1)
+        for values in self._read_batches(file, range(groups.start, len(self.row_groups[file]))):
+            yield first, values
+            first += len(values)
+
+
+def _to_list(values: pa.Array) -> list[bytes | None]:
+    """The values; those that are equal share their memory if they are in a dictionary."""
+    if not pa.types.is_dictionary(values.type):
+        return values.to_pylist()
+    distinct = values.dictionary.to_pylist()
+    return [None if i is None else distinct[i] for i in values.indices.to_pylist()]
 
 
 def _read_footer(file: File, equal: dict[Columns, Columns], label_column: str | None) -> _Footer:
-    try:
-        with open_table(file) as parquet:
-            metadata = parquet.metadata
-            sizes = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-            columns = _find_columns(file, parquet.schema_arrow, label_column)
-            return _Footer(equal.setdefault(columns, columns), sizes)
-    except (OSError, pa.ArrowInvalid, UnreadableError) as error:
-        raise UserError(f"{file.path} is not a readable Parquet file: {error}.") from error
+    with open_table(file) as parquet:
+        columns = _find_columns(file, parquet.schema_arrow, label_column)
+        if columns.label is not None:
+            check_row_groups(file, parquet, columns.label.name)
+        row_groups = check_row_groups(file, parquet, columns.image)
+        return _Footer(equal.setdefault(columns, columns), row_groups)
 
 
 def _find_columns(file: File, schema: pa.Schema, label_column: str | None) -> Columns:
@@ -201,7 +253,7 @@ def _find_columns(file: File, schema: pa.Schema, label_column: str | None) -> Co
 
 def _holds_images(schema: pa.Schema, name: str) -> bool:
     """Whether there is a column of this name whose type can hold encoded images."""
-    if name not in schema.names:
+    if schema.names.count(name) != 1:
         return False
     column_type = schema.field(name).type
     if pa.types.is_struct(column_type) and (at := column_type.get_field_index("bytes")) >= 0:
@@ -215,8 +267,8 @@ def _read_names(files: Sequence[File], image: str) -> list[str]:
     def read_paths(file: File) -> list[str]:
         with open_table(file) as parquet:
             table = parquet.read(columns=[f"{image}.path"], use_threads=False)
-        paths = [value["path"] if value else None for value in table[image].to_pylist()]
-        return [path or f"{file.name}#{row}" for row, path in enumerate(paths)]
+            paths = [value["path"] if value else None for value in table[image].to_pylist()]
+        return [str(path or f"{file.name}#{row}") for row, path in enumerate(paths)]
 
     with ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="open") as pool:
         return [name for names in pool.map(read_paths, files) for name in names]

@@ -1,20 +1,26 @@
 """The label column of Parquet files: which one it is, and one or several classes per row."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Int8, Int64
 
+from selfsight.data.cgroup_limits import free_memory
 from selfsight.data.dataset_index import IndexWriter, load_or_write_index
-from selfsight.data.image_limits import check_regular
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.data.remote import File
-from selfsight.data.sources.source import UNLABELED, digest, encode_labels, sort_class_names
+from selfsight.data.sources.parquet_file import check_row_groups, open_table
+from selfsight.data.sources.source import (
+    UNLABELED,
+    clean,
+    digest,
+    encode_labels,
+    sort_class_names,
+)
 from selfsight.errors import UserError, list_first, suggest
 from selfsight.progress import track
 
@@ -22,6 +28,8 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
 VERSION = 1  # of the index of labels
 OPEN_THREADS = 16  # files opened at once
 LABEL_BATCH = 1 << 16  # labels read at once
+MAX_CLASS_NUMBER = 1_000_000  # a larger number is a name: an identifier, and not a count of classes
+MAX_TABLE_BYTES = 1 << 33  # of images by classes
 
 
 class LabelColumn(NamedTuple):
@@ -42,21 +50,13 @@ class Labels(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def open_table(file: File) -> pq.ParquetFile:
-    """Open a file; a local one is memory-mapped, so that large row groups are paged in."""
-    if file.system is None:
-        check_regular(file.path)
-        return pq.ParquetFile(file.path, memory_map=True)
-    return pq.ParquetFile(file.open(), pre_buffer=True)
-
-
 def read_features(schema: pa.Schema) -> dict[str, Any]:
     """Descriptions of the columns that the `datasets` library wrote."""
     try:
         metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = metadata.get("info", {}).get("features", {})
         return {k: v for k, v in features.items() if isinstance(v, dict | list)}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return {}
 
 
@@ -65,13 +65,17 @@ def find_label_column(
 ) -> LabelColumn | None:
     """The requested column, or the first that is called or described as labels."""
     if requested is None:
-        described = (name for name in schema.names if _class_label(features.get(name)))
-        known = (name for name in LABEL_COLUMNS if name in schema.names)
+        described = (
+            name
+            for name in schema.names
+            if _class_label(features.get(name)) and schema.names.count(name) == 1
+        )
+        known = (name for name in LABEL_COLUMNS if schema.names.count(name) == 1)
         candidates = [c for c in dict.fromkeys([*known, *described]) if _holds_labels(schema, c)]
         if not candidates:
             return None
         name, *others = candidates
-    elif requested not in schema.names:
+    elif schema.names.count(requested) != 1:
         raise UserError(
             f'{file.path} has no column "{requested}".{suggest(requested, schema.names)} '
             f"Its columns are {list_first(schema.names, 20)}."
@@ -83,11 +87,12 @@ def find_label_column(
         )
     else:
         name, others = requested, []
-    names = (_class_label(features.get(name)) or {}).get("names") or ()
+    names = (_class_label(features.get(name)) or {}).get("names")
     if isinstance(names, dict):
-        names = [names[key] for key in sorted(names, key=int)]
+        names = [names[key] for key in sort_class_names(names)]
+    class_names = tuple(map(clean, names)) if isinstance(names, list) else ()
     is_list = _is_list(schema.field(name).type)
-    return LabelColumn(name, tuple(map(str, names)), is_list, tuple(others))
+    return LabelColumn(name, class_names, is_list, tuple(others))
 
 
 def _holds_labels(schema: pa.Schema, name: str) -> bool:
@@ -110,11 +115,15 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _class_label(feature: Any) -> dict[str, Any] | None:
     """The description of the classes of a column, or of the lists in it."""
-    if isinstance(feature, list):  # older files write [feature] for a list
-        return _class_label(feature[0]) if feature else None
-    if not isinstance(feature, dict):
-        return None
-    return feature if feature.get("_type") == "ClassLabel" else _class_label(feature.get("feature"))
+    while True:
+        if isinstance(feature, list) and feature:  # older files write [feature] for a list
+            feature = feature[0]
+        elif not isinstance(feature, dict):
+            return None
+        elif feature.get("_type") == "ClassLabel":
+            return feature
+        else:
+            feature = feature.get("feature")
 
 
 def read_labels(
@@ -154,11 +163,28 @@ def _read_column(files: Sequence[File], column: str) -> list[Any]:
 def _number_labels(values: list[Any], column: LabelColumn) -> Labels:
     if not values:
         return Labels()
-    if not all(value is None or isinstance(value, int) for value in values):
-        labels, class_names = encode_labels([None if v is None else str(v) for v in values])
-        return Labels(labels=labels, class_names=class_names)
-    labels = np.array([UNLABELED if value is None else value for value in values], dtype=np.int64)
-    return Labels(labels=labels, class_names=_class_names(column, int(labels.max())))
+    if _are_class_numbers(values, column):
+        labels = np.array([UNLABELED if v is None or v < 0 else v for v in values], dtype=np.int64)
+        return Labels(labels=labels, class_names=_class_names(column, int(labels.max())))
+    labels, class_names = encode_labels([_to_word(value) for value in values])
+    return Labels(labels=labels, class_names=class_names)
+
+
+def _are_class_numbers(values: Iterable[Any], column: LabelColumn) -> bool:
+    """Whether values count classes from 0; numbers that do not are treated as words."""
+    largest = UNLABELED
+    for value in values:
+        if value is not None:
+            if not isinstance(value, int):
+                return False
+            largest = max(largest, value)
+    return largest < MAX_CLASS_NUMBER or bool(column.class_names)
+
+
+def _to_word(value: Any) -> str | None:
+    """The class of a value; numbers below 0 are unlabeled."""
+    unlabeled = value is None or (isinstance(value, int) and value < 0)
+    return None if unlabeled else str(value)
 
 
 def _read_multilabels(rows: list[Any], column: LabelColumn) -> Labels:
@@ -170,12 +196,19 @@ def _read_multilabels(rows: list[Any], column: LabelColumn) -> Labels:
         names = _class_names(column, classes - 1)
         return Labels(multilabels=np.array(one_hot, np.int8), class_names=names, notes=(note,))
     values = {value for row in rows if row for value in row if value is not None}
-    if all(isinstance(value, int) for value in values):
+    if _are_class_numbers(values, column):
         class_names = _class_names(column, max(values, default=UNLABELED))
         number = {value: value for value in values if value >= 0}
     else:
-        class_names = tuple(sort_class_names({str(value) for value in values}))
-        number = {value: class_names.index(str(value)) for value in values}
+        words = {value: word for value in values if (word := _to_word(value)) is not None}
+        class_names = tuple(sort_class_names(set(words.values())))
+        places = {word: i for i, word in enumerate(class_names)}
+        number = {value: places[word] for value, word in words.items()}
+    if len(rows) * len(class_names) > min(MAX_TABLE_BYTES, free_memory() // 2):
+        raise UserError(
+            f'Column "{column.name}" has {len(class_names):,} classes in the lists of '
+            f"{len(rows):,} images, more than fit in memory. --label-column names another column."
+        )
     table = np.zeros((len(rows), len(class_names)), np.int8)
     for i, row in enumerate(rows):
         table[i, [number[value] for value in row or () if value in number]] = 1
@@ -210,29 +243,41 @@ def _write_labels(
 ) -> None:
     numbers: dict[str, int] = {}  # by class, in the order of appearance
     highest = UNLABELED
+    as_words = False
     for file in track(files, f"reading the labels of {name}"):
         for values in _iterate_labels(file, column.name):
-            if any(isinstance(value, str) for value in values):
-                for value in values:
-                    if value is not None:
-                        numbers.setdefault(str(value), len(numbers))
-                labels = [UNLABELED if v is None else numbers[str(v)] for v in values]
+            as_words = as_words or not _are_class_numbers(values, column)
+            if as_words:
+                words = [_to_word(value) for value in values]
+                for word in words:
+                    if word is not None:
+                        numbers.setdefault(word, len(numbers))
+                labels = [UNLABELED if word is None else numbers[word] for word in words]
             else:
-                labels = [UNLABELED if value is None else int(value) for value in values]
+                labels = [UNLABELED if v is None or v < 0 else v for v in values]
                 highest = max(highest, *labels)
             index.add({"label": labels})
+    if as_words and highest > UNLABELED:
+        raise UserError(
+            f'Column "{column.name}" of {name} has labels up to {highest:,} in some rows, and '
+            "words or very large numbers in others. --label-column names another column."
+        )
     class_names = _class_names(column, highest)
-    if numbers:
+    if as_words:
         class_names = tuple(sort_class_names(numbers))
         sorted_number = {name: i for i, name in enumerate(class_names)}
-        index.translate("label", np.array([sorted_number[name] for name in numbers]))
+        index.translate("label", np.array([sorted_number[name] for name in numbers] or [0]))
     index.finish({"class_names": class_names})
 
 
 def _iterate_labels(file: File, label: str) -> Iterator[list[Any]]:
+    shared: dict[Any, Any] = {}  # equal words are stored once
     with open_table(file) as parquet:
-        for batch in parquet.iter_batches(LABEL_BATCH, columns=[label]):
-            yield batch.column(0).to_pylist()
+        for number, group in enumerate(check_row_groups(file, parquet, label)):
+            batch = min(LABEL_BATCH, group.batch)
+            for read in parquet.iter_batches(batch, row_groups=[number], columns=[label]):
+                values = read.column(0).to_pylist()
+                yield [shared.setdefault(v, v) if isinstance(v, str) else v for v in values]
 
 
 def _class_names(column: LabelColumn, highest: int) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int8, Int64, Integer
 
 SPARSE = 4  # if fewer than one in so many images of a range are selected, read them one by one
 LABEL_CHUNK = 1 << 20  # labels checked at once
-DECIMAL = re.compile(r"-?[0-9]{1,18}")
+DECIMAL = re.compile(r"-?[0-9]{1,30}")
 UNLABELED = -1  # label of an image whose class is not known
 
 
@@ -124,6 +124,11 @@ def _is_labeled(labels: Integer[np.ndarray, " n"]) -> Iterator[Bool[np.ndarray, 
     """Which labels are known, chunk by chunk: a billion of them would take a gigabyte at once."""
     for first in range(0, len(labels), LABEL_CHUNK):
         yield labels[first : first + LABEL_CHUNK] >= 0
+
+
+def clean(value: object) -> str:
+    """Text that can be printed and encoded: JSON can hold half a character."""
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def sort_class_names(names: Iterable[str]) -> list[str]:

@@ -18,6 +18,7 @@ from selfsight.data.sources.source import (
     UNLABELED,
     LazyNames,
     Source,
+    clean,
     digest,
     sort_class_names,
 )
@@ -244,4 +245,4 @@ def _parse_class(suffix: str, content: bytes) -> str | None:
         value = next((value[k] for k in LABEL_KEYS if k in value), None)
     if not isinstance(value, str | int):
         return None
-    return str(value).encode("utf-8", "backslashreplace").decode() or None  # JSON can hold \ud800
+    return clean(value) or None

@@ -1,18 +1,21 @@
 """Read Parquet with trimaps in a column `mask`: 1 animal, 2 background, 3 border (Pets)."""
 
-import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from PIL import Image
 
-from selfsight.data.decode import read_header
+from selfsight.data.decode import open_with_pillow, read_header
 from selfsight.data.image_limits import UnreadableError
+from selfsight.data.remote import File
+from selfsight.data.sources.parquet_file import check_row_groups, open_table
+from selfsight.data.sources.parquet_labels import (
+    MAX_CLASS_NUMBER,
+    find_label_column,
+    read_features,
+)
 from selfsight.errors import UserError
 from selfsight.evals.detection.annotations import (
     DetectionDataset,
@@ -36,14 +39,28 @@ def read_trimaps(paths: Sequence[Path], *, classes: Classes = "one") -> Detectio
     labels = [0] * len(table)
     if classes == "label":
         labels = table["label"].to_pylist()
-        class_names = _class_names(table.schema) or tuple(map(str, range(max(labels) + 1)))
+        column = find_label_column(
+            File(name), table.schema, read_features(table.schema), requested="label"
+        )
+        numbers = all(isinstance(label, int) and 0 <= label < MAX_CLASS_NUMBER for label in labels)
+        if column is None or not numbers:
+            raise UserError(
+                f'Column "label" of {name} should have a class number from 0 in each row.'
+            )
+        class_names = column.class_names or tuple(map(str, range(max(labels) + 1)))
+        if max(labels) >= len(class_names):
+            raise UserError(
+                f'Column "label" of {name} has labels up to {max(labels)}, but the file names only '
+                f"{len(class_names)} classes. Correct the class names in its metadata."
+            )
     images, masks = (_bytes(table[column]) for column in ("image", "mask"))
     sizes, instances = [], []
     for row, label in enumerate(labels):
         try:
             parsed = read_header(images[row].as_py())
-            mask = np.asarray(Image.open(io.BytesIO(masks[row].as_py())))
-        except (UnreadableError, OSError, TypeError) as error:
+            with open_with_pillow(masks[row].as_py()) as opened:
+                mask = np.asarray(opened)
+        except (UnreadableError, OSError, TypeError, SyntaxError) as error:
             raise UserError(
                 f"Row {row} of {name} has an image or mask that cannot be read: {error}. "
                 "Remove the row."
@@ -64,19 +81,21 @@ def read_trimaps(paths: Sequence[Path], *, classes: Classes = "one") -> Detectio
 def _table(paths: Sequence[Path], columns: list[str]) -> pa.Table:
     tables = []
     for path in paths:
-        try:
-            with pq.ParquetFile(path, memory_map=True) as file:
-                known = file.schema_arrow.names
-                lacking = [column for column in columns if column not in known]
-                if lacking:
-                    raise UserError(
-                        f"{path} has no column {' and no column '.join(lacking)}; it has "
-                        f"{', '.join(known)}. Boxes are computed from the trimaps in `mask`."
-                    )
-                tables.append(file.read(columns=columns))
-        except (OSError, pa.ArrowInvalid) as error:
-            raise UserError(f"{path} is not a Parquet file that can be read: {error}.") from error
-    table = pa.concat_tables(tables)
+        with open_table(File(str(path))) as file:
+            known = file.schema_arrow.names
+            lacking = [column for column in columns if known.count(column) != 1]
+            if lacking:
+                raise UserError(
+                    f"{path} has no column {' and no column '.join(lacking)}; it has "
+                    f"{', '.join(known)}. Boxes are computed from the trimaps in `mask`."
+                )
+            for column in columns:
+                check_row_groups(File(str(path)), file, column)
+            tables.append(file.read(columns=columns))
+    try:
+        table = pa.concat_tables(tables)
+    except pa.ArrowException as error:
+        raise UserError(f"{paths[0]} and the others have different columns: {error}.") from error
     if not len(table):
         raise UserError(f"{paths[0]} has no rows. Give a file with images.")
     return table
@@ -84,15 +103,9 @@ def _table(paths: Sequence[Path], columns: list[str]) -> pa.Table:
 
 def _bytes(column: pa.ChunkedArray) -> Any:
     """The encoded images of a column: struct{bytes, path} or binary."""
-    if pa.types.is_struct(column.type):
+    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         return pa.chunked_array([chunk.field("bytes") for chunk in column.chunks])
     return column
-
-
-def _class_names(schema: pa.Schema) -> tuple[str, ...]:
-    parsed = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    label = parsed.get("info", {}).get("features", {}).get("label", {})
-    return tuple(map(str, label.get("names") or ()))
 
 
 def _check(mask: np.ndarray, height: int, width: int, where: str) -> None:
