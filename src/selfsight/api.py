@@ -1,8 +1,8 @@
 """The commands as Python functions: pretrain, resume, evaluate, compare, load, doctor."""
 
+import contextlib
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,10 +21,10 @@ from selfsight.errors import UserError, list_first, suggest
 from selfsight.options import (
     EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
-    STUDY_DEFAULTS,
+    REPRODUCE_DEFAULTS,
     EvalOptions,
     PretrainOptions,
-    StudyOptions,
+    ReproduceOptions,
 )
 from selfsight.recipe import (
     Recipe,
@@ -35,10 +35,13 @@ from selfsight.recipe import (
     override,
     to_dict,
 )
-from selfsight.run_folder import Run, explain_write_errors, open_run, read_json, to_json
+from selfsight.run_folder import Run, explain_write_errors, open_run, read_json
+from selfsight.run_study import reproduce_arm
+from selfsight.run_study import study as study
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import replay as replays
+from selfsight.runs import reproduce as reproduction
 from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe
 from selfsight.runs.image_encoder import ImageEncoder
@@ -46,10 +49,7 @@ from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_meth
 from selfsight.runs.slurm import slurm_script
 from selfsight.settings import COUNT, check_setting
 from selfsight.stopwatch import Stopwatch
-from selfsight.studies import ARMS, find_study, runner
-from selfsight.studies.jobs import plan_jobs
-from selfsight.studies.judge import arm_results, compare_with_ledger
-from selfsight.studies.ledger import RESULTS, Entry, read_ledger
+from selfsight.studies import ARMS
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
 
@@ -120,7 +120,7 @@ def replay(
     """
     folder, torch_device = open_run(run), auto_recipe.resolve_device(device)
     recipe, _ = auto_recipe.adapt_to_device(load_recipe(folder, trust=trust), torch_device)
-    console = Console(stderr=True, quiet=quiet)
+    console = open_console(stderr=True, quiet=quiet)
     found = replays.replay_run(folder, recipe, torch_device, console, step=step, trust=trust)
     if not quiet:
         print(f"{found.sentence}\n{replays.describe_images(found)}")
@@ -202,91 +202,72 @@ def doctor(
     return asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons}
 
 
-def study(
-    name: str, options: StudyOptions = STUDY_DEFAULTS, /, *, quiet: bool = False, **changes: Any
-) -> list[dict[str, Any]]:
-    """Train the arms of a study that the ledger lacks; returns their entries.
+def reproduce(
+    what: Run | str | Path,
+    options: ReproduceOptions = REPRODUCE_DEFAULTS,
+    /,
+    *,
+    quiet: bool = False,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Train a run again and compare the logs, or an arm of the ledger and compare accuracies.
 
-    Keywords are the fields of StudyOptions: `study("methods", data="cifar10/", seeds=(0, 1))`.
+    Keywords are the fields of ReproduceOptions: `reproduce("runs/mine", steps=100)`.
     """
     options = replace(options, **changes)
-    end = None
-    if options.minutes is not None:
-        end = time.monotonic() - runner.process_seconds() + 60 * options.minutes
-    console, device = open_console(quiet=quiet), auto_recipe.resolve_device(options.device)
-    ledger = Path(options.ledger) if options.ledger else RESULTS
-    entries = read_ledger((RESULTS, ledger))
-    jobs = plan_jobs(
-        find_study(name), options, lambda recipe: auto_recipe.adapt_to_device(recipe, device)[0]
-    )
-    repeat = options.quick or options.again
-    todo = [job for job in jobs if repeat or not job.is_done(entries)]
-    console.print(
-        f"{name} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
-    )
-    with dist.process_group(device.type):
-        finished = runner.run_jobs(
-            todo,
+    if isinstance(what, str) and what in ARMS and not Run(Path(what)).recipe_path.exists():
+        only_runs = ("steps", "tolerance", "out", "trust")
+        _refuse_options(options, only_runs, f"{what} is an arm of a study")
+        return reproduce_arm(what, options, quiet=quiet)
+    if isinstance(what, str) and "/" not in what and not Path(what).exists():
+        raise UserError(
+            f'There is no run folder and no arm "{what}".{suggest(what, ARMS)} `selfsight studies '
+            "NAME` lists the arms of a study."
+        )
+    run = open_run(what)
+    _refuse_options(options, ("seed", "ledger"), f"{run.path} is a run")
+    return _reproduce_run(run, options, quiet=quiet)
+
+
+def _refuse_options(options: ReproduceOptions, names: Sequence[str], what: str) -> None:
+    for name in names:
+        if getattr(options, name) != getattr(REPRODUCE_DEFAULTS, name):
+            raise UserError(f"{what}, and --{name} has no meaning for it. Leave it out.")
+
+
+def _reproduce_run(run: Run, options: ReproduceOptions, *, quiet: bool) -> dict[str, Any]:
+    device = auto_recipe.resolve_device(options.device)
+    recipe = load_recipe(run, trust=options.trust)
+    if options.data is not None:
+        recipe = replace(recipe, data=replace(recipe.data, path=str(options.data)))
+    adapted, _ = auto_recipe.adapt_to_device(recipe, device)
+    console = open_console(stderr=True, quiet=quiet or dist.local_rank() != 0)
+    with dist.process_group(device.type), contextlib.ExitStack() as stack:
+        folder = dist.on_first(
+            lambda: options.out or stack.enter_context(tempfile.TemporaryDirectory())
+        )
+        again = Run(Path(folder))
+        stack.enter_context(run_lock.lock_run(again))
+        dist.on_first(lambda: _check_empty(again))
+        found = reproduction.reproduce_run(
+            run,
+            recipe,
+            adapted,
             device,
             console,
-            data=str(options.data or "torchvision:CIFAR10"),
-            entries=entries,
-            ledger=None if options.quick and not options.ledger else ledger,
-            work=Path(options.work),
-            end=end,
+            out=again.path,
+            steps=options.steps,
+            tolerance=options.tolerance,
+            trust=options.trust or options.data is not None,
         )
-    return [to_json(asdict(entry)) for entry in finished]
+    if not quiet and dist.rank() == 0:
+        print(found.sentence)
+    return asdict(found)
 
 
-def reproduce(
-    arm: str, options: StudyOptions = STUDY_DEFAULTS, /, *, quiet: bool = False, **changes: Any
-) -> dict[str, Any]:
-    """Train an arm of the ledger again, and compare it with the ledger's mean and spread.
-
-    Keywords are the fields of StudyOptions; of `seeds` the first is trained.
-    """
-    options = replace(options, **changes)
-    name, _, short = arm.partition(".")
-    if arm not in ARMS:
-        raise UserError(
-            f'There is no arm "{arm}".{suggest(arm, ARMS)} `selfsight studies NAME` lists those of '
-            "a study."
-        )
-    scale = ARMS[arm].scale
-    ledger = (RESULTS, Path(options.ledger)) if options.ledger else (RESULTS,)
-    results = arm_results(find_study(name), scale, read_ledger(ledger))
-    result = next(result for result in results if result.arm.name == short)
-    if not any(entry.results for entry in result.entries.values()):
-        raise UserError(
-            f"The ledger has no result of {arm} with its present settings to compare with. Train "
-            f"it first: selfsight study {name} --arms {short}"
-        )
-    with tempfile.TemporaryDirectory() as folder:  # from the start, whatever was trained before
-        entries = study(
-            name,
-            replace(
-                options,
-                scale=scale,
-                arms=(short,),
-                seeds=options.seeds[:1],
-                again=True,
-                ledger=folder,
-                work=Path(folder) / "work",
-                minutes=None,
-                held_out=False,
-            ),
-            quiet=quiet,
-        )
-    (entry,) = (Entry(**saved) for saved in entries)
-    compared = compare_with_ledger(entry, result, results)
-    if not quiet:
-        for row in compared:
-            print(
-                f"{'pass' if row.passed else 'FAIL'}  {row.measure}: {row.accuracy:.2f} % against "
-                f"{row.mean:.2f} ± {row.tolerance:.2f} (difference {row.accuracy - row.mean:+.2f})"
-            )
-    passed = bool(compared) and all(row.passed for row in compared)
-    return {"arm": arm, "passed": passed, "compared": [row._asdict() for row in compared]}
+def _check_empty(run: Run) -> None:
+    if any(path.name != run_lock.LOCK for path in run.path.iterdir()):
+        raise UserError(f"{run.path} is not empty. Give another --out for the repeated run.")
 
 
 def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.device) -> Run:

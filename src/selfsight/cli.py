@@ -18,14 +18,14 @@ from selfsight.options import (
     CONFORMANCE_DEFAULTS,
     EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
+    REPRODUCE_DEFAULTS,
     STUDY_DEFAULTS,
     BenchOptions,
     ConformanceOptions,
     EvalOptions,
-    Folder,
-    Images,
     Number,
     PretrainOptions,
+    ReproduceOptions,
     StudyOptions,
 )
 from selfsight.run_folder import print_json
@@ -47,7 +47,7 @@ and prove how good they are.
   selfsight recipes                    list the recipes: settings with a name
   selfsight studies                    the papers' tables and claims, and what was trained of them
   selfsight study NAME                 train what is missing of a study
-  selfsight reproduce STUDY.ARM        train an arm again, and compare it with the ledger
+  selfsight reproduce RUN|STUDY.ARM    train a run or an arm again, and compare
   selfsight conformance MODULE:CONFIG  check whether a method of yours keeps the contract
 
   selfsight COMMAND --help             the options of a command
@@ -240,30 +240,24 @@ def study(
 
 
 def reproduce(
-    arm: Annotated[str, tyro.conf.arg(metavar="STUDY.ARM")],
+    what: Annotated[str, tyro.conf.arg(metavar="RUN|STUDY.ARM")],
     /,
     *,
-    data: Images = None,
-    seed: int = 0,
-    ledger: Folder = None,
-    device: str = "auto",
+    options: Annotated[ReproduceOptions, INLINE] = REPRODUCE_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Train an arm of the ledger again; compare it with the ledger's mean and spread.
+    """Train a run again and compare the logs, or an arm of the ledger and compare the accuracies.
 
-    The exit status is 1 if an accuracy is not within the 95 % interval for another run.
+    The exit status is 1 if a number of the log differs by more than the tolerance, or if an
+    accuracy is not within the 95 % interval for another run.
 
     Args:
-        arm: An arm of `selfsight studies NAME` that was trained.
-        data: Images, as for study.
-        seed: Seed of the run.
-        ledger: Folder with results to compare with, beside those of the package.
-        device: auto, cpu or cuda.
+        what: A run folder, or an arm of `selfsight studies NAME` that was trained.
         json: Print JSON instead of text.
     """
     from selfsight import api
 
-    found = api.reproduce(arm, data=data, seeds=(seed,), ledger=ledger, device=device, quiet=json)
+    found = api.reproduce(what, options, quiet=json)
     if json:
         print_json(found)
     if not found["passed"]:
@@ -352,7 +346,8 @@ def _run(name: str, args: list[str]) -> None:
             f'There is no command "{name}".{suggest(name, COMMANDS)} Known: {", ".join(COMMANDS)}.'
         )
     command = COMMANDS[name]
-    if (options := inspect.signature(command).parameters.get("options")) is not None:
+    options = inspect.signature(command).parameters.get("options")
+    if options is not None and hasattr(options.default, "settings"):
         args, settings = split_settings(args, command)
         command = functools.partial(command, options=replace(options.default, settings=settings))
     tyro.cli(command, prog=f"selfsight {name}", args=args)

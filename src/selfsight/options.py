@@ -47,6 +47,8 @@ RANGES: dict[str, Range] = {
     "per_class": COUNT,
     "seconds": Range(0, 3600, low_allowed=False),
     "minutes": Range(0, 10**7),
+    "steps": COUNT,
+    "tolerance": Range(0),
 }
 
 
@@ -278,7 +280,34 @@ class StudyOptions:
         check_settings(self, "", RANGES)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """Options of `selfsight reproduce`, which are also keywords of `selfsight.reproduce`."""
+
+    data: Images = None
+    """Images. If not given, where the run had them; for an arm, as for study."""
+    steps: Number = None
+    """Runs: repeat only so many steps. If not given, up to the last record of the log."""
+    tolerance: float = 1e-3
+    """Runs: largest relative difference of a number that still passes."""
+    out: Folder = None
+    """Runs: folder of the repeated run. If not given, a temporary one that is deleted."""
+    trust: bool = False
+    """Runs: let its recipe run code from outside selfsight, and read images from a network.
+    Only if you trust its author."""
+    seed: Number = None
+    """Arms: seed of the run. If not given, 0."""
+    ledger: Folder = None
+    """Arms: folder with results to compare with, beside those of the package."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
+
 # Function defaults: frozen, so that sharing them is safe.
 PRETRAIN_DEFAULTS, EVAL_DEFAULTS = PretrainOptions(), EvalOptions()
 BENCH_DEFAULTS, STUDY_DEFAULTS = BenchOptions(), StudyOptions()
 CONFORMANCE_DEFAULTS = ConformanceOptions()
+REPRODUCE_DEFAULTS = ReproduceOptions()

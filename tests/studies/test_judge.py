@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from selfsight import api
+from selfsight import api, run_study
 from selfsight.cli import main
 from selfsight.errors import UserError
 from selfsight.studies import STUDIES, Claim
@@ -127,8 +127,8 @@ def test_reproduce_says_pass_or_fail_with_the_difference(
     for entry in arm.entries.values():
         entry.write(tmp_path)
     again = result(OTHER, {0: accuracy}).entries[0]
-    monkeypatch.setattr(api, "RESULTS", tmp_path)
-    monkeypatch.setattr(api, "study", lambda *_, **__: [asdict(again)])
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    monkeypatch.setattr(run_study, "study", lambda *_, **__: [asdict(again)])
     name = f"eqco_negatives.{OTHER}"
     command = ["reproduce", name]
     if status:
@@ -142,7 +142,7 @@ def test_reproduce_says_pass_or_fail_with_the_difference(
 
 
 def test_reproduce_needs_a_result_to_compare_with(monkeypatch, tmp_path):
-    monkeypatch.setattr(api, "RESULTS", tmp_path)
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
     with pytest.raises(UserError, match=r"no result of methods.simclr .* Train it first"):
         api.reproduce("methods.simclr")
     with pytest.raises(UserError, match=r'no arm "methods.simclrs"'):

@@ -24,8 +24,7 @@ from selfsight.console import open_console
 from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Recipe, override
 from selfsight.recipes import RECIPES
-from selfsight.runs.start_resume import device_name
-from selfsight.studies.ledger import describe_version
+from selfsight.runs.environment import describe_version, device_name
 
 Row = dict[str, Any]
 VIT_S = "mocov3.imagenet_vit_s16_300ep"

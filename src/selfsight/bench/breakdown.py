@@ -23,8 +23,8 @@ from selfsight.methods import DataInfo, Method, Moment
 from selfsight.nn import encoders
 from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
+from selfsight.runs.environment import device_name
 from selfsight.runs.start_resume import (
-    device_name,
     open_recipe_images,
     open_recipe_source,
     resolve_storage,

@@ -16,6 +16,7 @@ from selfsight.report.figures import Json, Records, finite_items, latest, sectio
 from selfsight.run_folder import Run, open_run, read_json, to_json, write_text
 
 SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
+NOT_SETTINGS = ("reasons", "versions", "environment")  # of recipe.json
 SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "image/jpeg"}
 
 
@@ -75,9 +76,9 @@ def _content(run: Run) -> dict[str, Any]:
         "curves": figures.curves(records, accuracies),
         "features": figures.features(run.image_json("analysis")),
         "sheets": {Path(f).stem: _sheet(run, f, mime_type) for f, mime_type in SHEETS.items()},
-        "recipe": {k: v for k, v in recipe.items() if k not in ("reasons", "versions")},
+        "recipe": {k: v for k, v in recipe.items() if k not in NOT_SETTINGS},
         "reasons": section(recipe, "reasons"),
-        "versions": section(recipe, "versions"),
+        "versions": {**section(recipe, "versions"), **section(recipe, "environment")},
         "commands": _commands(run),
     }
 

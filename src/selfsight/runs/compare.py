@@ -25,7 +25,8 @@ PERCENT = (
 ANALYSIS_COLUMNS = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
 # Settings that must agree for numbers to be comparable.
 COMPARED_SETTINGS = ("data", "test_data", "train", "test", "features", "view", "view_settings")
-NOT_OF_RECIPE = ("seed", "reasons", "versions")  # what runs of one recipe may differ in
+# What runs of one recipe may differ in.
+NOT_OF_RECIPE = ("seed", "reasons", "versions", "environment")
 
 
 class Measure(NamedTuple):

@@ -81,8 +81,6 @@ def replay_run(
     where = "the initial weights" if path is None else f"{path.name} (step {begin})"
     console.print(
         f"Replaying {step - begin} steps from {where}, uncompiled, on one process.",
-        highlight=False,
-        markup=False,
     )
     configure_torch(recipe, device)
     per_epoch = loader.steps_per_epoch

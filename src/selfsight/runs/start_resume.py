@@ -1,6 +1,5 @@
 """Start, resume and finish a run: open images, train, evaluate, write verdict and report."""
 
-import platform
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -32,17 +31,22 @@ from selfsight.runs.collect_scores import (
     fingerprint_test_images,
 )
 from selfsight.runs.encoders import UNTRAINED, build_untrained_student
+from selfsight.runs.environment import (
+    compare_environments,
+    describe_environment,
+    device_name,
+)
 from selfsight.runs.report_data import write_map_and_neighbors, write_views
 from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
 from selfsight.runs.verdict import Verdict, judge
 from selfsight.stopwatch import Stopwatch, describe_seconds
+from selfsight.train import checkpoint
 from selfsight.train.batch_size_finder import halve_batch_until_it_fits
 from selfsight.train.memory_check import check_memory
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
 from selfsight.train.state import State
-from selfsight.version import __version__
 
 Reasons = dict[str, str]
 
@@ -112,7 +116,7 @@ def resume_run(
     if run.result("verdict") and records and records[-1]["epoch"] >= recipe.epochs:
         console.print(f"{run.path} is finished: {recipe.epochs} epochs. Report: {run.report}")
         return
-    _check_local(run, recipe, trust=trust)
+    check_local(run, recipe, trust=trust)
     source = open_recipe_source(recipe)
     difference = describe_other_images(run, source)
     if difference is not None:
@@ -122,7 +126,16 @@ def resume_run(
         )
     check_memory(recipe, len(source), device)
     images = open_recipe_images(recipe, device, console, source)
+    dist.on_first(lambda: _note_resume(run, device))
     _train_to_verdict(recipe, run, images, device, console, clock)
+
+
+def _note_resume(run: Run, device: torch.device) -> None:
+    """Record by an event that a run goes on in another environment than it was started in."""
+    differs = compare_environments(read_json(run.recipe_path) or {}, describe_environment(device))
+    if differs:
+        step = checkpoint.read_step(run.checkpoints / checkpoint.LAST) or 0
+        run.add_event({"event": "resumed", "run": str(run.path), "step": step, "differs": differs})
 
 
 def describe_other_images(run: Run, source: Source) -> str | None:
@@ -135,7 +148,7 @@ def open_run_images(
     run: Run, recipe: Recipe, device: torch.device, *, trust: bool = False, quiet: bool = False
 ) -> ImageStore:
     """Open the images of a run to evaluate with them; say so if they have changed since."""
-    _check_local(run, recipe, trust=trust)
+    check_local(run, recipe, trust=trust)
     source = open_recipe_source(recipe)
     difference = describe_other_images(run, source)
     if difference is not None:
@@ -146,7 +159,7 @@ def open_run_images(
     return open_recipe_images(recipe, device, source=source)
 
 
-def _check_local(run: Run, recipe: Recipe, *, trust: bool) -> None:
+def check_local(run: Run, recipe: Recipe, *, trust: bool) -> None:
     """Raise a UserError if a recipe.json, which may be a stranger's, names images on a network."""
     url = find_url(recipe.data.path)
     if url is not None and not trust:
@@ -260,13 +273,7 @@ def _write_recipe_and_train(
         about = about | {
             "images": len(images),
             "skipped": len(images.skipped),
-            "device": device_name(device),
-            "processes": dist.world_size(),
-            "versions": {
-                "selfsight": __version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
+            **describe_environment(device),
             "reasons": reasons,
         }
         write_json(run.recipe_path, to_dict(recipe) | about)
@@ -337,8 +344,3 @@ def _evaluate_trained(
         run.write_arrays("online_knn", collect_arrays(scores, fingerprint_test_images(knn.data)))
         run.write_result("online_knn", result | {"settings": settings | {"features": "backbone"}})
     write_map_and_neighbors(run, images, trained, eval_transform(recipe), recipe.seed)
-
-
-def device_name(device: torch.device) -> str:
-    """Return the name of the GPU, or CPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

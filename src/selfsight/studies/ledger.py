@@ -2,21 +2,17 @@
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from selfsight.errors import UserError
 from selfsight.recipe import Data, Recipe, from_dict, to_dict
 from selfsight.run_folder import to_json, write_json
-from selfsight.version import __version__
 
-PACKAGE = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")  # the ledger that comes with the package
-GOLDEN = PACKAGE.parents[1] / "tests/golden/traces.json"  # only in a checkout
 # Settings of a recipe that do not decide its result.
 NEUTRAL = (
     *("seed", "repeatable", "log_every", "measure_every"),
@@ -142,30 +138,3 @@ def hash_recipe(recipe: Recipe) -> str:
     """A short hash of all settings that decide the result."""
     text = json.dumps(to_dict(comparable(recipe)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-@cache
-def describe_version() -> dict[str, Any]:
-    """Version, commit (None outside a checkout), and hashes of sources and golden traces."""
-    sources = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        sources.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes())
-    golden = hashlib.sha256(GOLDEN.read_bytes()).hexdigest()[:12] if GOLDEN.exists() else None
-    return {
-        "selfsight": __version__,
-        "commit": _git("rev-parse", "--short=10", "HEAD"),
-        "changed": bool(_git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE))),
-        "sources": sources.hexdigest()[:12],
-        "golden": golden,
-    }
-
-
-def _git(*words: str) -> str | None:
-    """Output of git in the checkout of the package; None if there is no checkout."""
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip() or None

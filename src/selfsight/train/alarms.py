@@ -62,4 +62,4 @@ class Alarms:
         )
 
     def _print(self, sentence: str) -> None:
-        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(sentence, soft_wrap=True)

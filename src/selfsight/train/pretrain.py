@@ -88,11 +88,12 @@ def pretrain(
     console: Console,
     deadline: float | None = None,
     clock: Stopwatch | None = None,
+    until: int | None = None,
 ) -> State:
     """Train from the run's last checkpoint, if any, to the end; write log and checkpoints.
 
     At the end of the first epoch after `deadline`, a time of the monotonic clock, training stops
-    with a checkpoint. Seconds are counted by `clock`.
+    with a checkpoint. With `until`, it stops after that step. Seconds are counted by `clock`.
     """
     clock = Stopwatch() if clock is None else clock
     loader = build_loader(recipe, images, device)
@@ -162,6 +163,8 @@ def pretrain(
                     )
                 bar.advance()
                 if out_of_time and not saver.due:  # due: a skipped step cannot be saved
+                    break
+                if state.step == until:
                     break
     except DivergedError as error:
         if alarms is not None:  # before the last checkpoint is set aside

@@ -1,0 +1,92 @@
+"""Train a study, and train an arm again to compare it with the ledger."""
+
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from selfsight import auto_recipe, dist
+from selfsight.console import open_console
+from selfsight.errors import UserError
+from selfsight.options import STUDY_DEFAULTS, ReproduceOptions, StudyOptions
+from selfsight.run_folder import to_json
+from selfsight.studies import ARMS, find_study, runner
+from selfsight.studies.jobs import plan_jobs
+from selfsight.studies.judge import arm_results, compare_with_ledger
+from selfsight.studies.ledger import RESULTS, Entry, read_ledger
+
+
+def study(
+    name: str, options: StudyOptions = STUDY_DEFAULTS, /, *, quiet: bool = False, **changes: Any
+) -> list[dict[str, Any]]:
+    """Train the arms of a study that the ledger lacks; returns their entries.
+
+    Keywords are the fields of StudyOptions: `study("methods", data="cifar10/", seeds=(0, 1))`.
+    """
+    options = replace(options, **changes)
+    end = None
+    if options.minutes is not None:
+        end = time.monotonic() - runner.process_seconds() + 60 * options.minutes
+    console, device = open_console(quiet=quiet), auto_recipe.resolve_device(options.device)
+    ledger = Path(options.ledger) if options.ledger else RESULTS
+    entries = read_ledger((RESULTS, ledger))
+    jobs = plan_jobs(
+        find_study(name), options, lambda recipe: auto_recipe.adapt_to_device(recipe, device)[0]
+    )
+    repeat = options.quick or options.again
+    todo = [job for job in jobs if repeat or not job.is_done(entries)]
+    console.print(
+        f"{name} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
+    )
+    with dist.process_group(device.type):
+        finished = runner.run_jobs(
+            todo,
+            device,
+            console,
+            data=str(options.data or "torchvision:CIFAR10"),
+            entries=entries,
+            ledger=None if options.quick and not options.ledger else ledger,
+            work=Path(options.work),
+            end=end,
+        )
+    return [to_json(asdict(entry)) for entry in finished]
+
+
+def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[str, Any]:
+    """Train an arm of the ledger again, and compare it with the ledger's mean and spread."""
+    name, _, short = arm.partition(".")
+    scale = ARMS[arm].scale
+    ledger = (RESULTS, Path(options.ledger)) if options.ledger else (RESULTS,)
+    results = arm_results(find_study(name), scale, read_ledger(ledger))
+    result = next(result for result in results if result.arm.name == short)
+    if not any(entry.results for entry in result.entries.values()):
+        raise UserError(
+            f"The ledger has no result of {arm} with its present settings to compare with. Train "
+            f"it first: selfsight study {name} --arms {short}"
+        )
+    with tempfile.TemporaryDirectory() as folder:  # from the start, whatever was trained before
+        entries = study(
+            name,
+            StudyOptions(
+                data=options.data,
+                device=options.device,
+                scale=scale,
+                arms=(short,),
+                seeds=(options.seed or 0,),
+                again=True,
+                ledger=folder,
+                work=Path(folder) / "work",
+            ),
+            quiet=quiet,
+        )
+    (entry,) = (Entry(**saved) for saved in entries)
+    compared = compare_with_ledger(entry, result, results)
+    if not quiet:
+        for row in compared:
+            print(
+                f"{'pass' if row.passed else 'FAIL'}  {row.measure}: {row.accuracy:.2f} % against "
+                f"{row.mean:.2f} ± {row.tolerance:.2f} (difference {row.accuracy - row.mean:+.2f})"
+            )
+    passed = bool(compared) and all(row.passed for row in compared)
+    return {"arm": arm, "passed": passed, "compared": [row._asdict() for row in compared]}
