@@ -61,12 +61,8 @@ def test_torch_and_zipfile_read_a_checkpoint(last):
         assert archive.testzip() is None and archive.comment.startswith(b"sha256:")
 
 
-def test_a_checkpoint_of_an_earlier_version_has_only_the_checksums_of_its_parts(run, last):
+def test_a_checkpoint_without_a_checksum_is_not_used(run, last):
     torch.save(state(12), last)
-    assert checkpoint.load(run)["step"] == 12
-    data = bytearray(last.read_bytes())
-    data[data.index(torch.tensor(0.5).numpy().tobytes() * 20) + 9] ^= 1
-    last.write_bytes(data)
     assert checkpoint.load(run)["step"] == 4
 
 
@@ -87,14 +83,14 @@ def unusable_files(last):
     last.rmdir()
     with zipfile.ZipFile(last, "w") as archive:
         archive.writestr("a.txt", "a")
-    yield "cannot be read as a checkpoint"
-    torch.save({"state_dict": {}}, last)
+    yield "is not a checkpoint"
+    checkpoint._write(last, {"state_dict": {}})
     yield "is not a checkpoint of a run"
-    torch.save([1, 2], last)
+    checkpoint._write(last, {"step": [1, 2]})
     yield "is not a checkpoint of a run"
-    torch.save(state(8) | {"method": 3, "optimizer": [torch.tensor(torch.nan)]}, last)
+    checkpoint._write(last, state(8) | {"method": 3, "optimizer": [torch.tensor(torch.nan)]})
     yield "not finite (optimizer.0)"
-    torch.save(state(8, torch.nan), last)
+    checkpoint._write(last, state(8, torch.nan))
     yield "not finite (method.student.backbone.conv1.weight)"
 
 

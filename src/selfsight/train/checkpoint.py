@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import os
 import pickle
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -225,30 +224,23 @@ def _read(path: Path, device: torch.device | str) -> Saved:
 
 
 def _verify(path: Path) -> None:
-    """Compare the checksum; files of earlier versions have only those of the archive's parts."""
+    """Raise an UnusableError unless the file ends in the checksum of all that precedes it."""
+    total = hashlib.sha256()
     try:
-        with zipfile.ZipFile(path) as archive:
-            comment = archive.comment
-            damaged = archive.testzip() if not comment else None
+        left = path.stat().st_size - COMMENT_LENGTH - 2
+        with path.open("rb") as file:
+            while left > 0 and (data := file.read(min(CHUNK, left))):
+                total.update(data)
+                left -= len(data)
+            ending = file.read(COMMENT_LENGTH + 2)
     except OSError as error:
         raise UnusableError(f"cannot be read ({error.strerror})") from error
-    except (zipfile.BadZipFile, NotImplementedError, *MISFITS) as error:  # unknown compression too
-        raise UnusableError("is damaged, or is not a checkpoint") from error
-    if damaged or (comment and comment != _checksum_comment(path)):
+    total.update(b"\0\0")  # the length of the comment when the checksum was computed
+    begins = COMMENT_LENGTH.to_bytes(2, "little") + MARK
+    if not ending.startswith(begins):
+        raise UnusableError("is damaged, or is not a checkpoint")
+    if ending != begins + total.hexdigest().encode():
         raise UnusableError("is damaged: its checksum does not match")
-
-
-def _checksum_comment(path: Path) -> bytes | None:
-    """Return the comment that the file should have; None if its length is not that of one."""
-    total, left = hashlib.sha256(), path.stat().st_size - COMMENT_LENGTH - 2
-    with path.open("rb") as file:
-        while left > 0 and (data := file.read(min(CHUNK, left))):
-            total.update(data)
-            left -= len(data)
-        if file.read(2) != COMMENT_LENGTH.to_bytes(2, "little"):
-            return None
-    total.update(b"\0\0")  # the length when the checksum was computed
-    return MARK + total.hexdigest().encode()
 
 
 def _try_use(use: Callable[[Saved], Any], state: Saved) -> None:
