@@ -8,12 +8,12 @@ features = encoder.encode(["a.jpg", "b.jpg"])
 The parts can be used alone too: selfsight.methods, losses, views, optim, nn and backbones.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from selfsight.version import __version__
 
+TYPE_CHECKING = False  # without importing typing: the command handles Ctrl-C only after this
 if TYPE_CHECKING:
+    from typing import Any
+
     from selfsight import backbones, losses, methods, nn, optim, views
     from selfsight.api import compare, evaluate, load, pretrain, resume, study
     from selfsight.methods import METHODS
@@ -54,8 +54,10 @@ MODULE_OF = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a public name when it is first used, because importing torch takes seconds."""
+    import importlib
+
     if name in MODULES:
         return importlib.import_module(f"selfsight.{name}")
     if name in MODULE_OF:

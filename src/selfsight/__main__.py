@@ -1,10 +1,18 @@
 """Run the `selfsight` command, also as `python -m selfsight`, the form that torchrun needs."""
 
-from selfsight.stop_signals import exit_on_signals
+# Built into Python; `signal` takes some milliseconds to import.
+import _signal  # type: ignore[import-not-found]
 
 
 def main() -> None:
-    """Run the command; a signal ends it with a sentence from the first import on."""
+    """Run the command; a signal ends it without a traceback from here on, and soon with a sentence.
+
+    Python handles Ctrl-C by an exception, which would end in a traceback of any import.
+    """
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    from selfsight.stop_signals import exit_on_signals
+
     exit_on_signals()
     from selfsight.cli import main
 
