@@ -10,12 +10,13 @@ import time
 from dataclasses import fields
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 
 from selfsight import api
 from selfsight.cli import main, split_settings
-from selfsight.errors import DivergedError
+from selfsight.errors import DivergedError, UserError
 from selfsight.methods import METHODS
 from selfsight.options import BenchOptions, EvalOptions, PretrainOptions
 from selfsight.run_folder import Run
@@ -217,6 +218,61 @@ def test_settings_are_split_from_the_options_of_the_command():
     )
 
 
+def test_settings_may_come_before_data():
+    for words in (
+        ["--optim.lr", "0.3", "photos"],
+        ["--optim.lr=0.3", "photos"],
+        ["--views.0.scale", "0.2", "1.0", "photos"],
+        ["--no-compile", "photos"],
+        ["--method.patches.split", "2", "photos"],
+    ):
+        assert split_settings(words) == (["photos"], words[:-1])
+    assert split_settings(["--optim.lr", "0.3", "--", "--photos"]) == (
+        ["./--photos"],
+        ["--optim.lr", "0.3"],
+    )
+
+
+def test_a_class_that_looks_like_a_flag_is_explained_and_can_be_given(monkeypatch, capsys):
+    given = []
+    monkeypatch.setattr(api, "pretrain", lambda data, options: given.append(options.classes))
+    main(["pretrain", "photos", "--classes=--5"])
+    assert given == ["--5"]
+    assert "write --classes=--5" in fails(capsys, "pretrain", "photos", "--classes", "--5")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--batch-size", "0"], "batch_size is 0; it must be 1 or more"),
+        (["--epochs", "-1"], "epochs is -1; it must be 1 or more"),
+        (["--method", "moco", "--method.queue-size", "1e12"], "invalid literal"),
+        (["--method", "moco", "--method.queue-size", "1000000000000"], "method.queue_size is 1000"),
+        (["--method", "moco", "--method.queue-size", "900000000"], "GiB of memory"),
+        (["--out", "/proc/x"], "/proc/x"),
+    ],
+)
+def test_a_setting_that_cannot_work_gets_a_sentence(words, sentence, photos, tmp_path, capsys):
+    out = [] if "--out" in words else ["--out", tmp_path / "run"]
+    code = 1 if "/proc/x" in words else 2
+    said = fails(capsys, "pretrain", photos, "--device", "cpu", *out, *words, code=code)
+    assert sentence in said and "bug" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_setting_of_another_type_is_refused_in_python_too(photos, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UserError, match='epochs is "3"; it must be a whole number'):
+        api.pretrain(photos, epochs="3")
+
+
+def test_a_folder_whose_name_looks_like_markup_is_printed_as_it_is(photos, tmp_path, capsys):
+    out = tmp_path / "[red]a[/b]"
+    main(["pretrain", str(photos), *QUICK, "--epochs", "1", "--out", str(out)])
+    said = capsys.readouterr().err
+    assert f"Report: {out}/report.html" in said.replace("\n", "")
+
+
 def test_a_closed_pipe_is_no_traceback():
     command = f"{shlex.quote(sys.executable)} -m selfsight recipes | head -1"
     found = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
@@ -229,6 +285,7 @@ FAILURES = {
     OSError(117, "Structure needs cleaning"): "needs cleaning. Check the file or disk.",
     MemoryError(): "The memory of this machine is not enough. Use --data.storage stream",
     torch.OutOfMemoryError("CUDA out of memory.\nTried"): "The memory of the GPU is not enough.",
+    RuntimeError("CPUAllocator: can't allocate memory: you"): "The memory of this machine is not",
     json.JSONDecodeError("Expecting value", "", 0): "A JSON file is damaged: Expecting value",
     torch.distributed.DistBackendError("NCCL"): "connection to another process of this run was",
     RuntimeError("[gloo/pair.cc:1] Connection closed by peer"): "connection to another process of",

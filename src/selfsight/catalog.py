@@ -2,7 +2,10 @@
 
 import inspect
 import re
+import sys
 import textwrap
+import types
+import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import groupby
@@ -10,6 +13,8 @@ from typing import Any
 
 from selfsight.console import build_table, format_setting, open_console
 from selfsight.errors import UserError, suggest
+from selfsight.evals.protocols import FlagSettings
+from selfsight.methods import MethodConfig
 from selfsight.recipe import ALL_METHODS, Recipe, method_name
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS, STUDIES, Arm, Study
@@ -86,6 +91,44 @@ def list_recipes(word: str = "") -> list[Row]:
 def list_flags(name: str) -> list[Row]:
     """List each setting of a recipe with the flag that changes it."""
     return [{"flag": flag, "value": value} for flag, value in _flags(build_recipe(name))]
+
+
+def count_values(flag: str) -> int:
+    """Return how many words a setting takes on the command line, as one, two, or any number.
+
+    A switch such as --compile takes none; a setting that does not exist counts as one.
+    """
+    names = flag.removeprefix("--").removeprefix("set.").replace("-", "_").split(".")
+    roots = (Recipe, *typing.get_args(FlagSettings))
+    return max((_count(t) for root in roots for t in _types_at(root, names)), default=1)
+
+
+def _types_at(declared: Any, names: Sequence[str]) -> Iterator[Any]:
+    """Yield the types that a setting has, below this one, in any method."""
+    if not names:
+        yield declared
+    elif declared is MethodConfig:
+        for config in ALL_METHODS.values():
+            yield from _types_at(config, names)
+    elif is_dataclass(declared):
+        hints = typing.get_type_hints(declared)
+        name = names[0] if names[0] in hints else names[0].removeprefix("no_")
+        if name in hints:
+            yield from _types_at(hints[name], names[1:])
+    elif typing.get_origin(declared) is tuple and names[0].isdecimal():
+        yield from _types_at(typing.get_args(declared)[0], names[1:])
+    else:
+        for option in typing.get_args(declared):
+            yield from _types_at(option, names) if is_dataclass(option) else ()
+
+
+def _count(declared: Any) -> int:
+    origin, args = typing.get_origin(declared), typing.get_args(declared)
+    if origin in (typing.Union, types.UnionType):
+        return max(map(_count, args))
+    if origin is tuple:
+        return sys.maxsize // 2 if args[-1] is Ellipsis else sum(map(_count, args))
+    return 0 if declared is bool else 1
 
 
 def list_studies(word: str = "") -> list[Row]:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -356,21 +357,51 @@ def _run(name: str, args: list[str]) -> None:
 def split_settings(
     args: list[str], command: Callable[..., None] = pretrain
 ) -> tuple[list[str], list[str]]:
-    """Split arguments into those that the command parses and settings of a recipe or protocol."""
+    """Split arguments into those that the command parses and settings of a recipe or protocol.
+
+    A setting takes as many words as it has values; those after them are DATA or RUN, as are all
+    after a lone `--`.
+    """
     parameters = inspect.signature(command).parameters
     names = [*parameters, *(field.name for field in fields(parameters["options"].default))]
     known_flags = {f"--{name.replace('_', '-')}" for name in names}
+    positional: list[str] = []
+    if "--" in args:
+        positional = [_protect(word) for word in args[args.index("--") + 1 :]]
+        args = args[: args.index("--")]
     parsed: list[str] = []
-    settings: list[str] = []
+    settings: list[list[str]] = []
     into = parsed
     for arg in args:
         if arg.startswith("--"):
             flag = arg.split("=")[0].replace("_", "-").replace("--no-", "--")
+            if not flag[2:3].isalpha():
+                raise UserError(
+                    f'"{arg}" is in the place of a flag, and no flag is called so. If it is a '
+                    f"value, such as a class, write --classes={arg}, or a file that lists them."
+                )
             is_known = flag in known_flags or flag == "--help"
             # Settings of protocols are nested, so any other flag without a dot is a typo
             # that the command itself explains best.
-            into = parsed if is_known or (command is evaluate and "." not in flag) else settings
+            if is_known or (command is evaluate and "." not in flag):
+                into = parsed
+            else:
+                settings.append(into := [])
         elif arg == "-h":
             into = parsed
         into.append(arg)
-    return parsed, settings
+    if any(len(words) > 1 for words in settings) and not {"-h", "--help"} & set(args):
+        from selfsight.catalog import count_values
+
+        for words in settings:
+            taken = 1 + (0 if "=" in words[0] else count_values(words[0]))
+            positional[:0] = words[taken:]
+            del words[taken:]
+    leading = list(itertools.takewhile(lambda word: not word.startswith("-"), parsed))
+    parsed = [*leading, *positional, *parsed[len(leading) :]]
+    return parsed, [word for words in settings for word in words]
+
+
+def _protect(word: str) -> str:
+    """Write a name that begins like a flag as a path, so that it is not taken for one."""
+    return f"./{word}" if word.startswith("-") else word

@@ -51,10 +51,11 @@ def describe_failure(error: BaseException) -> str:
             f"The memory of the GPU is not enough. Use a smaller --batch-size, --chunk, smaller "
             f"views or a smaller backbone. ({text[:200]})"
         )
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:  # of torch, on the CPU
         return (
             "The memory of this machine is not enough. Use --data.storage stream, a smaller "
-            f"--batch-size or fewer processes. ({text[:200]})"
+            f"--batch-size or network, narrower heads (--method.dim) or fewer processes. "
+            f"({text[:200]})"
         )
     if isinstance(error, json.JSONDecodeError):
         return f"A JSON file is damaged: {text}. Restore it from a copy, or write it again."

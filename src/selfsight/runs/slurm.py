@@ -60,9 +60,11 @@ def _flags(options: PretrainOptions) -> list[str]:
             continue
         if value == getattr(PRETRAIN_DEFAULTS, field.name):
             continue
-        flags.append(f"--{field.name.replace('_', '-')}")
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            flags += map(str, value)
-        elif value is not True:
-            flags.append(str(value))
+        flag = f"--{field.name.replace('_', '-')}"
+        several = isinstance(value, Sequence) and not isinstance(value, str)
+        words = [] if value is True else list(map(str, value)) if several else [str(value)]
+        if len(words) == 1 and words[0].startswith("-"):  # it would be taken for a flag
+            flags.append(f"{flag}={words[0]}")
+        else:
+            flags += [flag, *words]
     return [*flags, *options.settings]
