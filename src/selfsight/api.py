@@ -35,7 +35,7 @@ from selfsight.recipe import (
     override,
     to_dict,
 )
-from selfsight.run_folder import Run, explain_write_errors, open_run, read_json
+from selfsight.run_folder import Run, explain_write_errors, open_run
 from selfsight.run_study import reproduce_arm
 from selfsight.run_study import study as study
 from selfsight.runs import compare as comparison
@@ -359,7 +359,7 @@ def _names_outside_code(options: PretrainOptions, run: Run) -> bool:
     named = {word.rpartition("=")[2] for word in options.settings} | {options.method}
     if isinstance(options.recipe, Recipe):
         named |= set(list_outside_code(to_dict(options.recipe)))
-    return named >= set(list_outside_code(read_json(run.recipe_path) or {}))
+    return named >= set(list_outside_code(run.saved_recipe()))
 
 
 def _resume(run: Run, recipe: Recipe, device: torch.device, clock: Stopwatch, trust: bool) -> Run:

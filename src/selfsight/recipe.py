@@ -28,6 +28,7 @@ from selfsight.settings import (
     SEED,
     Range,
     check_settings,
+    show_value,
 )
 from selfsight.views import View
 
@@ -219,14 +220,15 @@ def list_differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any
 
 def list_outside_code(saved: Mapping[str, Any]) -> list[str]:
     """List the `package.module:Name`s from outside selfsight that a saved recipe would import."""
-    method, backbone = (saved.get(key) or {} for key in ("method", "backbone"))
-    names = [str(method.get("name")), str(backbone.get("name"))]
+    parts = [saved.get(key) for key in ("method", "backbone")]
+    names = [str(part.get("name")) for part in parts if isinstance(part, Mapping)]
     return [name for name in names if ":" in name and not name.startswith("timm:")]
 
 
-def from_dict(saved: dict[str, Any], *, trust: bool = False) -> Recipe:
+def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = False) -> Recipe:
     """Read the recipe that `to_dict` wrote; other keys of a run folder are ignored.
 
+    A setting that is missing has its default, or with `complete` is an error.
     Code from outside selfsight is imported only with `trust`: a recipe.json may be a stranger's.
     """
     outside = list_outside_code(saved)
@@ -235,26 +237,41 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False) -> Recipe:
             f'This recipe uses "{outside[0]}" from outside selfsight, and loading it runs that '
             "code. If you trust the author of the recipe, add --trust (in Python: trust=True)."
         )
-    name = saved["method"]["name"]
-    method = {k: v for k, v in saved["method"].items() if k != "name"}
-    fields = {f.name for f in dataclasses.fields(Recipe)}
-    rest = {k: v for k, v in saved.items() if k in fields and k != "method"}
-    return _convert(Recipe, rest | {"method": _convert(method_config(name), method)})
+    method = saved.get("method")
+    name = method.get("name") if isinstance(method, dict) else None
+    if not isinstance(method, dict) or not isinstance(name, str):
+        raise UserError(f"method.name is {show_value(name)}; it must be the name of a method.")
+    settings = {k: v for k, v in method.items() if k != "name"}
+    known = {f.name for f in dataclasses.fields(Recipe)}
+    rest = {k: v for k, v in saved.items() if k in known and k != "method"}
+    converted = _convert(method_config(name), settings, "method.", complete=complete)
+    return _convert(Recipe, rest | {"method": converted}, "", complete=complete)
 
 
-def _convert(cls: Any, value: Any) -> Any:
-    """Convert a JSON value to the type of a field."""
+def _convert(cls: Any, value: Any, prefix: str, *, complete: bool) -> Any:
+    """Convert a JSON value to the type of a field; what cannot be is left to the field's checks."""
+    convert = functools.partial(_convert, complete=complete)
     if dataclasses.is_dataclass(cls) and isinstance(value, dict):
-        hints = typing.get_type_hints(cls)
-        unknown = sorted(set(value) - set(hints))
-        if unknown:
-            offer = suggest(unknown[0], hints)
-            raise UserError(f'{cls} has no setting "{unknown[0]}".{offer}')
-        return cls(**{k: _convert(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
+        hints = {f.name: typing.get_type_hints(cls)[f.name] for f in dataclasses.fields(cls)}
+        for name in sorted(set(value) - set(hints)):
+            offer = suggest(name, hints)
+            raise UserError(f"There is no setting {show_value(prefix + name)}.{offer}")
+        for name in hints if complete else ():
+            if name not in value:
+                raise UserError(f"The setting {prefix}{name} is missing.")
+        try:
+            return cls(**{k: convert(hints[k], v, f"{prefix}{k}.") for k, v in value.items()})  # type: ignore[operator]
+        except TypeError as error:  # settings that have no default
+            raise UserError(
+                f"Settings are missing in {prefix or 'the recipe'}: {error}."
+            ) from error
     origin, args = typing.get_origin(cls), typing.get_args(cls)
     if origin is tuple and isinstance(value, list | tuple):
-        types_ = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-        return tuple(_convert(t, v) for t, v in zip(types_, value, strict=True))
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+        if len(kinds) != len(value):
+            return tuple(value)
+        pairs = zip(kinds, value, strict=True)
+        return tuple(convert(t, v, f"{prefix}{i}.") for i, (t, v) in enumerate(pairs))
     if origin in (typing.Union, types.UnionType) and value is not None:
-        return _convert(next(t for t in args if t is not type(None)), value)
+        return convert(next(t for t in args if t is not type(None)), value, prefix)
     return value

@@ -1,22 +1,44 @@
 """The run folder: names of its files, and how they are read and written."""
 
 import contextlib
+import io
 import json
 import math
 import os
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from selfsight.errors import RunError, UserError, suggest
-from selfsight.settings import check_setting
+from selfsight.settings import RESTORE, check_fields, check_setting
 
 if TYPE_CHECKING:
     from numpy import ndarray
 
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # flag of os.open; Windows has none
+ABOUT_RUN = {  # what recipe.json holds beside the settings
+    "images": int,
+    "skipped": int,
+    "device": str,
+    "processes": int,
+    "versions": dict[str, str],
+    "reasons": dict[str, str],
+    "data_fingerprint": dict[str, str | int],
+}
+DAMAGED_ARCHIVE = (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+RECORD = {"step": int, "epoch": float, "time": float | None, "online_knn": float | None}
+EVENT = {"step": int, "event": str}
+RESULT = {
+    "settings": dict[str, Any],
+    "differences": dict[str, dict[str, dict[str, Any]]],
+    "per_class": dict[str, dict[str, Any]],
+    "against": dict[str, dict[str, Any]],
+    "n": int,
+}
 # A list of numbers, each on its own line: strings of JSON have no line breaks.
 NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
 MAX_EVENTS = 200  # a run in fp16 skips a step every few thousand
@@ -87,18 +109,34 @@ def print_json(value: Any) -> None:
 
 def read_json(path: Path) -> Any | None:
     """Read a JSON file; None if there is no such file, a UserError if it is damaged."""
-    return parse_json(path.read_bytes(), path) if path.exists() else None
+    return parse_json(_read_bytes(path), path) if path.exists() else None
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Read a JSON file that holds names and values; None if there is no such file."""
+    return check_object(read_json(path), path) if path.exists() else None
+
+
+def _read_bytes(path: Path) -> bytes:
+    if not path.is_file():  # reading a pipe would wait for ever
+        raise UserError(f"{path} is not a regular file. {RESTORE}")
+    return path.read_bytes()
+
+
+def check_object(value: Any, source: Path | str) -> dict[str, Any]:
+    """Return a value that has names; raise a UserError that names its source for any other."""
+    if not isinstance(value, dict):
+        kind = "a list" if isinstance(value, list) else json.dumps(value)[:80]
+        raise UserError(f"{source} is damaged: it holds {kind} in place of names. {RESTORE}")
+    return value
 
 
 def parse_json(text: str | bytes, source: Path | str) -> Any:
     """Parse JSON; raise a UserError that names its source if it is damaged."""
     try:
         return json.loads(text)
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise UserError(
-            f"{source} is damaged: it is not JSON ({error}). Restore it from a copy, or write it "
-            "again with the command that wrote it."
-        ) from error
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deeply
+        raise UserError(f"{source} is damaged: it is not JSON ({error}). {RESTORE}") from error
 
 
 @dataclass(frozen=True)
@@ -167,6 +205,12 @@ class Run:
         """File of the HTML report."""
         return self.path / "report.html"
 
+    def saved_recipe(self) -> dict[str, Any]:
+        """Read the settings of the run, and what was recorded beside them."""
+        saved = read_object(self.recipe_path) or {}
+        check_fields(saved, ABOUT_RUN, self.recipe_path)
+        return saved
+
     def log(self, record: dict[str, Any]) -> None:
         """Append one record to the log."""
         with explain_write_errors(self.log_path):
@@ -179,7 +223,7 @@ class Run:
 
     def records(self) -> list[dict[str, Any]]:
         """Read all complete log records; a half-written last line is left out."""
-        return _read_lines(self.log_path)
+        return _read_lines(self.log_path, RECORD, required=("step", "epoch"))
 
     def truncate_log(self, until_step: int) -> None:
         """Drop records and events after this step, so that a resumed run logs each step once."""
@@ -193,23 +237,18 @@ class Run:
 
     def events(self) -> list[dict[str, Any]]:
         """Read what went wrong while training, oldest first."""
-        events = _read_lines(self.events_path)
-        for number, event in enumerate(events, start=1):
-            valid = isinstance(event, dict) and isinstance(event.get("event"), str)
-            if not (valid and isinstance(event.get("step"), int)):
-                raise UserError(
-                    f"{self.events_path}, line {number}, is damaged: an event has a name and a "
-                    "step. Restore the file from a copy, or delete it."
-                )
-        return events
+        return _read_lines(self.events_path, EVENT, required=tuple(EVENT))
 
     def logged_seconds(self) -> float:
         """Return the seconds of training until the last record; 0 if there is none."""
-        return float(max((r.get("time", 0.0) for r in self.records()[-1:]), default=0.0))
+        return float(max((r.get("time") or 0.0 for r in self.records()[-1:]), default=0.0))
 
     def result(self, name: str) -> dict[str, Any] | None:
         """Read the result of one evaluation; None if there is none."""
-        return read_json(self.results / f"{name}.json")
+        path = self.results / f"{name}.json"
+        result = read_object(path)
+        check_fields(result or {}, RESULT, path)
+        return result
 
     def write_result(self, name: str, value: dict[str, Any]) -> None:
         """Write the result of one evaluation."""
@@ -222,8 +261,15 @@ class Run:
         path = self.results / f"{name}.npz"
         if not path.exists():
             return None
-        with np.load(path) as file:
-            return dict(file)
+        try:
+            with np.load(io.BytesIO(_read_bytes(path))) as file:
+                arrays = dict(file)
+            missing = {"fingerprint", "encoders", "n"} - arrays.keys()
+        except DAMAGED_ARCHIVE as error:
+            raise UserError(f"{path} is damaged: {error}. {RESTORE}") from error
+        if missing:
+            raise UserError(f"{path} is damaged: it has no {min(missing)}. {RESTORE}")
+        return arrays
 
     def write_arrays(self, name: str, arrays: "dict[str, ndarray]") -> None:
         """Write what an evaluation found for each image, beside its result."""
@@ -236,7 +282,8 @@ class Run:
 
     def all_results(self) -> dict[str, dict[str, Any]]:
         """Read every result, by name."""
-        return {path.stem: read_json(path) or {} for path in sorted(self.results.glob("*.json"))}
+        names = sorted(path.stem for path in self.results.glob("*.json"))
+        return {name: self.result(name) or {} for name in names}
 
     def image_json(self, name: str) -> dict[str, Any] | None:
         """Read the layout of an image sheet; None if there is none."""
@@ -247,15 +294,28 @@ class Run:
         write_json(self.images / f"{name}.json", value)
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [
-        parse_json(line, f"{path}, line {number},")
-        for number, line in enumerate(lines, start=1)
-        if line
-    ]
+def _read_lines(
+    path: Path, declared: dict[str, Any], *, required: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Read an object from each complete line; the declared fields of each are checked."""
+    values = []
+    lines = _read_bytes(path).split(b"\n")[:-1] if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        if line:
+            source = f"{path}, line {number},"
+            value = check_object(parse_json(line, source), source)
+            if not _are_numbers(value, declared):
+                check_fields(value, declared, source, required=required)
+            values.append(value)
+    return values
+
+
+def _are_numbers(value: dict[str, Any], declared: dict[str, Any]) -> bool:
+    """Whether all declared fields are finite numbers: quick, for logs of a million lines."""
+    if type(value.get("step")) is not int or "epoch" not in value:
+        return False
+    found = (value[name] for name in declared if name in value)
+    return all(type(v) in (int, float) and math.isfinite(v) for v in found)
 
 
 def _write_lines(path: Path, values: list[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ from selfsight.errors import UserError, check_choice
 LONGEST_TEXT = 4096  # characters, as of a path
 LONGEST_LIST = 100_000
 SHOWN = 80  # characters of a wrong value
+RESTORE = "Restore it from a copy, or write it again with the command that wrote it."
 
 
 class Range(NamedTuple):
@@ -88,6 +89,24 @@ def check_setting(name: str, value: Any, declared: Any, range_: Range = ANY) -> 
     raise UserError(f"{name} is {show_value(value)}; it must be {expected}.")
 
 
+def check_fields(
+    saved: Mapping[str, Any],
+    declared: Mapping[str, Any],
+    source: object,
+    *,
+    required: Sequence[str] = (),
+) -> None:
+    """Raise a UserError that names a file and a field of it that is missing or of another type."""
+    for name in required:
+        if name not in saved:
+            raise UserError(f"{source} is damaged: it has no {name}. {RESTORE}")
+    for name in declared.keys() & saved.keys():
+        try:
+            check_setting(name, saved[name], declared[name])
+        except UserError as error:
+            raise UserError(f"{source} is damaged: {error} {RESTORE}") from None
+
+
 def show_value(value: Any) -> str:
     """Format a wrong value for an error: short, printable, and with quotes if it is text."""
     try:
@@ -117,16 +136,18 @@ def _fits(value: Any, declared: Any, range_: Range | None) -> bool:
         return any(_fits(value, option, range_) for option in args)
     if origin is Literal:
         return any(value == option and type(value) is type(option) for option in args)
-    if origin is tuple or origin is Sequence:
+    if origin in (tuple, list, Sequence):
         if not isinstance(value, list | tuple) or len(value) > LONGEST_LIST:
             return False
-        variadic = origin is Sequence or args[-1] is Ellipsis
+        variadic = origin is not tuple or args[-1] is Ellipsis
         items = [args[0]] * len(value) if variadic else list(args)
         return len(items) == len(value) and all(
             _fits(item, kind, range_) for item, kind in zip(value, items, strict=True)
         )
-    if origin is not None:  # dict and the like
-        return isinstance(value, origin)
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            isinstance(key, str) and _fits(item, args[1], range_) for key, item in value.items()
+        )
     if declared is int:
         return type(value) is int and (range_ is None or value in range_)
     if declared is float:
@@ -155,8 +176,8 @@ def _describe(declared: Any, range_: Range) -> str:
         return ", or ".join([*dict.fromkeys(options), *none])
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
-    if origin is tuple or origin is Sequence:
-        if origin is Sequence or args[-1] is Ellipsis:
+    if origin in (tuple, list, Sequence):
+        if origin is not tuple or args[-1] is Ellipsis:
             return f"a list, each item {_describe(args[0], range_)}"
         return f"{len(args)} values, each {_describe(args[0], range_)}"
     bounds = "" if range_ is ANY else f", {range_}"
@@ -168,7 +189,9 @@ def _describe(declared: Any, range_: Range) -> str:
         return f"text of at most {LONGEST_TEXT:,} characters that a file's name may have"
     if declared is bool:
         return "true or false"
-    name = getattr(origin or declared, "__name__", str(declared))
+    if origin is dict:
+        return f"a table of names, each with {_describe(args[1], range_)}"
+    name = getattr(declared, "__name__", str(declared))
     return {"Path": "a path", "dict": "a table of names and values"}.get(name, f"a {name}")
 
 

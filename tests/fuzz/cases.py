@@ -89,6 +89,8 @@ def assert_none_failed(
         reason = check(case)
         if reason is not None:
             failed.append(f"{case!r:.300}: {reason[-1500:]}")
+            if os.environ.get("SELFSIGHT_FUZZ"):  # at once: the others take a while
+                print(f"\n{name}: {failed[-1]}", file=sys.__stderr__, flush=True)
         if number % 100 == 0 and os.environ.get("SELFSIGHT_FUZZ"):
             print(f"{name}: {number} of {len(cases)}, {len(failed)} failed", file=sys.__stderr__)
     record_property("fuzz", f"{name}: {len(cases)} cases, {len(failed)} failed, seed {SEED}")

@@ -105,9 +105,9 @@ OPTIONS = {  # owner: its settings
     "regularization": names_of(Regularization()),
     "detector": names_of(DetectorSettings()),
     "study": [f.name for f in fields(StudyOptions)],
-    "bench": [f.name for f in fields(BenchOptions)],
+    "bench": [f.name for f in fields(BenchOptions) if f.name != "growth"],  # takes minutes
     "doctor": ["data", "device", "sample", "json"],
-    "resume": ["run", "device", "method"],
+    "resume": ["run", "device", "trust"],
     "load": ["run", "device"],
 }
 PYTHON_ONLY = {"load", "detector", "regularization", "classifier"}
@@ -257,10 +257,11 @@ def judge(case: Case, outcome: Outcome) -> str | None:
         return f"{outcome.failure}: {outcome.output}"
     if outcome.status == 2:
         words = case.setting.replace("-", "_").split(".")
+        words += ["CIFAR10"] * (case.of == "study")  # the data that a study lacks here
         said = outcome.said.replace("-", "_").lower()
-        value = case.value[0] if isinstance(case.value, list) else str(case.value)
+        value = str(case.value[0] if isinstance(case.value, list) and case.value else case.value)
         shown = value[:20].lower().replace("-", "_") if case.how == "flag" else ""
-        if not any(w in said for w in words if w != "0") and not (shown and shown in said):
+        if not any(w.lower() in said for w in words if w != "0") and not (shown and shown in said):
             return f"refused without its name: {outcome.said}"
         if case.how == "python" and outcome.output.count("\n") > 3:
             return f"refused in many lines: {outcome.output}"

@@ -18,7 +18,8 @@ from selfsight.errors import UserError, suggest
 from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, sgd, step_schedule
 from selfsight.evals.eval_images import Images
 from selfsight.optim import Optim, Schedule
-from selfsight.run_folder import read_json, write_json
+from selfsight.run_folder import read_object, write_json
+from selfsight.settings import RESTORE, check_fields
 
 HEAD_LRS = (0.05, 0.5, 5.0, 50.0, 500.0)
 
@@ -123,7 +124,7 @@ def load_or_sample_few(
     )
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     path = folder / f"few-{amount.description.replace(' ', '-')}-{digest}.json"
-    saved = read_json(path)
+    saved = read_object(path)
     if saved is None:
         sample = candidates[sample_balanced(labels, amount, seed=seed)]
         names = [images.names[i] for i in sample.tolist()]
@@ -134,6 +135,9 @@ def load_or_sample_few(
             "names": names,
         }
         write_json(path, saved)
+    check_fields(saved, {"images": list[int]}, path, required=("images",))
+    if not set(saved["images"]) <= set(candidates.tolist()) or not saved["images"]:
+        raise UserError(f"{path} is damaged: it has images that cannot be sampled. {RESTORE}")
     return torch.tensor(saved["images"])
 
 

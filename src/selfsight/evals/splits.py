@@ -12,7 +12,10 @@ from torch import Tensor
 from selfsight import rng
 from selfsight.errors import UserError, list_first
 from selfsight.evals.eval_images import Images
-from selfsight.run_folder import read_json, write_json
+from selfsight.run_folder import read_object, write_json
+from selfsight.settings import RESTORE, check_fields
+
+SPLIT = {"train": list[int], "test": list[int], "notes": list[str]}  # in its file
 
 
 class Split(NamedTuple):
@@ -68,7 +71,7 @@ def load_or_create_split(
     content = repr((list(images.names), images.labels.tolist(), test_share, seed))
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     path = folder / f"split-{digest}.json"
-    saved = read_json(path)
+    saved = read_object(path)
     if saved is None:
         split = stratified(
             images.labels, test_share=test_share, seed=seed, class_names=images.class_names
@@ -82,6 +85,10 @@ def load_or_create_split(
             "test": split.test.tolist(),
         }
         write_json(path, saved)
+    check_fields(saved, SPLIT, path, required=tuple(SPLIT))
+    indices = saved["train"] + saved["test"]
+    if sorted(set(indices)) != sorted(indices) or not set(indices) <= set(range(len(images))):
+        raise UserError(f"{path} is damaged: an image is in it twice, or does not exist. {RESTORE}")
     return Split(torch.tensor(saved["train"]), torch.tensor(saved["test"]), tuple(saved["notes"]))
 
 

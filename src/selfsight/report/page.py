@@ -13,7 +13,7 @@ from typing import Any
 from selfsight.errors import UserError
 from selfsight.report import figures
 from selfsight.report.figures import Json, Records, finite_items, latest, section
-from selfsight.run_folder import Run, open_run, read_json, to_json, write_text
+from selfsight.run_folder import Run, open_run, to_json, write_text
 
 SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
 NOT_SETTINGS = ("reasons", "versions", "environment")  # of recipe.json
@@ -57,7 +57,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def _read(run: Run) -> tuple[dict[str, Json], Records, dict[str, Json]]:
-    recipe = section(read_json(open_run(run).recipe_path))
+    recipe = open_run(run).saved_recipe()
     return recipe, run.records(), run.all_results()
 
 

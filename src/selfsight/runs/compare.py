@@ -13,7 +13,7 @@ from selfsight.evals.per_image import (
     paired_differences,
     unpaired_difference,
 )
-from selfsight.run_folder import Run, read_json
+from selfsight.run_folder import Run
 from selfsight.runs.collect_scores import read_per_image
 
 HEADLINES = ("accuracy", "map", "mAP", "box_AP", "AP")  # the first that a result has
@@ -105,13 +105,13 @@ def _spread_over_seeds(
 
     This is the spread of training; that of the test images is the interval of each run.
     """
-    recipes: dict[str, dict[int, float]] = {}
+    recipes: dict[str, dict[str, float]] = {}
     for name, run in folders.items():
-        recipe = read_json(run.recipe_path)
+        recipe = run.saved_recipe()
         number = results[name].get(measure.result, {}).get(measure.key)
-        if recipe is not None and isinstance(number, int | float):
+        if recipe and isinstance(number, int | float):
             same = {key: value for key, value in recipe.items() if key not in NOT_OF_RECIPE}
-            recipes.setdefault(repr(same), {}).setdefault(recipe.get("seed"), number)
+            recipes.setdefault(repr(same), {}).setdefault(str(recipe.get("seed")), number)
     sentences = []
     for numbers in (list(by_seed.values()) for by_seed in recipes.values()):
         if len(numbers) > 1:

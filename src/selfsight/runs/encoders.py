@@ -25,7 +25,7 @@ from selfsight.nn.batch_norm import track_statistics
 from selfsight.nn.teacher import reinitialized
 from selfsight.options import EvalOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
-from selfsight.run_folder import Run, read_json, replace_file
+from selfsight.run_folder import Run, replace_file
 from selfsight.runs.load_method import find_checkpoint, load_method
 from selfsight.train.grad_scaler import STATISTICS
 from selfsight.train.online_eval import sample_images
@@ -69,7 +69,11 @@ class ProjectorFeatures(nn.Module):
 
 def load_recipe(run: Run, *, trust: bool = False) -> Recipe:
     """Load the recipe of a run folder; with `trust` it may name code from outside selfsight."""
-    return from_dict(read_json(run.recipe_path) or {}, trust=trust)
+    saved = run.saved_recipe()
+    try:
+        return from_dict(saved, trust=trust, complete=True)
+    except UserError as error:
+        raise UserError(f"{run.recipe_path}: {error}") from error
 
 
 def check_features(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]) -> None:

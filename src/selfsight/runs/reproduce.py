@@ -11,7 +11,7 @@ from rich.console import Console
 from selfsight import dist
 from selfsight.errors import DivergedError, UserError
 from selfsight.recipe import Recipe, list_differences, to_dict
-from selfsight.run_folder import Run, read_json, write_json
+from selfsight.run_folder import Run, write_json
 from selfsight.runs.environment import compare_environments, describe_environment
 from selfsight.runs.start_resume import (
     check_local,
@@ -74,7 +74,7 @@ def reproduce_run(
     `adapted` is the recipe for this device. The run is repeated up to its last record, or for the
     first `steps` only.
     """
-    saved = read_json(run.recipe_path) or {}
+    saved = run.saved_recipe()
     logged = run.records()
     if not logged:
         raise UserError(f"{run.path} has no records in its log, so there is nothing to compare.")

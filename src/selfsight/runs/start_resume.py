@@ -24,7 +24,7 @@ from selfsight.errors import StoppedError, UserError
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
 from selfsight.recipe import Data, Recipe, eval_transform, method_name, to_dict
-from selfsight.run_folder import Run, read_json, write_json
+from selfsight.run_folder import Run, write_json
 from selfsight.runs.collect_scores import (
     collect_arrays,
     collect_scores,
@@ -132,7 +132,7 @@ def resume_run(
 
 def _note_resume(run: Run, device: torch.device) -> None:
     """Record by an event that a run goes on in another environment than it was started in."""
-    differs = compare_environments(read_json(run.recipe_path) or {}, describe_environment(device))
+    differs = compare_environments(run.saved_recipe(), describe_environment(device))
     if differs:
         step = checkpoint.read_step(run.checkpoints / checkpoint.LAST) or 0
         run.add_event({"event": "resumed", "run": str(run.path), "step": step, "differs": differs})
@@ -140,7 +140,7 @@ def _note_resume(run: Run, device: torch.device) -> None:
 
 def describe_other_images(run: Run, source: Source) -> str | None:
     """Say how the images differ from those that the run was started with; None if they do not."""
-    saved = (read_json(run.recipe_path) or {}).get("data_fingerprint") or {}
+    saved = run.saved_recipe().get("data_fingerprint") or {}
     return dist.on_first(lambda: compare_fingerprints(saved, fingerprint_data(source)))
 
 

@@ -38,7 +38,8 @@ from selfsight.errors import UserError, check_choice, suggest
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.nn.image_norm import replace_batch_norm
-from selfsight.run_folder import Run, read_json
+from selfsight.run_folder import Run
+from selfsight.settings import RESTORE
 
 
 def load_backbone(
@@ -121,13 +122,16 @@ def _from_run(
     spec: str, run: Run, checkpoint: names.Checkpoint | None, *, trust: bool
 ) -> tuple[Backbone, ImportReport]:
     """Load the student's backbone from a run's last checkpoint, or from the given one."""
-    recipe = read_json(run.recipe_path)
-    if recipe is None:
+    recipe = run.saved_recipe()
+    if not recipe:
         raise UserError(
             f"{run.path} is a folder without a recipe.json, so it is not a run. Give a folder that "
             "`selfsight pretrain` wrote, or a file of weights."
         )
-    config = BackboneConfig(**recipe["backbone"])
+    try:
+        config = BackboneConfig(**recipe["backbone"])
+    except (KeyError, TypeError, UserError) as error:
+        raise UserError(f"{run.recipe_path} is damaged in backbone: {error} {RESTORE}") from error
     if ":" in config.name and not config.name.startswith("timm:") and not trust:
         raise UserError(
             f'{run.path} uses the network "{config.name}" from outside selfsight, and loading it '
