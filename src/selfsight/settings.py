@@ -57,7 +57,7 @@ PIXELS = Range(1, 2**14)  # side of an image
 CHANNELS = Range(1, 1024)
 EPOCHS = Range(1, 10**6)
 SEED = Range(0, 2**63 - 1)
-LEARNING_RATE = Range(0, 1e6, low_allowed=False)
+LEARNING_RATE = Range(0, 1e38, low_allowed=False)  # of float32
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
 
