@@ -25,13 +25,14 @@ ABOUT_RUN = {  # what recipe.json holds beside the settings
     "skipped": int,
     "device": str,
     "processes": int,
-    "versions": dict[str, str],
+    "versions": dict[str, str | int | None],
+    "environment": dict[str, str | int | bool | list[str] | None],
     "reasons": dict[str, str],
     "data_fingerprint": dict[str, str | int],
 }
 DAMAGED_ARCHIVE = (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 RECORD = {"step": int, "epoch": float, "time": float | None, "online_knn": float | None}
-EVENT = {"step": int, "event": str}
+EVENT = {"step": int, "event": str, "differs": list[str]}
 RESULT = {
     "settings": dict[str, Any],
     "differences": dict[str, dict[str, dict[str, Any]]],
@@ -209,6 +210,8 @@ class Run:
         """Read the settings of the run, and what was recorded beside them."""
         saved = read_object(self.recipe_path) or {}
         check_fields(saved, ABOUT_RUN, self.recipe_path)
+        environment = saved.get("environment", {})
+        check_fields(environment, {"threads": int}, f"{self.recipe_path}, environment,")
         return saved
 
     def log(self, record: dict[str, Any]) -> None:
@@ -237,7 +240,7 @@ class Run:
 
     def events(self) -> list[dict[str, Any]]:
         """Read what went wrong while training, oldest first."""
-        return _read_lines(self.events_path, EVENT, required=tuple(EVENT))
+        return _read_lines(self.events_path, EVENT, required=("step", "event"))
 
     def logged_seconds(self) -> float:
         """Return the seconds of training until the last record; 0 if there is none."""
