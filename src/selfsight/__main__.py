@@ -2,6 +2,7 @@
 
 # Built into Python; `signal` takes some milliseconds to import.
 import _signal  # type: ignore[import-not-found]
+import os
 
 
 def main() -> None:
@@ -14,6 +15,8 @@ def main() -> None:
     from selfsight.stop_signals import exit_on_signals
 
     exit_on_signals()
+    if "WORLD_SIZE" in os.environ:  # torch would show stacks of C++ when another process ends
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from selfsight.cli import main
 
     main()

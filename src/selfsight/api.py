@@ -75,7 +75,9 @@ def pretrain(
     console, device = _console(), auto_recipe.resolve_device(options.device)
     if options.sbatch is not None:
         return _write_sbatch(data, options, device)
-    with dist.process_group(device.type):
+    # Settings of the recipe are compared by name once it is built.
+    settings = {"command": "pretrain"} | vars(replace(options, recipe=None, settings=()))
+    with dist.process_group(device.type, settings):
         run = Run(dist.on_first(lambda: run_lock.choose_folder(str(data), options)))
         with run_lock.lock_run(run):
             if options.resume and dist.on_first(run.recipe_path.exists):
@@ -101,7 +103,8 @@ def resume(
     """
     clock = Stopwatch(began)
     run, torch_device = open_run(run), auto_recipe.resolve_device(device)
-    with dist.process_group(torch_device.type), run_lock.lock_run(run):
+    settings = {"command": "resume", "run": run.path.name}
+    with dist.process_group(torch_device.type, settings), run_lock.lock_run(run):
         recipe = load_recipe(run, trust=trust)
         return _resume(run, recipe, torch_device, clock, trust=trust)
 
@@ -242,7 +245,8 @@ def _reproduce_run(run: Run, options: ReproduceOptions, *, quiet: bool) -> dict[
         recipe = replace(recipe, data=replace(recipe.data, path=str(options.data)))
     adapted, _ = auto_recipe.adapt_to_device(recipe, device)
     console = open_console(stderr=True, quiet=quiet or dist.local_rank() != 0)
-    with dist.process_group(device.type), contextlib.ExitStack() as stack:
+    settings = {"command": "reproduce", "run": run.path.name} | vars(options)
+    with dist.process_group(device.type, settings), contextlib.ExitStack() as stack:
         folder = dist.on_first(
             lambda: options.out or stack.enter_context(tempfile.TemporaryDirectory())
         )

@@ -62,7 +62,7 @@ def describe_failure(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         where = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror}{where}. {ADVICE.get(error.errno, 'Check the file or disk.')}"
-    if "DistError" in names or "gloo" in text:
+    if is_lost_connection(error):
         return (
             "The connection to another process of this run was lost: it has ended, or cannot be "
             f"reached. Its own message says why. ({text[:200]})"
@@ -73,6 +73,20 @@ def describe_failure(error: BaseException) -> str:
         f"This is a bug in selfsight: {type(error).__name__}: {text[:300]}{where}. Set "
         f"SELFSIGHT_TRACEBACK=1 to see the traceback, and report it with the command: {REPORT_TO}"
     )
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """Return whether this error of torch means that another process no longer answers."""
+    text, names = str(error).lower(), {cls.__name__ for cls in type(error).__mro__}
+    words = ("gloo", "pair closure", "closed by peer", "reset by peer")
+    return "DistError" in names or (
+        isinstance(error, RuntimeError) and any(word in text for word in words)
+    )
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Return whether an error of a lost connection means that nothing came for too long."""
+    return "timeout" in str(error).lower() or "timed out" in str(error).lower()
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -39,7 +39,8 @@ def study(
     console.print(
         f"{name} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
     )
-    with dist.process_group(device.type):
+    settings = {"command": "study", "study": name} | vars(options)
+    with dist.process_group(device.type, settings):
         finished = runner.run_jobs(
             todo,
             device,

@@ -76,14 +76,13 @@ def run_worker() -> None:
         job = json.loads((folder / "job.json").read_text())
         # A method from outside the package was already imported by the parent.
         recipe = from_dict(job["recipe"], trust=True)
-        dist.start(job["device"])
-        device = torch.device("cpu")
-        if job["device"] == "cuda":
-            device = torch.device("cuda", dist.local_rank())
-        cost = measure_step(recipe, job["images"], device, seconds=job["seconds"])
-        if dist.rank() == 0:
-            (folder / "cost.json").write_text(json.dumps(cost._asdict()))
-        dist.stop()
+        with dist.process_group(job["device"]):
+            device = torch.device("cpu")
+            if job["device"] == "cuda":
+                device = torch.device("cuda", dist.local_rank())
+            cost = measure_step(recipe, job["images"], device, seconds=job["seconds"])
+            if dist.rank() == 0:
+                (folder / "cost.json").write_text(json.dumps(cost._asdict()))
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # leaving the group would wait for the other processes

@@ -35,7 +35,7 @@ def compare_fingerprints(saved: dict[str, str | int], now: dict[str, str | int])
     if not saved:
         return None
     if saved.get("images") != now["images"]:
-        return f"there were {saved.get('images')} images, and there are {now['images']} now"
+        return f"{now['images']} images instead of {saved.get('images')}"
     differing = [part for part in ("names", "sizes", "bytes") if saved.get(part) != now.get(part)]
     return f"the {' and '.join(differing)} of the images differ" if differing else None
 

@@ -75,8 +75,8 @@ def evaluate(
     _check_options(options)
     labeled = None if options.labeled is None else str(options.labeled)
     test = None if options.test is None else str(options.test)
-    dist.start(device.type)
-    try:
+    settings = {"command": "evaluate", "encoder": encoder} | vars(options)
+    with dist.process_group(device.type, settings):
         encoders = _load_encoders(run, encoder, device, options)
         if labeled is None and not options.protocols:
             return _evaluate_label_free(run, encoders[0], device, options, quiet=quiet)
@@ -139,8 +139,6 @@ def evaluate(
             )
         dist.barrier()
         return results
-    finally:
-        dist.stop()
 
 
 def _load_encoders(

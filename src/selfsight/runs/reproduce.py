@@ -16,6 +16,7 @@ from selfsight.runs.environment import compare_environments, describe_environmen
 from selfsight.runs.start_resume import (
     check_local,
     describe_other_images,
+    fingerprint_everywhere,
     open_recipe_images,
     open_recipe_source,
 )
@@ -89,7 +90,7 @@ def reproduce_run(
         f"{name} was {before} and is {after}"
         for name, before, after in list_differences(to_dict(recipe), to_dict(adapted))
     ]
-    if other_images := describe_other_images(run, source):
+    if other_images := describe_other_images(run, fingerprint_everywhere(recipe, source)):
         warnings.append(f"the images: {other_images}")
     if changed := [e for e in run.events() if e["event"] == "resumed" and e.get("differs")]:
         warnings += [f"at step {e['step']} {text}" for e in changed for text in e["differs"]]

@@ -20,10 +20,17 @@ from selfsight.data import (
 )
 from selfsight.data.fingerprint import compare_fingerprints, fingerprint_data
 from selfsight.data.loader import check_batch_size
-from selfsight.errors import StoppedError, UserError
+from selfsight.errors import StoppedError, UserError, list_first
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
-from selfsight.recipe import Data, Recipe, eval_transform, method_name, to_dict
+from selfsight.recipe import (
+    Data,
+    Recipe,
+    eval_transform,
+    list_differences,
+    method_name,
+    to_dict,
+)
 from selfsight.run_folder import Run, write_json
 from selfsight.runs.collect_scores import (
     collect_arrays,
@@ -49,6 +56,7 @@ from selfsight.train.pretrain import pretrain
 from selfsight.train.state import State
 
 Reasons = dict[str, str]
+Fingerprint = dict[str, str | int]
 
 
 def start_run(
@@ -67,12 +75,12 @@ def start_run(
     the new one saves a checkpoint.
     """
     source = open_recipe_source(recipe)
+    about = {"data_fingerprint": fingerprint_everywhere(recipe, source)}
     check_memory(recipe, len(source), device)  # before hours of decoding
     recipe, storage_reasons = resolve_storage(recipe, source, device)
     reasons = reasons | storage_reasons
     images = open_recipe_images(recipe, device, console, source)
     check_batch_size(images, recipe.batch_size, dist.world_size())
-    about = {"data_fingerprint": dist.on_first(lambda: fingerprint_data(source))}
     dist.on_first(lambda: set_old_run_aside(run))
     try:
         if _write_recipe_and_train(recipe, reasons, about, run, images, device, console, clock):
@@ -118,7 +126,7 @@ def resume_run(
         return
     check_local(run, recipe, trust=trust)
     source = open_recipe_source(recipe)
-    difference = describe_other_images(run, source)
+    difference = describe_other_images(run, fingerprint_everywhere(recipe, source))
     if difference is not None:
         raise UserError(
             f"{run.path} was started with other images than {recipe.data.path} holds: "
@@ -138,10 +146,31 @@ def _note_resume(run: Run, device: torch.device) -> None:
         run.add_event({"event": "resumed", "run": str(run.path), "step": step, "differs": differs})
 
 
-def describe_other_images(run: Run, source: Source) -> str | None:
+def fingerprint_everywhere(recipe: Recipe, source: Source) -> Fingerprint:
+    """Fingerprint the images; raise a UserError if processes differ in them or in their recipes.
+
+    Each machine may have the images in another place.
+    """
+    own = to_dict(replace(recipe, data=replace(recipe.data, path=""))), fingerprint_data(source)
+    first, *others = dist.gather_objects(own)
+    for rank, other in enumerate(others, start=1):
+        texts = [
+            f"{name} is {a} in process 0 and {b} in process {rank}"
+            for name, a, b in list_differences(first[0], other[0])
+        ]
+        if (difference := compare_fingerprints(first[1], other[1])) is not None:
+            texts.append(f"process {rank} has other images than process 0 ({difference})")
+        if texts:
+            raise UserError(
+                f"The processes of a run must be started alike, but {list_first(texts, 3, '; ')}."
+            )
+    return own[1]
+
+
+def describe_other_images(run: Run, fingerprint: Fingerprint) -> str | None:
     """Say how the images differ from those that the run was started with; None if they do not."""
     saved = run.saved_recipe().get("data_fingerprint") or {}
-    return dist.on_first(lambda: compare_fingerprints(saved, fingerprint_data(source)))
+    return compare_fingerprints(saved, fingerprint)
 
 
 def open_run_images(
@@ -150,7 +179,8 @@ def open_run_images(
     """Open the images of a run to evaluate with them; say so if they have changed since."""
     check_local(run, recipe, trust=trust)
     source = open_recipe_source(recipe)
-    difference = describe_other_images(run, source)
+    fingerprint = dist.on_first(lambda: fingerprint_data(source))
+    difference = describe_other_images(run, fingerprint)
     if difference is not None:
         open_console(stderr=True, quiet=quiet or dist.rank() != 0).print(
             f"{recipe.data.path} no longer holds the images that {run.path} was trained on: "

@@ -6,7 +6,9 @@ the mean over processes, and averaging gradients over processes (as DDP does) gi
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -15,9 +17,12 @@ import torch.distributed._functional_collectives as collectives
 from jaxtyping import Int64, Shaped
 from torch import Tensor, nn
 
-from selfsight.errors import RunError, UserError
+from selfsight.dist.members import explain_loss, find_place, join, leave, report_failure, timeout
+from selfsight.dist.watch import GRACE, Watch
+from selfsight.errors import RunError, UserError, describe_failure, is_lost_connection, is_timeout
 
 Result = TypeVar("Result")
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 def rank() -> int:
@@ -31,40 +36,47 @@ def world_size() -> int:
 
 
 def local_rank() -> int:
-    """Return the index of this process on its machine, as set by torchrun."""
+    """Return the index of this process on its machine, as set by torchrun; 0 without it."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def start(device: str) -> None:
-    """Join the process group if torchrun started this process."""
-    if "WORLD_SIZE" in os.environ and not dist.is_initialized():
-        if device == "cuda":
-            torch.cuda.set_device(local_rank())
-        store, rank_, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
-        # After a restart torchrun's store still has the addresses of the processes that ended.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        dist.init_process_group(
-            "nccl" if device == "cuda" else "gloo",
-            store=dist.PrefixStore(f"attempt_{attempt}", store),  # type: ignore[attr-defined]
-            rank=rank_,
-            world_size=world,
-        )
-
-
-def stop() -> None:
-    """Leave the process group, if there is one."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 @contextlib.contextmanager
-def process_group(device: str) -> Iterator[None]:
-    """Join the process group, and leave it at the end."""
-    start(device)
-    try:
+def process_group(device: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Iterator[None]:
+    """Join the process group, if several processes were started, and leave it at the end.
+
+    All must have the same settings. When one process ends with an error, or no longer answers, all
+    others end with a sentence that says so.
+    """
+    place = None if dist.is_initialized() else find_place()
+    if place is None:
         yield
+        return
+    if device == "cuda":
+        torch.cuda.set_device(local_rank())
+    members = join(place, {"device": device, **settings})
+    try:
+        with Watch(members) as watch:
+            try:
+                dist.init_process_group(
+                    "nccl" if device == "cuda" else "gloo",
+                    store=dist.PrefixStore(members.keys, members.store),  # type: ignore[attr-defined]
+                    rank=place.rank,
+                    world_size=place.world_size,
+                    timeout=timedelta(seconds=timeout()),
+                )
+                yield
+            except Exception as error:
+                if is_lost_connection(error):
+                    seconds = min(watch.silence, GRACE)
+                    reason = watch.find_reason(seconds) if is_timeout(error) else None
+                    raise RunError(reason or explain_loss(members, error)) from error
+                report_failure(members, describe_failure(error))
+                raise
+            finally:
+                if dist.is_initialized():
+                    dist.destroy_process_group()
     finally:
-        stop()
+        leave(members)
 
 
 def barrier() -> None:
@@ -89,11 +101,20 @@ def on_first(function: Callable[[], Result]) -> Result:
     return answer[0]
 
 
+def gather_objects(value: Any) -> list[Any]:
+    """Return the value of each process, in rank order; values are pickled."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
 def cpu_group() -> dist.ProcessGroup | None:
     """Return a group for tensors on the CPU; None if that of all processes serves them."""
     if world_size() == 1 or dist.get_backend() == "gloo":
         return None
-    return dist.new_group(backend="gloo")
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout()))
 
 
 def start_max(x: Tensor, group: dist.ProcessGroup | None) -> Callable[[], Tensor]:
