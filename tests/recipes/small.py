@@ -3,11 +3,13 @@
 from dataclasses import fields, replace
 
 import torch
+from torch import nn
 
 from selfsight.backbones.vit import ViT
 from selfsight.data import CachedImages
 from selfsight.data.loader import Loader
 from selfsight.errors import UserError
+from selfsight.nn import Backbone
 from selfsight.recipe import Data, Recipe, to_dict
 from selfsight.run_folder import Run
 from selfsight.train.loop import load_batches, train
@@ -25,6 +27,35 @@ LIMITS = {
     "bn_group": 4,
 }
 BATCH, NUM_IMAGES, NUM_CLASSES = 8, 32, 4
+
+
+class TinyResNet(Backbone):
+    """Stand in for every ResNet: a stem and two stages of one convolution and norm each."""
+
+    dim = 16
+
+    def __init__(self, in_channels, image_size):
+        super().__init__()
+        self.stages = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(i, o, 3, 2, 1, bias=False), nn.BatchNorm2d(o), nn.ReLU())
+            for i, o in ((in_channels, 8), (8, 16), (16, self.dim))
+        )
+
+    def forward_to_stage(self, x, stage):
+        """Return the feature maps after a stage; 0 is the stem."""
+        for layer in self.stages[: stage + 1]:
+            x = layer(x)
+        return x
+
+    def forward_from_stage(self, x, stage):
+        """Return the features from the maps after a stage."""
+        for layer in self.stages[stage + 1 :]:
+            x = layer(x)
+        return x.mean((2, 3))
+
+    def forward(self, x):
+        """Return one feature vector per image."""
+        return self.forward_from_stage(self.forward_to_stage(x, 0), 0)
 
 
 def tiny_vit(**shape):
@@ -53,7 +84,7 @@ def _shrink_to(recipe: Recipe, large: int) -> Recipe:
         kind = "tiny_vit_bn" if name.startswith("vit_bn_") else "tiny_vit"
         backbone = replace(backbone, name=f"{__name__}:{kind}", image_size=large)
     else:
-        backbone = replace(backbone, name="resnet8_narrow", stem="half", image_size=large)
+        backbone = replace(backbone, name=f"{__name__}:TinyResNet", stem="auto", image_size=large)
     method = recipe.method
     limited = {f.name: getattr(method, f.name) for f in fields(method) if f.name in LIMITS}
     method = replace(method, **{k: v and min(v, LIMITS[k]) for k, v in limited.items()})

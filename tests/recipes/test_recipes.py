@@ -17,19 +17,27 @@ from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS
 from tests.recipes.small import shrink, structure, train_two_steps
 
-BUILT = {name: build_recipe(name) for name in (*RECIPES, *ARMS)}
-# Recipes that differ only in numbers run the same code: one of each structure is trained.
-DISTINCT = sorted({structure(shrink(BUILT[name])): name for name in reversed(BUILT)}.values())
+
+@pytest.fixture(scope="module")
+def built():
+    """All recipes and all arms, by name."""
+    return {name: build_recipe(name) for name in (*RECIPES, *ARMS)}
 
 
-def test_every_recipe_survives_json():
-    for name in {*RECIPES, *DISTINCT}:
-        recipe = BUILT[name]
+@pytest.fixture(scope="module")
+def distinct(built):
+    """Names of one recipe of each structure: those that differ in numbers run the same code."""
+    return sorted({structure(shrink(built[name])): name for name in reversed(built)}.values())
+
+
+def test_every_recipe_survives_json(built, distinct):
+    for name in {*RECIPES, *distinct}:
+        recipe = built[name]
         assert from_dict(json.loads(json.dumps(to_dict(recipe)))) == recipe, name
 
 
-def test_every_learning_rate_starts_at_the_warmup_peaks_and_falls_to_its_end():
-    for name, recipe in BUILT.items():
+def test_every_learning_rate_starts_at_the_warmup_peaks_and_falls_to_its_end(built):
+    for name, recipe in built.items():
         schedule, epochs = recipe.optim.schedule, recipe.epochs
         peak = scaled_lr(recipe.optim.lr, recipe.optim.scale, recipe.batch_size)
         first, warmup = schedule.lr(0.0, epochs, peak), schedule.warmup_epochs
@@ -44,9 +52,9 @@ def test_every_learning_rate_starts_at_the_warmup_peaks_and_falls_to_its_end():
             assert lrs[-1] == pytest.approx(end), name
 
 
-def test_every_recipe_trains_for_two_steps_at_reduced_width(tmp_path):
-    for name in DISTINCT:
-        state, losses = train_two_steps(shrink(BUILT[name]), tmp_path / name)
+def test_every_recipe_trains_for_two_steps_at_reduced_width(built, distinct, tmp_path):
+    for name in distinct:
+        state, losses = train_two_steps(shrink(built[name]), tmp_path / name)
         assert state.step == 2, name
         assert all(loss.isfinite() for loss in losses), name
         trained = [p for p in state.method.parameters() if p.requires_grad]
@@ -57,30 +65,30 @@ def test_every_recipe_trains_for_two_steps_at_reduced_width(tmp_path):
         assert sorted(grouped) == sorted(id(p) for p in trained), name
 
 
-def test_every_recipe_names_its_source_and_its_number_of_epochs():
+def test_every_recipe_names_its_source_and_its_number_of_epochs(built):
     for name, function in RECIPES.items():
         text = inspect.getdoc(function)
         assert text.split("\n")[0].endswith("."), name
         assert re.search(r"^Reference: \S", text, re.MULTILINE), name
         epochs = re.search(r"_(\d+)ep$", name)
-        assert epochs is None or BUILT[name].epochs == int(epochs[1]), name
+        assert epochs is None or built[name].epochs == int(epochs[1]), name
 
 
-def test_recipes_and_arms_of_imagenet_100_select_its_classes_and_no_others_do():
+def test_recipes_and_arms_of_imagenet_100_select_its_classes_and_no_others_do(built):
     on_imagenet100 = {name for name in RECIPES if name.split(".")[1].startswith("imagenet100_")}
     on_imagenet100 |= {name for name, arm in ARMS.items() if arm.scale == "imagenet100"}
     assert len(on_imagenet100) >= 83
-    assert on_imagenet100 == {n for n, r in BUILT.items() if r.data.classes == ("imagenet100",)}
-    assert all(not BUILT[name].data.classes for name in BUILT.keys() - on_imagenet100)
+    assert on_imagenet100 == {n for n, r in built.items() if r.data.classes == ("imagenet100",)}
+    assert all(not built[name].data.classes for name in built.keys() - on_imagenet100)
 
 
 def test_there_are_few_enough_recipes_to_read():
     assert len(RECIPES) <= 80
 
 
-def test_a_shorter_run_and_its_shorter_warmup_are_set_together():
+def test_a_shorter_run_and_its_shorter_warmup_are_set_together(built):
     flags = ["--optim.schedule.warmup-epochs", "1"]
-    recipe = override(BUILT["mocov3.imagenet_r50_100ep"], {"epochs": 2, "seed": None}, flags)
+    recipe = override(built["mocov3.imagenet_r50_100ep"], {"epochs": 2, "seed": None}, flags)
     assert recipe.epochs == 2 and recipe.optim.schedule.warmup_epochs == 1
     assert recipe.seed == 0
 
@@ -103,9 +111,9 @@ def test_a_shorter_run_and_its_shorter_warmup_are_set_together():
         ),
     ],
 )
-def test_views_follow_the_flag_that_changes_their_number(name, flags, sizes):
-    recipe, before = override(BUILT[name], {}, flags), BUILT[name].views
+def test_views_follow_the_flag_that_changes_their_number(built, name, flags, sizes):
+    recipe, before = override(built[name], {}, flags), built[name].views
     assert [view.size for view in recipe.views] == sizes
     assert recipe.views[: len(before)] == before[: len(sizes)]
     if "swav" in name:  # as SwAV's own multi-crop
-        assert recipe.views == BUILT["swav.imagenet_r50_800ep"].views[: len(sizes)]
+        assert recipe.views == built["swav.imagenet_r50_800ep"].views[: len(sizes)]
