@@ -199,7 +199,7 @@ def noise(tmp_path_factory):
     """Noise of several shapes in classes at random: the neighbors change with any pixel."""
     folder = tmp_path_factory.mktemp("data") / "noise"
     rng = np.random.default_rng(0)
-    for i in range(120):
+    for i in range(48):
         size = ((97, 140), (180, 120), (64, 64), (41, 130))[i % 4]
         pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
         write(folder / "ab"[rng.integers(2)] / f"{i}.png", pixels)
@@ -587,7 +587,7 @@ MISTAKES = {
         "has no columns",
     ),
     "nothing to compare": (["PHOTOS", "--compare"], "has no results"),
-    "no neighbors": (["RUN", "--labeled", "PHOTOS", "--k", "0"], "k is (0,)"),
+    "no neighbors": (["RUN", "--labeled", "PHOTOS", "--k", "0"], "k is 0;"),
 }
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.decomposition import PCA
 
 from selfsight.evals.features import Features
 from selfsight.run_folder import Run
@@ -86,15 +87,15 @@ def test_padding_of_a_batch_is_not_shown(run):
 
 
 def test_map_has_a_point_and_a_tile_for_each_image(run):
-    images = bright(45, names=[f"<b>{i}</b>.png" for i in range(45)])
-    write_map(run, images, embedded(45, labels=images.labels))
+    images = bright(55, names=[f"<b>{i}</b>.png" for i in range(55)])
+    write_map(run, images, embedded(55, labels=images.labels))
     layout = run.image_json("map")
     assert layout["method"] == "t-SNE"
     assert [p["name"] for p in layout["points"]] == list(images.names)
-    assert [p["label"] for p in layout["points"]] == [f"class {i % 3}" for i in range(45)]
+    assert [p["label"] for p in layout["points"]] == [f"class {i % 3}" for i in range(55)]
     shown = tiles(run, "map", "jpg")
     assert shown.shape[:2] == (2, 40)
-    for i in (0, 1, 2, 44):  # the brightest channel is the class
+    for i in (0, 1, 2, 54):  # the brightest channel is the class
         assert shown[i // 40, i % 40].mean(axis=(0, 1)).argmax() == i % 3
 
 
@@ -105,6 +106,15 @@ def test_map_of_more_than_the_limit_takes_some(run):
     assert len({p["name"] for p in points}) == 8
     assert all(p["label"] is None for p in points)
     assert run.image_json("map")["method"] == "PCA"
+
+
+def test_map_of_few_points_is_scikit_learns_pca():
+    h = torch.randn(20, 6)
+    method, points = reduce_to_plane(h)
+    unit = torch.nn.functional.normalize(h.double(), dim=1).numpy()
+    expected = PCA(2, svd_solver="full").fit_transform(unit)
+    assert method == "PCA"
+    np.testing.assert_allclose(np.abs(points), np.abs(expected), atol=1e-6)  # signs are arbitrary
 
 
 def test_map_keeps_groups_together():

@@ -24,7 +24,7 @@ from selfsight.views import View, apply_views
 VIEW_TILE, MAP_TILE, NEIGHBOR_TILE = 96, 48, 64  # pixels
 MAP_COLUMNS = 40
 BACKGROUND = (127, 127, 127)
-MIN_TSNE_POINTS = 10  # fewer have no neighborhoods
+MIN_TSNE_POINTS = 50  # fewer have no neighborhoods that a map could preserve
 NEIGHBOR_IMAGES = 5000  # images among which neighbors are searched
 
 
@@ -119,17 +119,18 @@ def write_map_and_neighbors(
 
 def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 2"]]:
     """Reduce features to two dimensions, by t-SNE or, for few points, PCA; also its name."""
-    from sklearn.decomposition import PCA  # seconds to import, and only the report needs it
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     x = unit(h).nan_to_num(0.0, 0.0, 0.0).double().cpu().numpy()
     x = x - x.mean(axis=0)
     is_one_point = np.ptp(x) == 0  # neither method has anything to divide by
     if is_one_point or len(x) < MIN_TSNE_POINTS or min(x.shape) < 3:
         if is_one_point or min(x.shape) < 2:
             return "PCA", np.zeros((len(x), 2))
-        return "PCA", PCA(2, svd_solver="full").fit_transform(x)
+        left, scale, _ = np.linalg.svd(x, full_matrices=False)
+        return "PCA", left[:, :2] * scale[:2]
+    from sklearn.decomposition import PCA  # seconds to import, and only the report needs it
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
     x = PCA(min(50, *x.shape), svd_solver="full").fit_transform(x)
     # Half of scikit-learn's steps: from PCA's plane the map has settled by then, in 3 s for 1500
     # points instead of 7. One thread, since the map would change with their number.
