@@ -114,8 +114,10 @@ def _choose(
     for candidate in DECODERS[1:]:
         allowed = storage != "stream" and decoder in ("auto", candidate)
         usable = candidate == "cpu" or device.type == "cuda"
+        if not (allowed and usable):  # a key costs a look at every file
+            continue
         key = cache_key(source, store_size=store_size, channels=channels, decoder=candidate)
-        if allowed and usable and key and has_entry(folder, key):
+        if key and has_entry(folder, key):
             return StoragePlan("cache", candidate, {"data.storage": "Decoded by an earlier run."})
     files = read_sample(source)
     reasons = {}

@@ -1,17 +1,20 @@
 """Images in single files: a folder nested at any depth, a text list, or a pattern."""
 
 import codecs
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
+
+import numpy as np
 
 from selfsight.data.decode import HEIC_HINT, describe_error, heic_readable
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.remote import File, fingerprint_files
-from selfsight.data.sources.source import Source, digest, encode_labels
+from selfsight.data.sources.source import LazyNames, Source, digest, encode_labels
 from selfsight.errors import UserError, list_first
 
 HEIC_SUFFIXES = {".heic", ".heif", ".hif"}
@@ -58,9 +61,11 @@ def list_folder(folder: Path) -> FolderList:
             unreadable.append(f"{relative or folder} ({describe_error(error)})")
             continue
         folders = {entry.name for entry in entries if _is_folder(entry)}
-        left += (os.path.join(relative, name) for name in sorted(folders, reverse=True))
-        paths += (os.path.join(relative, e.name) for e in entries if e.name not in folders)
-    return FolderList(sorted(paths), sorted(unreadable))
+        prefix = os.path.join(relative, "")  # millions of names: no call for each
+        left += (prefix + name for name in sorted(folders, reverse=True))
+        paths += [prefix + e.name for e in entries if e.name not in folders]
+    paths.sort()
+    return FolderList(paths, sorted(unreadable))
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -87,15 +92,45 @@ def open_folder(folder: Path, listed: FolderList, *, name: str, labels: bool) ->
     _check_heic(images, str(folder))
     classes = None
     if labels:
-        paths = [file.split(os.sep) for file in images]
-        classes = [path[0] if len(path) > 1 else None for path in paths]
+        parts, known = (file.partition(os.sep) for file in images), dict[str, str]()
+        classes = [known.setdefault(first, first) if sep else None for first, sep, _ in parts]
         if not any(classes):
             raise UserError(
                 f"{folder} has no sub-folders with images, so there are no labels. Put the "
                 f"images of each class into a folder of its own: {folder}/CLASS/image.jpg."
             )
-    source = _build_source([File(str(folder / file)) for file in images], images, classes, name)
+    source = _build_source(_LocalFiles(folder, images), images, classes, name)
     return replace(source, notes=listed.notes)
+
+
+class _LocalFiles(Sequence[File]):
+    """Files in a folder, with their names as one text: ten million take 0.3 GB and not 4."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.prefix = os.path.join(folder, "")
+        self.text = os.fsencode("\0".join([*names, ""]))
+        ends = np.flatnonzero(np.frombuffer(self.text, np.uint8) == 0)
+        self.starts = np.concatenate([[0], ends + 1])
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def name(self, i: int) -> str:
+        """Path relative to the folder; what is not UTF-8 in it is replaced."""
+        return self._encoded_name(i).decode("utf-8", "replace")
+
+    def _encoded_name(self, i: int) -> bytes:
+        start, end = self.starts[i : i + 2].tolist()
+        return self.text[start : end - 1]
+
+    @overload
+    def __getitem__(self, i: int) -> File: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[File]: ...
+    def __getitem__(self, i: int | slice) -> File | Sequence[File]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(len(self))[i]]
+        return File(self.prefix + os.fsdecode(self._encoded_name(range(len(self))[i])))
 
 
 def open_list(file: File, name: str) -> Source:
@@ -144,18 +179,27 @@ def _build_source(
     files: Sequence[File], names: Sequence[str], classes: Sequence[str | None] | None, name: str
 ) -> Source:
     labels, class_names = (None, ()) if classes is None else encode_labels(classes)
+    if isinstance(files, _LocalFiles):
+        shown: Sequence[str] = LazyNames(len(files), files.name)
+    else:  # a name that is not UTF-8 must still be printed and written to JSON
+        shown = [os.fsencode(n).decode("utf-8", "replace") for n in names]
+    are_remote = not isinstance(files, _LocalFiles) and any(f.system for f in files)
+
+    def fingerprint() -> str:
+        if not are_remote:
+            return digest(file.fingerprint() for file in files)
+        # Asking a server about every single image would take longer than reading them.
+        known = all(file.version_known for file in files)
+        return fingerprint_files(files) if known else digest(shown)
+
     return Source(
         name=name,
-        # A name that is not UTF-8 must still be printed and written to JSON.
-        names=[os.fsencode(n).decode("utf-8", "replace") for n in names],
+        names=shown,
         labels=labels,
         class_names=class_names,
         read=lambda i: files[i].read(),
-        local_path=None if any(f.system for f in files) else lambda i: files[i].path,
-        # Asking a server about every single image would take longer than reading them.
-        fingerprint=lambda: (
-            fingerprint_files(files) if all(f.version_known for f in files) else digest(names)
-        ),
+        local_path=None if are_remote else lambda i: files[i].path,
+        fingerprint=functools.cache(fingerprint),
     )
 
 

@@ -72,9 +72,7 @@ def list_splits(data: str | Path) -> tuple[str, ...]:
         return ()
     if _find_split_folders(path):
         return SPLITS
-    return (
-        SPLITS if _splits_by_name(_select_shards(_files_in(path, list_folder(path).files))) else ()
-    )
+    return SPLITS if _splits_by_name(_list_shards(path, list_folder(path).files)) else ()
 
 
 def find_url(data: str | Path) -> str | None:
@@ -132,7 +130,7 @@ def _open_directory(
     else:
         folder = split_folders[_normalize_split(spec, split)] if split_folders else path
     listed = list_folder(folder)
-    shards = _select_shards(_files_in(folder, listed.files))
+    shards = _list_shards(folder, listed.files)
     if not shards and (split_folders or split is None):
         return open_folder(folder, listed, name=spec, labels=labels)
     by_split = {} if split_folders else _splits_by_name(shards)
@@ -242,15 +240,19 @@ def _find_split_folders(path: Path) -> dict[str, Path]:
     return {"train": train, "test": test} if train and test else {}
 
 
-def _files_in(folder: Path, names: list[str]) -> list[File]:
-    return [File(str(folder / name)) for name in names]
-
-
 def _select_shards(files: list[File]) -> list[File]:
     """The tar and Parquet files; none if there are image files too."""
     if any(is_image(file.name) for file in files):
         return []
     return [file for file in files if file.name.lower().endswith(SHARD_SUFFIXES)]
+
+
+def _list_shards(folder: Path, names: list[str]) -> list[File]:
+    """The tar and Parquet files of a folder; none if there are image files too."""
+    shards = [name for name in names if name.lower().endswith(SHARD_SUFFIXES)]
+    if not shards or any(map(is_image, names)):
+        return []
+    return [File(str(folder / name)) for name in shards]
 
 
 def _splits_by_name(files: list[File]) -> dict[str, list[File]]:
