@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from selfsight import dist
+from selfsight.bench.exchanges import fake_processes
 from selfsight.errors import UserError
 from selfsight.nn.batch_norm import (
     BatchNorm,
@@ -234,3 +235,39 @@ def test_tracked_statistics_are_those_of_torchs_batch_norm_in_training(group):
     assert not ours.training and ours[1].group == group and ours[1].deferred is None
     for name, value in theirs.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it traces
+@pytest.mark.parametrize("group", [None, 6])
+def test_batch_norm_across_processes_is_the_same_compiled(group, monkeypatch):
+    """With one exchange each way in the graphs; that of a fake group gives back what it got."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # its checks cannot be traced
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    torch._dynamo.reset()
+    graphs = []
+
+    def count(graph, inputs):
+        sums = [node for node in graph.graph.nodes if "all_reduce" in str(node.target)]
+        graphs.append(len(sums))
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=count, bw_compiler=count)
+    x = torch.randn(4, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    with fake_processes(2):
+        found = []
+        for network in (layer3(group), torch.compile(layer3(group), backend=backend)):
+            y = network(x)
+            grads = torch.autograd.grad(y.square().sum(), [x, *network.parameters()])
+            found.append([y, *grads, *network.buffers()])
+    torch.testing.assert_close(found[0], found[1])
+    assert graphs == [1, 1]
+
+
+def layer3(group):
+    """Batch norm of three channels, between a convolution and a ReLU in place."""
+    torch.manual_seed(0)
+    parts = (nn.Conv2d(3, 3, 1), BatchNorm(3, group=group), nn.ReLU(inplace=True))
+    return nn.Sequential(*parts).double()

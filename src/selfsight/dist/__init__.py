@@ -136,7 +136,9 @@ def gather(x: Shaped[Tensor, "n *rest"]) -> Shaped[Tensor, "g *rest"]:
 
 def all_sum(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
     """Sum over processes; gradients are summed over processes too."""
-    return x if world_size() == 1 else _AllSum.apply(x)
+    if world_size() == 1:
+        return x
+    return _AllSum.apply(x) if x.requires_grad else _sum(x)
 
 
 def mean(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
