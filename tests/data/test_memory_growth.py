@@ -18,7 +18,7 @@ from selfsight.data.sources.source import LazyNames, Source, resolve_unlabeled
 from selfsight.doctor import inspect_data
 from selfsight.errors import UserError
 from selfsight.nn import MemoryBank
-from selfsight.train.progress_bar import ADVICE, ProgressBar
+from selfsight.train.progress_bar import ProgressBar
 from tests.data.image_files import parquet, pixels, png
 from tests.data.sources.test_tar import three
 
@@ -107,17 +107,27 @@ def test_a_row_for_each_of_a_billion_images_is_refused_with_its_bytes():
 def record(step, wait):
     return {
         **{"step": step, "epoch": 1.0, "loss": 1.0, "effective_rank": 3.0},
-        **{"images_per_second": 10.0, "data_wait": wait},
+        **{"images_per_second": 10.0, "data_wait": wait, "time": 1.0},
     }
 
 
-def test_waiting_for_data_is_told_with_advice_once():
+def show(waits, seconds=6.0):
+    """What is printed of records that come every so many seconds, with these shares of waiting."""
     out = io.StringIO()
-    with ProgressBar(Console(file=out, width=1000), 9, 0, shown=True) as bar:
-        for step, wait in enumerate((0.5, 0.02, 0.04, 0.3), 1):
-            bar.update(record(step, wait) | {"online_knn": 0.5})
-    text = out.getvalue()
-    assert text.count(ADVICE) == 1 and text.index(ADVICE) > text.index("step 2/9")
+    with ProgressBar(Console(file=out, width=1000), 99, 0, shown=True) as bar:
+        for step, wait in enumerate(waits, 1):
+            bar.update(record(step, wait) | {"online_knn": 0.5, "time": seconds * step})
+    return out.getvalue()
+
+
+def test_advice_rests_on_the_share_of_all_the_time_so_far():
+    assert "waited for data" not in show(
+        [0.9, 0.04, 0.0, *[0.0] * 20]
+    )  # the first batch, and 0.2 %
+    assert "waited for data" not in show([0.0, *[0.9] * 9], seconds=1.0)  # too soon to say
+    text = show([0.9, 0.02, 0.04, 0.3, 0.5])
+    assert text.count("waited for data for 12% of the time so far") == 1
+    assert text.index("waited for data for") > text.index("step 3/99")
     assert "waiting for data 4%" in text and "waiting for data 2%" not in text
 
 
@@ -134,7 +144,7 @@ def test_a_bar_comes_late_and_only_on_a_terminal(monkeypatch):
     out = io.StringIO()
     for terminal in (False, True):
         made = Console(file=out, force_terminal=terminal, width=80)
-        monkeypatch.setattr(progress, "Console", lambda made=made, **_: made)
+        monkeypatch.setattr(progress, "open_console", lambda made=made, **_: made)
         assert list(progress.track(iter("abc"), "counting", total=3)) == ["a", "b", "c"]
         assert not out.getvalue()
     monkeypatch.setattr(progress, "DELAY", 0.0)

@@ -8,11 +8,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 LINE_EVERY = 10.0  # seconds between lines if there is no terminal
-MAX_DATA_WAIT = 0.03  # share of time that may go to waiting for data
+SHOWN_DATA_WAIT = 0.03  # share of time spent waiting for data that a line mentions
+MAX_DATA_WAIT = 0.05  # share of all time so far above which advice is given
+ADVICE_AFTER = 10.0  # seconds of training that the share is measured over, at least
 ADVICE = (
-    "The network waits for data. These help, best first: --data.storage cache (decode once, "
-    "if there is room), --data.decoder nvjpeg on a GPU, more CPU cores, a smaller "
-    "--data.store-size, images on a faster disk or in tar shards."
+    "The network waited for data for {share:.0%} of the time so far. These help, best first: "
+    "--data.storage cache (decode once, if there is room), --data.decoder nvjpeg on a GPU, more "
+    "CPU cores, a smaller --data.store-size, images on a faster disk or in tar shards."
 )
 
 
@@ -24,7 +26,8 @@ class ProgressBar:
         self.has_bar = shown and console.is_terminal
         self.prints_lines = shown and not console.is_terminal
         self.printed, self.started, self.first = 0.0, time.monotonic(), done
-        self.records, self.advised = 0, False
+        self.last_time: float | None = None  # of the last record
+        self.seconds, self.waited, self.advised = 0.0, 0.0, False
         self.progress = Progress(
             TextColumn("training"),
             BarColumn(bar_width=24),
@@ -58,11 +61,7 @@ class ProgressBar:
     def update(self, record: Mapping[str, Any]) -> None:
         """Show the newest record."""
         line = summary_line(record)
-        self.records += 1  # the first includes the wait for the first batch
-        if record["data_wait"] > MAX_DATA_WAIT and self.records > 1 and not self.advised:
-            self.advised = True
-            if self.has_bar or self.prints_lines:
-                self.console.print(ADVICE, soft_wrap=True)
+        self._advise(record)
         self.progress.update(self.task, text=line)
         now = time.monotonic()
         last = record["step"] == self.total
@@ -77,6 +76,20 @@ class ProgressBar:
             )
             self.printed = now
 
+    def _advise(self, record: Mapping[str, Any]) -> None:
+        """Give advice once if much of the time after the first record went to waiting."""
+        if self.last_time is not None:  # the first record includes the wait for the first batch
+            seconds = record["time"] - self.last_time
+            self.seconds += seconds
+            self.waited += seconds * record["data_wait"]
+        self.last_time = record["time"]
+        if self.advised or self.seconds < ADVICE_AFTER:
+            return
+        share = self.waited / self.seconds
+        if share > MAX_DATA_WAIT and (self.has_bar or self.prints_lines):
+            self.advised = True
+            self.console.print(ADVICE.format(share=share), highlight=False, soft_wrap=True)
+
 
 def summary_line(record: Mapping[str, Any]) -> str:
     """Format the most important numbers of a record in one line."""
@@ -90,7 +103,7 @@ def summary_line(record: Mapping[str, Any]) -> str:
         texts.append(f"online_knn {record['online_knn']:.1%}")
     if record.get("skipped_steps"):
         texts.append(f"{record['skipped_steps']} steps skipped")
-    if record["data_wait"] > MAX_DATA_WAIT:
+    if record["data_wait"] > SHOWN_DATA_WAIT:
         texts.append(f"waiting for data {record['data_wait']:.0%}")
     return "  ".join(texts)
 
