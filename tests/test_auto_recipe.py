@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("method", [None, *METHODS])
 @settings(deadline=None, max_examples=15)
 @given(
-    count=st.integers(80, 2_000_000), side=st.integers(8, 4000), channels=st.sampled_from([1, 3])
+    count=st.integers(20, 2_000_000), side=st.integers(8, 4000), channels=st.sampled_from([1, 3])
 )
 def test_any_images_get_a_valid_recipe(method, count, side, channels):
     made, reasons = build_auto_recipe(
@@ -27,10 +27,21 @@ def test_any_images_get_a_valid_recipe(method, count, side, channels):
     )
     assert from_dict(to_dict(made)) == made
     assert 2 * made.batch_size <= count
-    assert getattr(made.method, "queue_size", 0) <= max(2, count // 10)
+    assert getattr(made.method, "queue_size", 0) <= max(made.batch_size, count // 10)
     assert made.backbone.in_channels == channels == made.data.channels
     for name in ("batch_size", "epochs", "views", "backbone", "optim", "precision", "compile"):
         assert reasons[name]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 5, 6, 7, 8, 12, 16])
+def test_any_number_of_processes_can_share_the_batch(processes):
+    for count, method in ((200, None), (5000, "moco"), (5000, "nnclr"), (2_000_000, "swav")):
+        data = DataProfile(count=count, short_side=64)
+        made, reasons = build_auto_recipe(data, CPU, method=method, processes=processes)
+        alone, _ = build_auto_recipe(data, CPU, method=method)
+        assert made.batch_size % processes == 0
+        assert alone.batch_size - processes < made.batch_size <= max(alone.batch_size, processes)
+        assert ("share it equally" in reasons["batch_size"]) == bool(alone.batch_size % processes)
 
 
 def test_what_is_given_is_kept_and_the_rest_fits_it():

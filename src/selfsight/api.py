@@ -305,6 +305,7 @@ def _build_recipe(
             method=options.method,
             epochs=options.epochs,
             batch_size=options.batch_size,
+            processes=dist.world_size(),
         )
     else:
         recipe = _named_recipe(options)

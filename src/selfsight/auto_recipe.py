@@ -81,8 +81,12 @@ def build_auto_recipe(
     method: str | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
+    processes: int = 1,
 ) -> tuple[Recipe, Reasons]:
-    """Build a recipe for these images on this device, with the given settings if any."""
+    """Build a recipe for these images on this device, with the given settings if any.
+
+    The batch is one that this many processes can share equally.
+    """
     reasons: Reasons = {}
     gpu = device.type == "cuda"
 
@@ -91,7 +95,7 @@ def build_auto_recipe(
     backbone, reasons["backbone"] = _backbone(data, size, gpu)
     if batch_size is None:
         queue = method is not None and getattr(method_config(method)(), "queue_size", 0) > 0
-        batch_size, reasons["batch_size"] = _batch_size(data, size, gpu, queue)
+        batch_size, reasons["batch_size"] = _batch_size(data, size, gpu, queue, processes)
     if epochs is None:
         epochs, reasons["epochs"] = _epochs(data, size, gpu)
     steps = epochs * max(1, data.count // batch_size)
@@ -158,13 +162,17 @@ def _backbone(data: DataProfile, size: int, gpu: bool) -> tuple[BackboneConfig, 
     return config, f"{why}, with the {stem} stem for views of {size} px"
 
 
-def _batch_size(data: DataProfile, size: int, gpu: bool, queue: bool) -> tuple[int, str]:
+def _batch_size(
+    data: DataProfile, size: int, gpu: bool, queue: bool, processes: int
+) -> tuple[int, str]:
     most = 512 if gpu and size <= 64 else 256
     share = 10 if queue else 8  # a queue holds a batch or more, and at most a tenth of all
     batch = 8
     while batch * 2 <= most and batch * 2 * share <= data.count:
         batch *= 2
-    return batch, f"{data.count} images give {max(1, data.count // batch)} steps an epoch"
+    why = f"; {processes} processes share it equally" if batch % processes else ""
+    batch = max(batch // processes, 1) * processes
+    return batch, f"{data.count} images give {max(1, data.count // batch)} steps an epoch{why}"
 
 
 def _epochs(data: DataProfile, size: int, gpu: bool) -> tuple[int, str]:
@@ -194,9 +202,13 @@ def _method(
     defaults: Any = config_class()
     longest_queue = max(2, data.count // 10)
     if getattr(defaults, "queue_size", 0) > longest_queue:
-        # A multiple of the batch size if one fits, else a part of the last batch.
-        settings["queue_size"] = longest_queue // batch_size * batch_size or longest_queue
-        reasons["method.queue_size"] = f"at most a tenth of {data.count} images"
+        # A multiple of the batch size if one fits; NNCLR and JCL cannot do with less than a batch.
+        settings["queue_size"] = longest_queue // batch_size * batch_size or batch_size
+        reasons["method.queue_size"] = (
+            f"at most a tenth of {data.count} images"
+            if longest_queue >= batch_size
+            else f"one batch: a tenth of {data.count} images is less"
+        )
     if getattr(defaults, "num_prototypes", 0) > batch_size:
         settings["num_prototypes"] = batch_size
         reasons["method.num_prototypes"] = "at most the batch size"

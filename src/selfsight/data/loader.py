@@ -290,7 +290,7 @@ def check_batch_size(images: ImageStore, batch_size: int, world_size: int) -> No
     if batch_size < 1 or batch_size % world_size:
         raise UserError(
             f"batch_size is {batch_size}, which {world_size} processes cannot share equally. Use a "
-            f"multiple of {world_size}."
+            f"multiple of {world_size}, or a number of processes that divides {batch_size}."
         )
     count = len(images)
     if count >= 2 * batch_size:
