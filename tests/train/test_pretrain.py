@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import itertools
 import json
 import math
@@ -9,6 +10,7 @@ import os
 import pickle
 import shutil
 import signal
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,7 +23,7 @@ from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.run_folder import Run, WriteError
 from selfsight.runs import start_resume
 from selfsight.runs.encoders import build_untrained, load_encoder, load_recipe
-from selfsight.train import checkpoint, saver
+from selfsight.train import checkpoint, cuda_graph, saver
 from selfsight.train import pretrain as driver
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.pretrain import build_method
@@ -225,29 +227,26 @@ def test_a_checkpoint_that_would_run_code_is_not_loaded(copied):
 
 
 def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
-    train = start_resume.pretrain
+    """A stand-in for a memory: one method, 4 images, or 2 once the optimizer has its state."""
+    step, alive = cuda_graph.optimizer_step, weakref.WeakSet()
 
-    def small_memory(recipe, *rest, **more):
-        if recipe.batch_size > 4:
+    def step_in_small_memory(state, forward, batch, *rest, **more):
+        alive.add(state.method)
+        most = 2 if state.optimizer.state else 4
+        if len(batch.index) > most or len(alive) > 1:
             raise torch.OutOfMemoryError
-        return train(recipe, *rest, **more)
+        return step(state, forward, batch, *rest, **more)
 
-    monkeypatch.setattr(start_resume, "pretrain", small_memory)
-    monkeypatch.setattr(
-        "selfsight.train.batch_size_finder._fits", lambda recipe, device: recipe.batch_size <= 4
-    )
+    monkeypatch.setattr(cuda_graph, "optimizer_step", step_in_small_memory)
     run = api.pretrain(photos, epochs=1, device="cpu", out=tmp_path / "auto", batch_size=None)
     recipe = api.load_recipe(run)
-    assert recipe.batch_size == 4
-    with pytest.raises(ValueError, match="--batch-size 4"):
-        api.pretrain(
-            photos,
-            recipe="simclr.shapes",
-            batch_size=16,
-            epochs=3,
-            device="cpu",
-            out=tmp_path / "named",
-        )
+    assert recipe.batch_size == 2
+    settings = {"epochs": 3, "device": "cpu", "recipe": "simclr.shapes"}
+    with pytest.raises(ValueError, match=r"16 does not fit .* Use --batch-size 2"):
+        api.pretrain(photos, batch_size=16, out=tmp_path / "named", **settings)
+    del run
+    gc.collect()
+    api.pretrain(photos, batch_size=2, out=tmp_path / "advice", **settings)
 
 
 def test_a_run_is_not_resumed_with_other_images(tmp_path):

@@ -52,7 +52,7 @@ from selfsight.train import checkpoint
 from selfsight.train.batch_size_finder import halve_batch_until_it_fits
 from selfsight.train.memory_check import check_memory
 from selfsight.train.online_eval import build_online_knn
-from selfsight.train.pretrain import pretrain
+from selfsight.train.pretrain import describe_data, pretrain
 from selfsight.train.state import State
 
 Reasons = dict[str, str]
@@ -86,7 +86,7 @@ def start_run(
         if _write_recipe_and_train(recipe, reasons, about, run, images, device, console, clock):
             return
         # Outside of the handler of the error, which would keep the tensors of the failed run.
-        smaller = halve_batch_until_it_fits(recipe, device)
+        smaller = halve_batch_until_it_fits(recipe, device, describe_data(images))
         sentence = (
             f"A batch of {recipe.batch_size} does not fit in the memory of "
             f"{device_name(device)}; {smaller.batch_size} does."
@@ -310,6 +310,16 @@ def _write_recipe_and_train(
     try:
         _train_to_verdict(recipe, run, images, device, console, clock)
     except torch.OutOfMemoryError:
+        world_size = dist.world_size()
+        if world_size > 1:  # the others wait in the middle of a step
+            smaller = recipe.batch_size // 2 // world_size * world_size
+            raise UserError(
+                f"The {recipe.batch_size // world_size} images that each of {world_size} processes "
+                f"has of a batch do not fit in the memory of {device_name(device)}. Use a smaller "
+                f"--batch-size{f' ({smaller})' if smaller else ''}, or --chunk."
+            ) from None
+        if (run.checkpoints / checkpoint.LAST).exists():  # another batch could not resume it
+            raise
         return False
     return True
 

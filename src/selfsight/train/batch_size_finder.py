@@ -7,46 +7,60 @@ import torch
 
 from selfsight import rng
 from selfsight.errors import UserError
-from selfsight.methods import DataInfo, Moment
+from selfsight.methods import DataInfo
+from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
+from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.loop import train
 from selfsight.train.pretrain import build_method
-from selfsight.train.step import autocast
+from selfsight.train.state import State
+from selfsight.train.step import DTYPES, Batch
+
+TRIAL_STEPS = 2  # in the second one the optimizer has its state
 
 
-def halve_batch_until_it_fits(recipe: Recipe, device: torch.device) -> Recipe:
-    """Return the recipe with its batch size halved until a step fits."""
-    while recipe.batch_size > 2:
-        recipe = replace(recipe, batch_size=recipe.batch_size // 2)
-        if _fits(recipe, device):
-            return recipe
+def halve_batch_until_it_fits(recipe: Recipe, device: torch.device, data: DataInfo) -> Recipe:
+    """Return the recipe with its batch size halved until a step on one process fits."""
+    batch_size = recipe.batch_size // 2
+    while batch_size >= 2:
+        try:
+            smaller = replace(recipe, batch_size=batch_size)
+        except UserError:  # for example batch norm in groups that do not divide it
+            break
+        if _fits(smaller, device, data):
+            return smaller
+        batch_size //= 2
     raise UserError(
-        "Not even a batch of 2 fits in the memory of this device. Use a smaller backbone "
-        "(--backbone.name resnet18) or smaller views."
+        f"No batch smaller than {recipe.batch_size} that these settings allow fits in the memory "
+        "of this device. Use a smaller backbone (--backbone.name resnet18) or smaller views."
     )
 
 
-def _fits(recipe: Recipe, device: torch.device) -> bool:
-    """Return whether a forward and backward pass on random images fits in memory."""
+def _fits(recipe: Recipe, device: torch.device, data: DataInfo) -> bool:
+    """Return whether optimizer steps on random images fit in memory."""
     gc.collect()
     torch.cuda.empty_cache()
-    index = torch.arange(recipe.batch_size, device=device)
     try:
-        method = build_method(recipe, device, DataInfo(len(index), 2))
-        views = [
-            rng.uniform(rng.key(0, "memory", i), index, recipe.data.channels * view.size**2)
-            .float()
-            .view(len(index), recipe.data.channels, view.size, view.size)
-            for i, view in enumerate(recipe.views)
-        ]
-        at = Moment(
-            step=torch.tensor(0, device=device),
-            index=index,
-            seed=recipe.seed,
-            total_steps=1,
-            steps_per_epoch=1,
+        method = build_method(recipe, device, data)
+        optimizer = build_optimizer(
+            recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
         )
-        with autocast(recipe, device), torch.compiler.set_stance("force_eager"):
-            method(views, at).loss.backward()
+        state = State(method, optimizer, GradScaler(device, enabled=recipe.precision == "fp16"))
+        batches = (_random_batch(recipe, device, data) for _ in range(TRIAL_STEPS))
+        uncompiled = replace(recipe, compile=False)
+        for _ in train(state, batches, uncompiled, steps_per_epoch=TRIAL_STEPS, device=device):
+            pass
     except torch.OutOfMemoryError:
         return False
     return True
+
+
+def _random_batch(recipe: Recipe, device: torch.device, data: DataInfo) -> Batch:
+    index = torch.arange(recipe.batch_size, device=device)
+    views = [
+        rng.uniform(rng.key(0, "memory", i), index, recipe.data.channels * view.size**2)
+        .to(DTYPES[recipe.precision])
+        .view(len(index), recipe.data.channels, view.size, view.size)
+        for i, view in enumerate(recipe.views)
+    ]
+    return Batch(views, index % max(1, data.num_classes), index)

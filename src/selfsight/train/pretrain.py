@@ -44,16 +44,22 @@ def build_method(recipe: Recipe, device: torch.device, data: DataInfo = NO_DATA_
 
 def build_new_state(recipe: Recipe, images: ImageStore, device: torch.device) -> State:
     """Build the initial state of a recipe."""
-    num_classes = 0 if images.labels is None else int(images.labels.max()) + 1
-    method = build_method(recipe, device, DataInfo(len(images), num_classes))
+    data = describe_data(images)
+    method = build_method(recipe, device, data)
     optimizer = build_optimizer(
         recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
     )
     probe = None
-    if num_classes:
-        probe = OnlineProbe(method.student.backbone.dim, num_classes, device)
+    if data.num_classes:
+        probe = OnlineProbe(method.student.backbone.dim, data.num_classes, device)
     scaler = GradScaler(device, enabled=recipe.precision == "fp16")
     return State(method, optimizer, scaler, probe)
+
+
+def describe_data(images: ImageStore) -> DataInfo:
+    """Return what a method may know of these images."""
+    num_classes = 0 if images.labels is None else int(images.labels.max()) + 1
+    return DataInfo(len(images), num_classes)
 
 
 def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.device) -> State:
