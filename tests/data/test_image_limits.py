@@ -117,6 +117,18 @@ def test_a_jpeg_of_thousands_of_scans_is_not_decoded(monkeypatch):
         decode(bomb, store_size=64)
 
 
+@pytest.mark.parametrize("compression", [None, "tga_rle"])
+def test_tga_is_told_from_damaged_files(compression):
+    image = Image.fromarray(pixels())
+    data = encoded(image, "TGA", compression=compression)
+    np.testing.assert_array_equal(decode(data, store_size=64), pixels())
+    first_version = data[:-26]
+    if compression is None:
+        np.testing.assert_array_equal(decode(first_version, store_size=64), pixels())
+    with pytest.raises(UnreadableError, match="not an image"):
+        decode(first_version + b"more", store_size=64)
+
+
 def test_no_postscript_is_run(tmp_path, monkeypatch):
     path = tmp_path / "x.jpg"
     Image.fromarray(pixels()).save(path, "EPS")
@@ -143,6 +155,7 @@ def test_folders_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     assert "b (Permission denied)" in doctor.describe(doctor.inspect_data(tmp_path))
 
 
+@pytest.mark.slow
 def test_folders_nested_deeper_than_python_recurses_are_read(tmp_path):
     here = os.getcwd()
     os.chdir(tmp_path)

@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import io
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -291,13 +292,43 @@ def open_with_pillow(data: bytes) -> ImageFile.ImageFile:
     if Image.MAX_IMAGE_PIXELS is not None and limit > 2 * Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = limit  # the user has raised ours above Pillow's
     try:
-        image = Image.open(io.BytesIO(data), formats=list_formats())
+        formats = list_formats()
+        formats = formats if _is_tga(data) else tuple(f for f in formats if f != "TGA")
+        image = Image.open(io.BytesIO(data), formats=formats)
     except Exception as error:
         raise UnreadableError(_pillow_reason(error)) from error
     check_pixels(*image.size)
     if image.format in ("JPEG", "MPO"):
         _check_scans(data, *image.size)
+    elif image.format == "PNG":
+        _check_png(data)
     return image
+
+
+def _check_png(data: bytes) -> None:
+    """Raise if the pixels of a PNG are not those that were written: Pillow does not compare."""
+    at, view = 8, memoryview(data)
+    while at + 12 <= len(data):
+        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        written = int.from_bytes(data[end : end + 4], "big")
+        complete = data[at + 4 : at + 8] == b"IDAT" and end + 4 <= len(data)
+        if complete and zlib.crc32(view[at + 4 : end]) != written:
+            raise UnreadableError("it is damaged: a checksum of the PNG file does not match")
+        at = end + 4
+
+
+def _is_tga(data: bytes) -> bool:
+    """Whether a file ends as TGA 2 does, or has the length that an uncompressed TGA 1 claims.
+
+    TGA 1 has no signature: Pillow would decode damaged files of other formats as such.
+    """
+    if data.endswith(b"TRUEVISION-XFILE.\0"):
+        return True
+    if len(data) < 18 or data[2] not in (1, 2, 3):
+        return False
+    colors, width, height = (int.from_bytes(data[i : i + 2], "little") for i in (5, 12, 14))
+    palette = colors * (-(-data[7] // 8)) if data[1] else 0
+    return len(data) == 18 + data[0] + palette + width * height * (-(-data[16] // 8))
 
 
 def _check_scans(data: bytes, width: int, height: int) -> None:

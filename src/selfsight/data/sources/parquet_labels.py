@@ -144,11 +144,11 @@ def read_labels(
             f"`evaluate --label-column {others}` uses another."
         )
     if column.is_list:
-        labels = _read_multilabels(_read_column(files, column.name), column)
+        labels = _read_multilabels(_read_column(files, column.name), column, name)
     elif fingerprint is not None:
         labels = _map_labels(files, column, name, fingerprint)
     else:
-        labels = _number_labels(_read_column(files, column.name), column)
+        labels = _number_labels(_read_column(files, column.name), column, name)
     return labels._replace(notes=(*notes, *labels.notes))
 
 
@@ -160,12 +160,12 @@ def _read_column(files: Sequence[File], column: str) -> list[Any]:
         return [value for values in pool.map(read, files) for value in values]
 
 
-def _number_labels(values: list[Any], column: LabelColumn) -> Labels:
+def _number_labels(values: list[Any], column: LabelColumn, name: str) -> Labels:
     if not values:
         return Labels()
     if _are_class_numbers(values, column):
         labels = np.array([UNLABELED if v is None or v < 0 else v for v in values], dtype=np.int64)
-        return Labels(labels=labels, class_names=_class_names(column, int(labels.max())))
+        return Labels(labels=labels, class_names=_class_names(column, int(labels.max()), name))
     labels, class_names = encode_labels([_to_word(value) for value in values])
     return Labels(labels=labels, class_names=class_names)
 
@@ -187,17 +187,17 @@ def _to_word(value: Any) -> str | None:
     return None if unlabeled else str(value)
 
 
-def _read_multilabels(rows: list[Any], column: LabelColumn) -> Labels:
+def _read_multilabels(rows: list[Any], column: LabelColumn, name: str) -> Labels:
     """1 for each class in the list of a row, else 0; UNLABELED for all if a row has no list."""
     if _is_one_hot(rows):
         classes = max(len(row) for row in rows if row is not None)
         one_hot = [[UNLABELED] * classes if row is None else row for row in rows]
         note = f'Each list in column "{column.name}" has a 0 or 1 for each of {classes} classes.'
-        names = _class_names(column, classes - 1)
+        names = _class_names(column, classes - 1, name)
         return Labels(multilabels=np.array(one_hot, np.int8), class_names=names, notes=(note,))
     values = {value for row in rows if row for value in row if value is not None}
     if _are_class_numbers(values, column):
-        class_names = _class_names(column, max(values, default=UNLABELED))
+        class_names = _class_names(column, max(values, default=UNLABELED), name)
         number = {value: value for value in values if value >= 0}
     else:
         words = {value: word for value in values if (word := _to_word(value)) is not None}
@@ -206,7 +206,7 @@ def _read_multilabels(rows: list[Any], column: LabelColumn) -> Labels:
         number = {value: places[word] for value, word in words.items()}
     if len(rows) * len(class_names) > min(MAX_TABLE_BYTES, free_memory() // 2):
         raise UserError(
-            f'Column "{column.name}" has {len(class_names):,} classes in the lists of '
+            f'Column "{column.name}" of {name} has {len(class_names):,} classes in the lists of '
             f"{len(rows):,} images, more than fit in memory. --label-column names another column."
         )
     table = np.zeros((len(rows), len(class_names)), np.int8)
@@ -262,7 +262,7 @@ def _write_labels(
             f'Column "{column.name}" of {name} has labels up to {highest:,} in some rows, and '
             "words or very large numbers in others. --label-column names another column."
         )
-    class_names = _class_names(column, highest)
+    class_names = _class_names(column, highest, name)
     if as_words:
         class_names = tuple(sort_class_names(numbers))
         sorted_number = {name: i for i, name in enumerate(class_names)}
@@ -280,12 +280,12 @@ def _iterate_labels(file: File, label: str) -> Iterator[list[Any]]:
                 yield [shared.setdefault(v, v) if isinstance(v, str) else v for v in values]
 
 
-def _class_names(column: LabelColumn, highest: int) -> tuple[str, ...]:
+def _class_names(column: LabelColumn, highest: int, name: str) -> tuple[str, ...]:
     """Class names from the metadata, or the numbers up to the highest label."""
     names = column.class_names or tuple(str(i) for i in range(highest + 1))
     if highest >= len(names):
         raise UserError(
-            f'Column "{column.name}" has labels up to {highest}, but the file names only '
+            f'Column "{column.name}" of {name} has labels up to {highest}, but the file names only '
             f"{len(names)} classes. Correct the class names in its metadata."
         )
     return names

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from selfsight.data.image_limits import check_pixels
 from selfsight.errors import UserError, suggest
 from selfsight.evals.detection.annotation_files import Files
 from selfsight.evals.detection.annotations import (
@@ -18,6 +19,8 @@ from selfsight.evals.detection.annotations import (
 )
 
 FOLDER, PREFIX, SUFFIX = "annotations", "instances_", ".json"
+# What a JSON file of another structure can lead to.
+MISFITS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 
 
 def splits(files: Files) -> list[str]:
@@ -55,6 +58,8 @@ def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> Detection
         class_names = tuple(str(c["name"]) for c in categories)
         paths = [_find_file(files, str(image["file_name"]), folders) for image in images]
         sizes = [(int(image["height"]), int(image["width"])) for image in images]
+        for height, width in sizes:
+            check_pixels(width, height)
         _check_references(name, {image["id"] for image in images}, number, by_image)
         dropped = 0
         instances = []
@@ -64,9 +69,9 @@ def read_json(files: Files, path: str, *, folders: tuple[str, ...]) -> Detection
             )
             instances.append(instances_of_image)
             dropped += num_dropped
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except MISFITS as error:
         raise UserError(
             f"{name} is not in COCO's format ({type(error).__name__}: {error}). Expected is an "
             "object with images (id, file_name, width, height), annotations (image_id, "
