@@ -95,7 +95,7 @@ def test_pixels_beyond_the_budget_are_mapped_and_loaded_again(ragged, cache):
     small = load_images(open_source(ragged, labels=True), **settings)
     assert not cache.exists()
     mapped = load_images(open_source(ragged, labels=True), budget_bytes=700, **settings)
-    assert sorted(p.suffix for p in cache.iterdir()) == [".npz", ".pixels"]
+    assert sorted(p.suffix for p in cache.iterdir()) == [".pixels", ".sizes"]
     source = open_source(ragged, labels=True)
     again = load_images(source.__class__(**{**vars(source), "read": lambda i: 1 / 0}), **settings)
     for other in (mapped, again):

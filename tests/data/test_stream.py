@@ -297,7 +297,7 @@ def test_the_cache_keeps_its_limit_and_evicts_the_least_recently_used(
     a, _ = load_images(sources[0], **settings), load_images(sources[1], **settings)
     load_images(sources[0], **settings)  # used again: b is now the oldest
     load_images(sources[2], **settings)
-    assert len(list(own_cache.glob("*.pixels"))) == len(list(own_cache.glob("*.npz"))) == 2
+    assert len(list(own_cache.glob("*.pixels"))) == len(list(own_cache.glob("*.sizes"))) == 2
     broken = [Source(**{**vars(source), "read": lambda i: 1 / 0}) for source in sources]
     load_images(broken[0], **settings)
     load_images(broken[2], **settings)

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from selfsight import dist
+from selfsight.data.checksum import check_owner, hash_file
+from selfsight.data.image_limits import check_regular
 from selfsight.errors import UserError
 
 try:
@@ -41,14 +44,27 @@ class IndexWriteError(UserError):
     """The index cannot be written to its folder."""
 
 
+class DamagedIndexError(UserError):
+    """An index is not what was written."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"The index of the images in {path} is damaged ({reason}).")
+        self.path = path
+
+
 def load_or_write_index(folder: Path, key: str, write: Callable[["IndexWriter"], None]) -> Index:
-    """Load the index stored under a key, or write it first.
+    """Load the index stored under a key, or write it first; a damaged one is written again.
 
     If the folder is not writable, the index is written to a temporary folder for this run only.
     """
-    index = load_index(folder, key)
-    if index is not None:
-        return index
+    notes: tuple[str, ...] = ()
+    try:
+        index = load_index(folder, key)
+        if index is not None:
+            return index
+    except DamagedIndexError as error:
+        notes = (f"{error} It was built again.",)
+        remove_any(error.path)
     try:
         with IndexWriter(folder, key) as writer:
             write(writer)
@@ -57,9 +73,12 @@ def load_or_write_index(folder: Path, key: str, write: Callable[["IndexWriter"],
         with IndexWriter(temporary_folder(), key) as writer:
             write(writer)
         atexit.register(shutil.rmtree, writer.final, ignore_errors=True)
-    index = load_index(folder, key)
+    try:
+        index = load_index(folder, key)
+    except DamagedIndexError as error:  # it could not be removed
+        raise UserError(f"{error} Delete it, or set XDG_CACHE_HOME to another folder.") from error
     assert index is not None
-    return index
+    return index._replace(notes=(*notes, *index.notes))
 
 
 def temporary_folder() -> Path:
@@ -71,18 +90,51 @@ def temporary_folder() -> Path:
 def load_index(folder: Path, key: str) -> Index | None:
     """Load the index stored under a key; None if there is no complete one.
 
-    Only the first process of a machine gets None: the others wait until it has written the index.
+    Only the first process of a machine gets None or a DamagedIndexError: the others wait until it
+    has written the index.
     """
-    cached, temporary = (place / f"{key}.index" for place in (folder, temporary_folder()))
-    # os.path.exists is False, and does not raise, where access is denied.
-    while not (os.path.exists(cached) or (_is_private(temporary.parent) and temporary.exists())):
-        if dist.local_rank() == 0:
-            return None
+    is_first = dist.local_rank() == 0
+    while True:
+        try:
+            index = _load_if_there(folder, key)
+            if index is not None or is_first:
+                return index
+        except DamagedIndexError:
+            if is_first:
+                raise
         time.sleep(POLL)
-    path, notes = (cached, ()) if os.path.exists(cached) else (temporary, (_not_cached(folder),))
-    metadata = json.loads((path / "about.json").read_text())
-    columns = {file.stem: _map_column(file) for file in path.glob("*.bin")}
-    return Index(columns, metadata, notes)
+
+
+def _load_if_there(folder: Path, key: str) -> Index | None:
+    cached, temporary = (place / f"{key}.index" for place in (folder, temporary_folder()))
+    # os.path.lexists is False, and does not raise, where access is denied.
+    if os.path.lexists(cached):
+        return _load_columns(cached)
+    if _is_private(temporary.parent) and os.path.lexists(temporary):
+        return _load_columns(temporary)._replace(notes=(_not_cached(folder),))
+    return None
+
+
+def _load_columns(path: Path) -> Index:
+    """Map the columns of an index whose checksums are right."""
+    try:
+        check_owner(path)
+        check_regular(str(path / "about.json"))
+        about = json.loads((path / "about.json").read_bytes())
+        content = about["content"]
+        if about["checksum"] != hashlib.sha256(json.dumps(content).encode()).hexdigest():
+            raise ValueError("the checksum of about.json does not match")
+        columns = {}
+        for name, checksum in content["columns"].items():
+            file = path / f"{name}.bin"
+            check_owner(file)
+            if hash_file(file) != checksum:
+                raise ValueError(f"the checksum of {file.name} does not match")
+            columns[name] = _map_column(file)
+        return Index(columns, content["metadata"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DamagedIndexError(path, " ".join(reason.split())) from error
 
 
 class IndexWriter:
@@ -120,7 +172,11 @@ class IndexWriter:
     def finish(self, metadata: Mapping[str, Any]) -> None:
         """Write the metadata and move the index to its final name."""
         with self._explain_errors():
-            (self.folder / "about.json").write_text(json.dumps(metadata))
+            columns = {file.stem: hash_file(file) for file in sorted(self.folder.glob("*.bin"))}
+            content = {"metadata": dict(metadata), "columns": columns}
+            checksum = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+            about = json.dumps({"checksum": checksum, "content": content})
+            (self.folder / "about.json").write_text(about)
             try:
                 os.rename(self.folder, self.final)
             except OSError:
@@ -181,10 +237,16 @@ def list_abandoned(folder: Path) -> Iterator[Path]:
 def remove_abandoned(folder: Path) -> None:
     """Delete the unfinished files and folders of processes that have died."""
     for path in list_abandoned(folder):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        remove_any(path)
+
+
+def remove_any(path: Path) -> None:
+    """Remove a file or folder, as far as possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _lock(handle: int, *, wait: bool) -> bool:

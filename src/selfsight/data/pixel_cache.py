@@ -1,6 +1,8 @@
 """Decode all images once: into memory, or into a memory-mapped file that later runs load again."""
 
 import contextlib
+import hashlib
+import io
 import json
 import os
 import time
@@ -15,16 +17,25 @@ from torch import Tensor
 
 from selfsight import dist
 from selfsight.data.cgroup_limits import free_memory, processes_per_machine
-from selfsight.data.dataset_index import POLL, create_part_file, list_abandoned, remove_abandoned
-from selfsight.data.decode import MODES, VERSION
+from selfsight.data.checksum import check_owner, hash_file
+from selfsight.data.dataset_index import (
+    POLL,
+    create_part_file,
+    list_abandoned,
+    remove_abandoned,
+    remove_any,
+)
+from selfsight.data.decode import MODES, VERSION, describe_error
 from selfsight.data.eval_transform import EvalTransform
-from selfsight.data.image_limits import read_number
+from selfsight.data.image_limits import check_regular, read_number
 from selfsight.data.image_store import CachedImages
 from selfsight.data.sources.source import Source, digest, select_names
 from selfsight.data.workers import decode_images
 from selfsight.errors import UserError, list_first
 
 LIMIT_VARIABLE = "SELFSIGHT_CACHE_GIB"  # environment variable
+INDEX_SUFFIX = ".sizes"
+DIGEST = 32  # bytes of a SHA-256
 DEFAULT_LIMIT_GIB = 200.0  # of disk space for all cached pixels
 
 
@@ -52,7 +63,13 @@ def load_images(
     key = cache_key(
         source, store_size=store_size, transform=transform, channels=channels, decoder=decoder
     )
-    entry = load_entry(folder, key) if key else None
+    entry, notes = None, source.notes
+    try:
+        entry = load_entry(folder, key) if key else None
+    except DamagedCacheError as error:
+        notes = (*notes, str(error))
+        if dist.local_rank() == 0:  # the others wait until it is written again
+            remove_entry(folder, str(key))
     shared = key is not None and processes_per_machine() > 1
     if entry is None and key is not None and shared and dist.local_rank() > 0:
         entry = _wait_for_entry(folder, key)
@@ -87,7 +104,7 @@ def load_images(
         labels=None if source.labels is None else torch.from_numpy(source.labels[readable]),
         class_names=source.class_names,
         skipped=entry.skipped,
-        notes=source.notes,
+        notes=notes,
     ).to(device)
 
 
@@ -154,7 +171,8 @@ def evict(folder: Path, needed: int) -> None:
         if total <= cache_limit():
             return
         total -= file.stat().st_size
-        file.with_suffix(".npz").unlink(missing_ok=True)  # first: without it pixels do not count
+        for suffix in (INDEX_SUFFIX, ".npz"):  # first: without it pixels do not count
+            file.with_suffix(suffix).unlink(missing_ok=True)  # .npz: of earlier versions
         file.unlink(missing_ok=True)
 
 
@@ -168,21 +186,65 @@ class CacheEntry(NamedTuple):
     skipped: list[tuple[str, str]]
 
 
+class DamagedCacheError(RuntimeError):
+    """Cached pixels are not those that were written; the message is a sentence."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"The cached pixels in {path} are damaged ({reason}), so the images are decoded again."
+        )
+
+
 def has_entry(folder: Path, key: str) -> bool:
     """Whether an earlier run has finished writing pixels under this key."""
-    return all(os.path.exists(path) for path in _entry_paths(folder, key))
+    return all(os.path.lexists(path) for path in _entry_paths(folder, key))
 
 
 def load_entry(folder: Path, key: str) -> CacheEntry | None:
-    """Map the pixels that an earlier run wrote under this key; None if there are none."""
+    """Map the pixels that an earlier run wrote under this key; None if there are none.
+
+    Raise DamagedCacheError if a byte of them has changed since.
+    """
     if not has_entry(folder, key):
         return None
     pixels, index = _entry_paths(folder, key)
-    with np.load(index) as saved:
+    try:
+        check_owner(index)
+        check_owner(pixels)
+        check_regular(str(index))
+        saved = _unseal(index.read_bytes())
         heights, widths, readable = (saved[name] for name in ("heights", "widths", "readable"))
         skipped = [(name, reason) for name, reason in json.loads(str(saved["skipped"]))]
-    os.utime(pixels)  # mark as recently used
-    return CacheEntry(_map_file(pixels), heights, widths, readable, skipped)
+        if hash_file(pixels, f"checking {pixels.name}") != str(saved["checksum"]):
+            raise ValueError("their checksum does not match")
+        with contextlib.suppress(OSError):
+            os.utime(pixels)  # mark as recently used
+        return CacheEntry(_map_file(pixels), heights, widths, readable, skipped)
+    except FileNotFoundError:  # evicted meanwhile
+        return None
+    except (OSError, ValueError) as error:
+        raise DamagedCacheError(pixels, describe_error(error)) from error
+
+
+def remove_entry(folder: Path, key: str) -> None:
+    """Remove what is stored under a key, as far as possible."""
+    for path in reversed(_entry_paths(folder, key)):  # without its index an entry does not count
+        remove_any(path)
+
+
+def _seal(arrays: dict[str, np.ndarray]) -> bytes:
+    """The arrays as a file that ends with its own checksum."""
+    out = io.BytesIO()
+    np.savez(out, **arrays)  # type: ignore[arg-type]
+    return out.getvalue() + hashlib.sha256(out.getvalue()).digest()
+
+
+def _unseal(data: bytes) -> dict[str, np.ndarray]:
+    content, written = data[:-DIGEST], data[-DIGEST:]
+    if hashlib.sha256(content).digest() != written:
+        raise ValueError("the checksum of their index does not match")
+    with np.load(io.BytesIO(content)) as saved:
+        return dict(saved)
 
 
 class CacheWriter:
@@ -234,18 +296,16 @@ class CacheWriter:
         if self.file is None:
             flat = torch.from_numpy(self._concatenate())
             return CacheEntry(flat, heights, widths, readable, self.skipped)
-        skipped = np.array(json.dumps(self.skipped))
         with self._explain_errors():
             self.file.flush()
             path = self.unfinished[0]
             if self.key is None:  # the mapping outlives the file name
                 return CacheEntry(_map_file(path), heights, widths, readable, self.skipped)
             evict(self.folder, self.total)
-            index = self._create_file()
-            try:
-                np.savez(index, heights=heights, widths=widths, readable=readable, skipped=skipped)
-            finally:
-                index.close()
+            arrays = {"heights": heights, "widths": widths, "readable": readable}
+            texts = {"skipped": json.dumps(self.skipped), "checksum": hash_file(path)}
+            with self._create_file() as index:
+                index.write(_seal(arrays | {name: np.array(text) for name, text in texts.items()}))
             # The index comes last: without it the pixels do not count.
             for written, path in zip(
                 self.unfinished, _entry_paths(self.folder, self.key), strict=True
@@ -305,7 +365,7 @@ class CacheWriter:
 
 
 def _entry_paths(folder: Path, key: str) -> tuple[Path, Path]:
-    return folder / f"{key}.pixels", folder / f"{key}.npz"
+    return folder / f"{key}.pixels", folder / f"{key}{INDEX_SUFFIX}"
 
 
 def _map_file(path: Path) -> Tensor:
@@ -315,9 +375,11 @@ def _map_file(path: Path) -> Tensor:
 
 def _wait_for_entry(folder: Path, key: str) -> CacheEntry:
     """Wait for the first process of this machine; if it fails, torchrun ends this one too."""
-    while (entry := load_entry(folder, key)) is None:
+    while True:
+        with contextlib.suppress(DamagedCacheError):  # until that process has removed it
+            if (entry := load_entry(folder, key)) is not None:
+                return entry
         time.sleep(POLL)
-    return entry
 
 
 def _check_any_readable(source: Source, skipped: list[tuple[str, str]]) -> None:

@@ -204,6 +204,8 @@ def _read_multilabels(rows: list[Any], column: LabelColumn, name: str) -> Labels
         class_names = tuple(sort_class_names(set(words.values())))
         places = {word: i for i, word in enumerate(class_names)}
         number = {value: places[word] for value, word in words.items()}
+    if not class_names:
+        return Labels()
     if len(rows) * len(class_names) > min(MAX_TABLE_BYTES, free_memory() // 2):
         raise UserError(
             f'Column "{column.name}" of {name} has {len(class_names):,} classes in the lists of '

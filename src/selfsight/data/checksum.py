@@ -1,0 +1,37 @@
+"""Checksums by which damage to cached files is noticed."""
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from selfsight.data.cgroup_limits import available_cpus
+from selfsight.data.image_limits import check_regular
+from selfsight.progress import track
+
+BLOCK = 4 << 20  # bytes that one thread hashes at once
+MAX_THREADS = 16
+
+
+def hash_file(path: Path, title: str | None = None) -> str:
+    """SHA-256 of the SHA-256 of each block; with a title, the progress on large files is shown."""
+    size = check_regular(str(path))
+
+    def hash_block(start: int) -> bytes:
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            return hashlib.sha256(file.read(BLOCK)).digest()
+
+    total = hashlib.sha256(str(size).encode())
+    starts = range(0, size, BLOCK)
+    with ThreadPoolExecutor(min(MAX_THREADS, available_cpus())) as pool:
+        blocks = pool.map(hash_block, starts)
+        for block in blocks if title is None else track(blocks, title, total=len(starts)):
+            total.update(block)
+    return total.hexdigest()
+
+
+def check_owner(path: Path) -> None:
+    """Raise an OSError if a file belongs to another user, who could have written anything."""
+    if hasattr(os, "getuid") and (owner := path.lstat().st_uid) not in (os.getuid(), 0):
+        raise PermissionError(1, f"it belongs to another user, {owner}")
