@@ -37,6 +37,10 @@ LONG = (
     "detection/test_train.py",
     "test_cli.py",
     "data/test_workers.py",
+    "tests/test_readme.py",
+    "tests/test_learning.py",
+    "train/test_collapse.py",
+    "train/test_compile.py",
 )
 
 
@@ -60,8 +64,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Let one worker run what shares a set-up: a module, and all tests of the process group."""
+    """Let one worker run what shares a set-up: a module, and all tests of the process group.
+
+    Slow tests are few and share little: each goes to the worker that is free.
+    """
     from xdist.scheduler import LoadScopeScheduling
+
+    alone = config.option.markexpr.startswith("slow")
 
     @functools.cache
     def of_the_group(file):
@@ -71,7 +80,9 @@ def pytest_xdist_make_scheduler(config, log):
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file, _, name = nodeid.partition("::")
-            return "two_processes" if name.partition("[")[0] in of_the_group(file) else file
+            if name.partition("[")[0] in of_the_group(file):
+                return "two_processes"
+            return nodeid if alone else file
 
     return Scheduling(config, log)
 
