@@ -187,7 +187,7 @@ def multiply_adds(name):
     """Of one view in one step: forward and backward of the student, forward of the teacher."""
     made = build_recipe(name)
     with torch.device("meta"):
-        method = made.method.build(made.backbone.build())
+        method = made.method.build(made.backbone.build()).eval()  # norms that track take longer
         x = torch.empty(2, 3, made.views[0].size, made.views[0].size)
         with FlopCounterMode(display=False) as counter:
             _, z = method.student(x, moment()) if "fast" in name else method.student(x)
