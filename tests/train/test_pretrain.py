@@ -19,16 +19,20 @@ import torch
 from rich.console import Console
 
 from selfsight import api
+from selfsight.catalog import build_recipe
 from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.run_folder import Run, WriteError
-from selfsight.runs import start_resume
+from selfsight.runs import encoders, start_resume
 from selfsight.runs.encoders import build_untrained, load_encoder, load_recipe
+from selfsight.stopwatch import Stopwatch
 from selfsight.train import checkpoint, cuda_graph, saver
 from selfsight.train import pretrain as driver
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.pretrain import build_method
 from tests.folders import images, largest_file
 from tests.methods.small import SMALL
+from tests.recipes.small import images as small_images
+from tests.recipes.small import shrink
 
 KEPT = (1, 2)  # epochs
 TIMES = ("time", "first_step", "images_per_second", "data_wait")
@@ -346,8 +350,9 @@ def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
         pretrain(photos, tmp_path / "run", "instdisc")
 
 
-def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path):
+def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path, monkeypatch):
     """No record after the first step is finite, so its weights are not a good checkpoint."""
+    monkeypatch.setattr(driver, "train", exploding(driver.train, after=1, value=3e38))
     with pytest.raises(
         DivergedError, match=r"Lower --optim\.lr.*step 1, which may be spoiled.*no other"
     ):
@@ -358,7 +363,7 @@ def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path):
             batch_size=8,
             device="cpu",
             out=tmp_path / "run",
-            settings=["--optim.name", "sgd", "--optim.lr", "1e18", "--save-steps", "1", *SLIM],
+            settings=["--save-steps", "1", *SLIM],
         )
     assert checkpoint.load(Run(tmp_path / "run")) is None
 
@@ -371,17 +376,19 @@ def test_after_divergence_the_last_good_checkpoint_is_kept(copied, monkeypatch):
     longer = replace(recipe, epochs=12, save_steps=1)
     monkeypatch.setattr(driver, "train", exploding(driver.train, after=10))
     with pytest.raises(DivergedError, match="The last good checkpoint, of step 9, is kept"):
-        start_resume.resume_run(longer, copied, torch.device("cpu"), Console(quiet=True))
+        start_resume.resume_run(
+            longer, copied, torch.device("cpu"), Console(quiet=True), Stopwatch()
+        )
     assert checkpoint.load(copied)["step"] == 9
     assert (copied.checkpoints / "diverged.pt").exists()
 
 
-def exploding(train, after):
+def exploding(train, after, value=1e30):
     def trained(state, *words, **more):
         for found in train(state, *words, **more):
             if state.step == after:
                 with torch.no_grad():
-                    next(state.method.student.parameters()).fill_(1e30)
+                    next(state.method.student.parameters()).fill_(value)
             yield found
 
     return trained
@@ -479,3 +486,14 @@ def test_all_seconds_of_a_run_are_accounted_for(finished):
     assert sum(seconds.values()) == pytest.approx(total, abs=0.05)
     assert min(seconds[phase] for phase in ("compile", "steps", "evaluation", "report")) > 0
     assert seconds["graph"] == 0 and total >= finished("simclr").logged_seconds()
+
+
+def test_an_untrained_network_without_batch_norm_reads_no_images(tmp_path, monkeypatch):
+    recipe = shrink(build_recipe("mocov3.imagenet_vit_s16_300ep"))
+    recipe = replace(recipe, method=replace(recipe.method, norm="ln"))
+    monkeypatch.setattr(encoders, "read_batches", None)  # calling it would fail
+    student = encoders.build_untrained_student(
+        recipe, small_images(), torch.device("cpu"), steps=10, run=Run(tmp_path)
+    )
+    assert student.backbone.dim == 24
+    assert not Run(tmp_path).untrained_statistics.exists()

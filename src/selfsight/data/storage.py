@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from selfsight import dist, rng
-from selfsight.data.cgroup_limits import cpus_per_process, free_memory
+from selfsight.data.cgroup_limits import cpus_per_process, free_memory, processes_per_machine
 from selfsight.data.decode import Encoded, read_header
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.image_store import CachedImages, ImageStore
@@ -71,6 +71,19 @@ def plan_storage(
     )
     first, second = dist.all_sum(choice if dist.rank() == 0 else choice * 0).tolist()
     return StoragePlan(STORAGES[first], DECODERS[second], plan.reasons)
+
+
+def foresee_cache(
+    source: Source, *, storage: str, decoder: str, store_size: int, channels: int | None
+) -> int:
+    """Estimate the bytes that opening these images will write to the cache folder; often 0."""
+    channels = resolve_channels(source, channels)
+    key = cache_key(source, store_size=store_size, channels=channels, decoder=decoder)
+    if storage != "cache" or key is None or has_entry(cache_folder(), key):
+        return 0
+    total = _mean_stored_bytes(read_sample(source), store_size, channels) * len(source)
+    is_shared = processes_per_machine() > 1  # all map the file that one of them writes
+    return total if is_shared or total > free_memory() // 2 else 0
 
 
 def open_images(

@@ -205,6 +205,8 @@ def build_untrained_student(
     They are saved for evaluations, which may not have these images.
     """
     student = build_method(recipe, device).student
+    if not any(name.endswith(STATISTICS) for name, _ in student.named_buffers()):
+        return student  # layer norm has none
     updates, batch = min(steps, UPDATES), min(recipe.batch_size, MAX_IMAGES)
     index = sample_images(images, updates * batch, recipe.seed)
     rows = torch.arange(updates * batch).view(updates, batch) % len(index)

@@ -102,9 +102,11 @@ def reproduce_run(
     diverged = ""
     try:
         # Sums of a CPU depend on the number of threads that compute them.
-        torch.set_num_threads((saved.get("environment") or {}).get("threads") or threads)
+        torch.set_num_threads(_saved_threads(saved) or threads)
         knn = build_online_knn(adapted, images)
-        pretrain(adapted, again, images, device, knn=knn, console=console, until=end)
+        pretrain(
+            adapted, again, images, device, knn=knn, console=console, until=end, list_groups=False
+        )
     except DivergedError as error:
         diverged = str(error)
     finally:
@@ -154,6 +156,13 @@ def compare_weights(run: Run, again: Run) -> str:
     before, after = (state["method"] for state in saved if state is not None)
     same = before.keys() == after.keys()
     return "equal" if same and all(torch.equal(before[k], after[k]) for k in before) else "differ"
+
+
+def _saved_threads(saved: Mapping[str, Any]) -> int | None:
+    """Threads of the run; None if it did not record a sensible number."""
+    environment = saved.get("environment")
+    threads = environment.get("threads") if isinstance(environment, Mapping) else None
+    return threads if isinstance(threads, int) and 1 <= threads <= 1024 else None
 
 
 def _relative(before: Any, after: Any) -> float:

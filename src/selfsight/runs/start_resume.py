@@ -50,6 +50,7 @@ from selfsight.runs.verdict import Verdict, judge
 from selfsight.stopwatch import Stopwatch, describe_seconds
 from selfsight.train import checkpoint
 from selfsight.train.batch_size_finder import halve_batch_until_it_fits
+from selfsight.train.disk_check import check_disk
 from selfsight.train.memory_check import check_memory
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import describe_data, pretrain
@@ -79,6 +80,7 @@ def start_run(
     check_memory(recipe, len(source), device)  # before hours of decoding
     recipe, storage_reasons = resolve_storage(recipe, source, device)
     reasons = reasons | storage_reasons
+    console.print(dist.on_first(lambda: check_disk(recipe, source, run)), soft_wrap=True)
     images = open_recipe_images(recipe, device, console, source)
     check_batch_size(images, recipe.batch_size, dist.world_size())
     dist.on_first(lambda: set_old_run_aside(run))
@@ -133,6 +135,7 @@ def resume_run(
             f"{difference}. Restore the data, or start a new run with another --out."
         )
     check_memory(recipe, len(source), device)
+    dist.on_first(lambda: check_disk(recipe, source, run))
     images = open_recipe_images(recipe, device, console, source)
     dist.on_first(lambda: _note_resume(run, device))
     _train_to_verdict(recipe, run, images, device, console, clock)

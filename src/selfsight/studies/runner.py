@@ -230,6 +230,7 @@ def _train(
             knn=build_online_knn(recipe, data.train),
             console=console,
             deadline=None if end is None else end - EVALUATION_SECONDS,
+            list_groups=False,  # as many tables as arms
         )
     except StoppedError as error:
         sentence = f"Stopped while training {job.name}. The same command goes on with it."

@@ -23,8 +23,8 @@ def check_memory(recipe: Recipe, num_images: int, device: torch.device) -> None:
     """
     with torch.device("meta"):
         method = recipe.method.build(recipe.backbone.build(), DataInfo(num_images, 2))
-    sizes = {name: _count_bytes(tensor) for name, tensor in method.state_dict().items()}
-    trained = sum(_count_bytes(p) for p in method.parameters() if p.requires_grad)
+    sizes = {name: count_bytes(tensor) for name, tensor in method.state_dict().items()}
+    trained = sum(count_bytes(p) for p in method.parameters() if p.requires_grad)
     needed = sum(sizes.values()) + (COPIES[recipe.optim.name] - 1) * trained
     per_image = sum(4 * recipe.data.channels * view.size**2 for view in recipe.views)
     views = 0 if device.type == "cuda" else per_image * recipe.batch_size // dist.world_size()
@@ -32,18 +32,19 @@ def check_memory(recipe: Recipe, num_images: int, device: torch.device) -> None:
     if needed + views <= available:
         return
     name, size = max(sizes.items(), key=lambda item: item[1])
-    largest = f"The largest tensor is {name} with {_format_bytes(size)}"
+    largest = f"The largest tensor is {name} with {format_bytes(size)}"
     advice = _name_settings(recipe.method, method.state_dict()[name])
     if views > needed:
-        largest = f"A batch of {recipe.batch_size} images takes {_format_bytes(views)}"
+        largest = f"A batch of {recipe.batch_size} images takes {format_bytes(views)}"
         advice = "batch_size or views.size"
     raise UserError(
-        f"These settings need at least {_format_bytes(needed + views)} of memory, and "
-        f"{_format_bytes(available)} are free. {largest}: lower {advice}."
+        f"These settings need at least {format_bytes(needed + views)} of memory, and "
+        f"{format_bytes(available)} are free. {largest}: lower {advice}."
     )
 
 
-def _count_bytes(tensor: Tensor) -> int:
+def count_bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor, also of one that has none yet (meta)."""
     return tensor.numel() * tensor.element_size()
 
 
@@ -59,5 +60,6 @@ def _name_settings(config: Any, tensor: Tensor) -> str:
     return " or ".join(named) or "backbone.name, or use fewer images"
 
 
-def _format_bytes(count: int) -> str:
-    return f"{count / 2**30:,.1f} GiB"
+def format_bytes(count: int) -> str:
+    """Format in GiB, or in MiB below one."""
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"

@@ -16,6 +16,8 @@ from selfsight.recipe import Recipe
 from selfsight.train.state import State
 from selfsight.train.step import Batch
 
+MAX_RECORDS = 20_000  # of a log: some 10 MB
+
 
 @torch.no_grad()
 def embed(method: Method, h: Tensor) -> Tensor:
@@ -33,6 +35,11 @@ def information_bound(config: MethodConfig, *, chance: float | None, loss: float
     if chance is None or not config.info_nce:
         return None
     return (chance - loss) / config.info_nce_scale
+
+
+def log_spacing(recipe: Recipe, total_steps: int) -> int:
+    """Steps between log records: `log_every`, or more if there would be too many records."""
+    return max(recipe.log_every, -(-total_steps // MAX_RECORDS))
 
 
 class Metrics:

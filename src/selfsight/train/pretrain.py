@@ -24,7 +24,7 @@ from selfsight.train.alarms import Alarms
 from selfsight.train.cuda_graph import CHOICE, can_record
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches, train
-from selfsight.train.metrics import Metrics
+from selfsight.train.metrics import MAX_RECORDS, Metrics, log_spacing
 from selfsight.train.online_eval import OnlineProbe, count_dips
 from selfsight.train.progress_bar import ProgressBar
 from selfsight.train.saver import Saver
@@ -95,21 +95,29 @@ def pretrain(
     deadline: float | None = None,
     clock: Stopwatch | None = None,
     until: int | None = None,
+    list_groups: bool = True,
 ) -> State:
     """Train from the run's last checkpoint, if any, to the end; write log and checkpoints.
 
     At the end of the first epoch after `deadline`, a time of the monotonic clock, training stops
     with a checkpoint. With `until`, it stops after that step. Seconds are counted by `clock`.
+    `list_groups` prints the parameter groups.
     """
     clock = Stopwatch() if clock is None else clock
     loader = build_loader(recipe, images, device)
     per_epoch = loader.steps_per_epoch
     total = recipe.epochs * per_epoch
-    metrics = Metrics(recipe, per_epoch)
+    metrics, log_every = Metrics(recipe, per_epoch), log_spacing(recipe, total)
     state = build_state(recipe, run, images, device)
     is_main = dist.rank() == 0
     if is_main:
-        console.print(build_table(describe_groups(state.optimizer), title="parameter groups"))
+        if list_groups:
+            console.print(build_table(describe_groups(state.optimizer), title="parameter groups"))
+        if log_every > recipe.log_every:
+            console.print(
+                f"The log gets a record every {log_every} steps, not every {recipe.log_every}: at "
+                f"most {MAX_RECORDS:,} in all."
+            )
         run.truncate_log(state.step)
         metrics.resume_time(run.logged_seconds())
     accuracies = [r["online_knn"] for r in run.records() if "online_knn" in r] if is_main else []
@@ -135,7 +143,7 @@ def pretrain(
                 last = state.step == total
                 epochs_done = state.step // per_epoch if state.step % per_epoch == 0 else 0
                 measure = last or (epochs_done and epochs_done % recipe.measure_every == 0)
-                if (measure and knn) or last or state.step % recipe.log_every == 0:
+                if (measure and knn) or last or state.step % log_every == 0:
                     record = metrics.record(state, step)
                     if measure and knn and record:
                         clock.lap("steps")

@@ -1,0 +1,98 @@
+"""Measure what a long run holds: `python -m tests.train.long_run --steps 10000`.
+
+Memory, open descriptors, threads and child processes while a small MoCo trains on the CPU from a
+stream of JPEG files, with logs and checkpoints.
+"""
+
+import argparse
+import gc
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+
+from selfsight.backbones import BackboneConfig
+from selfsight.console import open_console
+from selfsight.data import open_images, open_source
+from selfsight.methods import MoCoConfig
+from selfsight.optim import Optim, Schedule
+from selfsight.recipe import Data, Recipe
+from selfsight.run_folder import Run, write_json
+from selfsight.train.pretrain import pretrain
+from selfsight.views import View
+from tests.folders import images
+
+COUNT, BATCH, SIZE = 24, 8, 16
+
+
+def measure():
+    """Memory in MB, descriptors, threads and children of this process."""
+    gc.collect()
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    tasks = Path("/proc/self/task").glob("*/children")
+    children = sum(len(task.read_text().split()) for task in tasks)
+    memory = int(status["VmRSS"].split()[0]) / 1000
+    threads = int(status["Threads"])
+    return {
+        "memory_mb": round(memory, 1),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": threads,
+        "children": children,
+    }
+
+
+def train(folder, steps, every):
+    """Train so many steps; return a measurement of every `every` steps, and the run."""
+    photos = images(folder / "photos", count=COUNT)
+    recipe = Recipe(
+        method=MoCoConfig(dim=8, queue_size=32, bn_group=4),
+        views=(View(size=SIZE),) * 2,
+        optim=Optim(lr=0.01, schedule=Schedule()),
+        backbone=BackboneConfig(name="resnet8_narrow", image_size=SIZE, stem="half"),
+        data=Data(path=str(photos), store_size=32, storage="stream", decoder="cpu"),
+        epochs=-(-steps * BATCH // COUNT),
+        batch_size=BATCH,
+        save_every=max(1, every * BATCH // COUNT),
+        compile=False,
+    )
+    rows = []
+
+    class Watched(Run):
+        def log(self, record):
+            super().log(record)
+            if record["step"] % every == 0:
+                rows.append({"step": record["step"], **measure()})
+
+    run = Watched(folder / "run")
+    write_json(run.recipe_path, {})
+    store = open_images(
+        open_source(photos),
+        storage="stream",
+        decoder="cpu",
+        store_size=32,
+        channels=3,
+        device=torch.device("cpu"),
+    )
+    pretrain(
+        recipe,
+        run,
+        store,
+        torch.device("cpu"),
+        knn=None,
+        console=open_console(quiet=True),
+        until=steps,
+    )
+    return rows, run
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=10_000)
+    steps = parser.parse_args().steps
+    with tempfile.TemporaryDirectory() as name:
+        rows, run = train(Path(name), steps, max(10, steps // 10))
+        for row in rows:
+            print("| " + " | ".join(f"{value:,}" for value in row.values()) + " |", flush=True)
+        size = sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file())
+        print(f"{len(run.records())} records, run folder {size / 1e6:.1f} MB")
