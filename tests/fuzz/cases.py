@@ -6,6 +6,7 @@ number for another count, and SELFSIGHT_FUZZ_SEED for other random numbers.
 
 import contextlib
 import gc
+import itertools
 import os
 import random
 import resource
@@ -14,10 +15,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from selfsight.errors import StoppedError
+
+ACCEPTED = "The settings are accepted: training has begun."
+STOPPED = 128 + signal.SIGTERM  # status of a case that was stopped so
 SEED = int(os.environ.get("SELFSIGHT_FUZZ_SEED", "0"))
 GIB = 2**30
 
@@ -46,6 +51,19 @@ class Outcome:
     def said(self) -> str:
         """What was printed, in one line and without the frames around it."""
         return " ".join("".join(c for c in self.output if c not in "│╭╮╰╯─").split())
+
+
+def stop_after(steps: int) -> None:
+    """Let training stop after a few steps, as by a signal: a case need not wait for its end."""
+    from selfsight.train import pretrain
+
+    train = pretrain.train
+
+    def train_a_little(*args: Any, **settings: Any) -> Iterator[Any]:
+        yield from itertools.islice(train(*args, **settings), steps)
+        raise StoppedError(ACCEPTED, signal.SIGTERM)
+
+    pretrain.train = train_a_little
 
 
 def run_case(
