@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from selfsight import api
-from selfsight.cli import main, split_settings
+from selfsight.cli import main
+from selfsight.command_words import split_settings
 from selfsight.errors import DivergedError, UserError
 from selfsight.methods import METHODS
 from selfsight.options import BenchOptions, EvalOptions, PretrainOptions
@@ -197,7 +198,7 @@ def test_help_has_every_option_once_within_100_columns(name, capsys, monkeypatch
 
 def test_flags_give_the_same_options_as_keywords_in_python(monkeypatch):
     given = []
-    monkeypatch.setattr(api, "pretrain", lambda data, options: given.append(options))
+    monkeypatch.setattr(api, "pretrain", lambda data, options, **_: given.append(options))
     monkeypatch.setattr(api, "evaluate", lambda run, options, quiet: given.append(options))
     main(["pretrain", "x", "--epochs", "3", "--classes", "a.txt", "--labels", "--optim.lr", "1"])
     assert given[0] == PretrainOptions(
@@ -212,7 +213,7 @@ def test_flags_give_the_same_options_as_keywords_in_python(monkeypatch):
 
 def test_settings_are_split_from_the_options_of_the_command():
     words = ["photos", "--epochs", "3", "--views.0.scale", "0.2", "1.0", "--out", "r", "--compile"]
-    assert split_settings(words) == (
+    assert split_settings(words, ["epochs", "out"]) == (
         ["photos", "--epochs", "3", "--out", "r"],
         ["--views.0.scale", "0.2", "1.0", "--compile"],
     )
@@ -226,8 +227,8 @@ def test_settings_may_come_before_data():
         ["--no-compile", "photos"],
         ["--method.patches.split", "2", "photos"],
     ):
-        assert split_settings(words) == (["photos"], words[:-1])
-    assert split_settings(["--optim.lr", "0.3", "--", "--photos"]) == (
+        assert split_settings(words, ["epochs"]) == (["photos"], words[:-1])
+    assert split_settings(["--optim.lr", "0.3", "--", "--photos"], ()) == (
         ["./--photos"],
         ["--optim.lr", "0.3"],
     )
@@ -235,7 +236,7 @@ def test_settings_may_come_before_data():
 
 def test_a_class_that_looks_like_a_flag_is_explained_and_can_be_given(monkeypatch, capsys):
     given = []
-    monkeypatch.setattr(api, "pretrain", lambda data, options: given.append(options.classes))
+    monkeypatch.setattr(api, "pretrain", lambda data, options, **_: given.append(options.classes))
     main(["pretrain", "photos", "--classes=--5"])
     assert given == ["--5"]
     assert "write --classes=--5" in fails(capsys, "pretrain", "photos", "--classes", "--5")

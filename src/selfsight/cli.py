@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Annotated
 
 import tyro
 
+from selfsight.command_words import split_settings
 from selfsight.errors import StoppedError, UserError, describe_failure, suggest
 from selfsight.listing_commands import methods, recipes, studies
 from selfsight.options import (
@@ -349,59 +349,7 @@ def _run(name: str, args: list[str]) -> None:
     command = COMMANDS[name]
     options = inspect.signature(command).parameters.get("options")
     if options is not None and hasattr(options.default, "settings"):
-        args, settings = split_settings(args, command)
+        flags = [*inspect.signature(command).parameters, *(f.name for f in fields(options.default))]
+        args, settings = split_settings(args, flags, nested_only=command is evaluate)
         command = functools.partial(command, options=replace(options.default, settings=settings))
     tyro.cli(command, prog=f"selfsight {name}", args=args)
-
-
-def split_settings(
-    args: list[str], command: Callable[..., None] = pretrain
-) -> tuple[list[str], list[str]]:
-    """Split arguments into those that the command parses and settings of a recipe or protocol.
-
-    A setting takes as many words as it has values; those after them are DATA or RUN, as are all
-    after a lone `--`.
-    """
-    parameters = inspect.signature(command).parameters
-    names = [*parameters, *(field.name for field in fields(parameters["options"].default))]
-    known_flags = {f"--{name.replace('_', '-')}" for name in names}
-    positional: list[str] = []
-    if "--" in args:
-        positional = [_protect(word) for word in args[args.index("--") + 1 :]]
-        args = args[: args.index("--")]
-    parsed: list[str] = []
-    settings: list[list[str]] = []
-    into = parsed
-    for arg in args:
-        if arg.startswith("--"):
-            flag = arg.split("=")[0].replace("_", "-").replace("--no-", "--")
-            if not flag[2:3].isalpha():
-                raise UserError(
-                    f'"{arg}" is in the place of a flag, and no flag is called so. If it is a '
-                    f"value, such as a class, write --classes={arg}, or a file that lists them."
-                )
-            is_known = flag in known_flags or flag == "--help"
-            # Settings of protocols are nested, so any other flag without a dot is a typo
-            # that the command itself explains best.
-            if is_known or (command is evaluate and "." not in flag):
-                into = parsed
-            else:
-                settings.append(into := [])
-        elif arg == "-h":
-            into = parsed
-        into.append(arg)
-    if any(len(words) > 1 for words in settings) and not {"-h", "--help"} & set(args):
-        from selfsight.catalog import count_values
-
-        for words in settings:
-            taken = 1 + (0 if "=" in words[0] else count_values(words[0]))
-            positional[:0] = words[taken:]
-            del words[taken:]
-    leading = list(itertools.takewhile(lambda word: not word.startswith("-"), parsed))
-    parsed = [*leading, *positional, *parsed[len(leading) :]]
-    return parsed, [word for words in settings for word in words]
-
-
-def _protect(word: str) -> str:
-    """Write a name that begins like a flag as a path, so that it is not taken for one."""
-    return f"./{word}" if word.startswith("-") else word

@@ -713,5 +713,5 @@ def test_a_file_without_a_known_network_asks_for_its_name(tmp_path):
         load_backbone(str(tmp_path / "some.pth"))
     with pytest.raises(UserError, match="no weights of resnet18"):
         load_backbone(f"resnet18={tmp_path / 'some.pth'}")
-    with pytest.raises(UserError, match=r"without a recipe\.json"):
+    with pytest.raises(UserError, match=r"it has no recipe\.json"):
         load_backbone(str(tmp_path))

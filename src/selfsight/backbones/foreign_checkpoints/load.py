@@ -38,8 +38,9 @@ from selfsight.errors import UserError, check_choice, suggest
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.nn.image_norm import replace_batch_norm
-from selfsight.run_folder import Run
+from selfsight.run_folder import Run, open_run
 from selfsight.settings import RESTORE
+from selfsight.views import View
 
 
 def load_backbone(
@@ -122,26 +123,21 @@ def _from_run(
     spec: str, run: Run, checkpoint: names.Checkpoint | None, *, trust: bool
 ) -> tuple[Backbone, ImportReport]:
     """Load the student's backbone from a run's last checkpoint, or from the given one."""
-    recipe = run.saved_recipe()
-    if not recipe:
-        raise UserError(
-            f"{run.path} is a folder without a recipe.json, so it is not a run. Give a folder that "
-            "`selfsight pretrain` wrote, or a file of weights."
-        )
+    recipe = open_run(run).saved_recipe()
     try:
-        config = BackboneConfig(**recipe["backbone"])
-    except (KeyError, TypeError, UserError) as error:
-        raise UserError(f"{run.recipe_path} is damaged in backbone: {error} {RESTORE}") from error
+        config, view = BackboneConfig(**recipe["backbone"]), View(**recipe["views"][0])
+        norm = recipe["method"].get("norm", "bn")
+    except (KeyError, TypeError, IndexError, AttributeError, UserError) as error:
+        raise UserError(f"{run.recipe_path} is damaged: {error} {RESTORE}") from error
     if ":" in config.name and not config.name.startswith("timm:") and not trust:
         raise UserError(
             f'{run.path} uses the network "{config.name}" from outside selfsight, and loading it '
             "runs that code. If you trust it, add --trust (in Python: trust=True)."
         )
     backbone = convert_batch_norm(config.build(), None)
-    if recipe["method"].get("norm", "bn") != "bn":
-        backbone = replace_batch_norm(backbone, recipe["method"]["norm"])
+    if norm != "bn":
+        backbone = replace_batch_norm(backbone, norm)
     assert isinstance(backbone, Backbone)
-    view = recipe["views"][0]
     return _into(
         spec,
         backbone,
@@ -149,9 +145,9 @@ def _from_run(
         "method.student.backbone.",
         network=config.name,
         writer=names.SELFSIGHT_RUN,
-        image_size=view["size"],
-        mean=tuple(view["mean"]),
-        std=tuple(view["std"]),
+        image_size=view.size,
+        mean=tuple(view.mean),
+        std=tuple(view.std),
         channels=config.in_channels,
     )
 

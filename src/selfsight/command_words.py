@@ -1,0 +1,65 @@
+"""The words of a command line: which are options of the command, and which settings of a recipe."""
+
+import itertools
+from collections.abc import Iterable
+
+from selfsight.errors import UserError
+from selfsight.settings import LONGEST_TEXT
+
+
+def split_settings(
+    args: list[str], names: Iterable[str], *, nested_only: bool = False
+) -> tuple[list[str], list[str]]:
+    """Split arguments into those that a command parses and settings of a recipe or protocol.
+
+    `names` are the options of the command. With `nested_only`, as in evaluate, settings have a
+    dot, and any other flag is a typo that the command itself explains best. A setting takes as
+    many words as it has values; those after them are DATA or RUN, as are all after a lone `--`.
+    """
+    known_flags = {f"--{name.replace('_', '-')}" for name in names}
+    positional: list[str] = []
+    if "--" in args:
+        positional = [_protect(word) for word in args[args.index("--") + 1 :]]
+        args = args[: args.index("--")]
+    parsed: list[str] = []
+    settings: list[list[str]] = []
+    into = parsed
+    for arg in args:
+        if arg.startswith("--"):
+            flag = arg.split("=")[0].replace("_", "-").replace("--no-", "--")
+            if not flag[2:3].isalpha():
+                raise UserError(
+                    f'"{arg}" is in the place of a flag, and no flag is called so. If it is a '
+                    f"value, such as a class, write --classes={arg}, or a file that lists them."
+                )
+            is_known = flag in known_flags or flag == "--help"
+            if is_known or (nested_only and "." not in flag):
+                into = parsed
+            else:
+                settings.append(into := [])
+        elif arg == "-h":
+            into = parsed
+        into.append(arg)
+    if any(len(words) > 1 for words in settings) and not {"-h", "--help"} & set(args):
+        from selfsight.catalog import count_values
+
+        for words in settings:
+            taken = 1 + (0 if "=" in words[0] else count_values(words[0]))
+            if "" in words[taken:]:
+                raise UserError(f"{words[0]} is followed by an empty word that it has no use for.")
+            positional[:0] = words[taken:]
+            del words[taken:]
+    for flag, *values in settings:
+        longest = max(map(len, (flag, *values)))
+        if longest > LONGEST_TEXT:
+            raise UserError(
+                f"{flag[:80]} has a value of {longest:,} characters; {LONGEST_TEXT:,} are allowed."
+            )
+    leading = list(itertools.takewhile(lambda word: not word.startswith("-"), parsed))
+    parsed = [*leading, *positional, *parsed[len(leading) :]]
+    return parsed, [word for words in settings for word in words]
+
+
+def _protect(word: str) -> str:
+    """Write a name that begins like a flag as a path, so that it is not taken for one."""
+    return f"./{word}" if word.startswith("-") else word
