@@ -95,6 +95,7 @@ def check_evaluation_mode(subject: Subject) -> None:
 def check_after_step_reads_the_step(subject: Subject) -> None:
     """What `after_step` needs is detached and in Step.update; forward hides nothing on the way."""
     method = subject.build()
+    clone = copy.deepcopy(method)  # sees no forward pass
     result = subject.forward(method)
     for key, tensor in result.update.items():
         if tensor.requires_grad:
@@ -102,8 +103,7 @@ def check_after_step_reads_the_step(subject: Subject) -> None:
                 f'Step.update["{key}"] carries a graph. Detach it, so that no later step can '
                 "send a gradient through it."
             )
-    clone = subject.build()  # has seen no forward pass
-    clone.load_state_dict(method.state_dict())
+    clone.load_state_dict(method.state_dict())  # batch-norm statistics
     method.after_step(subject.moment(), result)
     clone.after_step(subject.moment(), result)
     if (name := find_difference(copy_state(method), copy_state(clone))) is not None:
