@@ -26,7 +26,7 @@ def check_builds(subject: Subject) -> None:
             f"`create` returned a {type(method).__name__}; it must return a Method whose `student` "
             "is an Encoder."
         )
-    step = method(x, subject.moment())
+    step = subject.forward(method)
     if not isinstance(step, Step):
         raise BrokenRuleError(f"forward returned a {type(step).__name__}, not a Step.")
     if step.loss.shape != () or not step.loss.isfinite():
@@ -40,7 +40,7 @@ def check_builds(subject: Subject) -> None:
     # In evaluation mode, since a method may encode several views as one batch.
     method.eval()
     encoder = _teacher(method).net if method.features_of == "teacher" else method.student
-    features = method(x, subject.moment()).features
+    features = subject.forward(method).features
     if not torch.allclose(features, encoder.backbone(x[0]), rtol=1e-4, atol=1e-5):
         raise BrokenRuleError(
             "Step.features is not what the backbone gives for the first view alone."
@@ -54,10 +54,15 @@ def check_gradients(subject: Subject) -> None:
     for name, p in method.named_parameters():
         if not p.requires_grad:
             continue
-        if p.grad is None or not bool(p.grad.any()):
+        if p.grad is None:
             raise BrokenRuleError(
                 f"No gradient reaches {name}. Freeze it (requires_grad_(False)) or use it in the "
                 "loss: several processes cannot train a parameter that is not used."
+            )
+        if not bool(p.grad.any()):
+            raise BrokenRuleError(
+                f"The gradient of {name} is zero: the loss does not depend on it. Freeze it "
+                "(requires_grad_(False)) or remove it."
             )
         if not bool(p.grad.isfinite().all()):
             raise BrokenRuleError(f"The gradient of {name} is not finite.")

@@ -70,9 +70,9 @@ def check_labels(subject: Subject) -> None:
     if not subject.method.needs_labels:
         others.append(replace(at, labels=None))
     method.eval()  # a second pass in training mode would be the same too, but for its statistics
-    x, expected = subject.views(), subject.forward(method)
+    expected = subject.forward(method)
     for other in others:
-        step = method(x, other)
+        step = subject.forward(method, at=other)
         if not torch.equal(step.features, expected.features):
             raise BrokenRuleError("The features of an image depend on labels.")
         if not subject.method.needs_labels and not torch.equal(step.loss, expected.loss):
@@ -95,7 +95,7 @@ def check_image_index(subject: Subject) -> None:
     method, at = subject.build().eval(), subject.moment()
     assert at.index is not None
     losses = [
-        method(subject.views(), _MomentByPosition(**{**vars(at), "index": index})).loss
+        subject.forward(method, at=_MomentByPosition(**{**vars(at), "index": index})).loss
         for index in (at.index, at.index.flip(0), at.index + 7)
     ]
     if not all(torch.equal(loss, losses[0]) for loss in losses):

@@ -112,9 +112,16 @@ class Subject:
             labels=index % DATA.num_classes,
         )
 
-    def forward(self, method: Method, step: int = 0) -> Step:
-        """Call the method with the batch of this step."""
-        return method(self.views(step), self.moment(step))
+    def forward(
+        self, method: Method, step: int = 0, *, at: Moment | None = None, seed: int = 0
+    ) -> Step:
+        """Call the method with the batch of this step, at another moment if one is given.
+
+        Torch's random state is that of `seed`: what reads it fails in one check, not in all.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return method(self.views(step), self.moment(step) if at is None else at)
 
 
 def reduce_settings(config: MethodConfig) -> MethodConfig:
