@@ -3,6 +3,7 @@
 # Built into Python; `signal` takes some milliseconds to import.
 import _signal  # type: ignore[import-not-found]
 import os
+import sys
 
 
 def main() -> None:
@@ -16,10 +17,17 @@ def main() -> None:
 
     exit_on_signals()
     if "WORLD_SIZE" in os.environ:  # torch would show stacks of C++ when another process ends
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from selfsight.cli import main
 
-    main()
+    try:
+        main()
+    except SystemExit as error:
+        if isinstance(error.code, int) and error.code and "WORLD_SIZE" in os.environ:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(error.code)  # threads that wait for another process would abort at the end
+        raise
 
 
 if __name__ == "__main__":

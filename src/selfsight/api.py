@@ -244,7 +244,7 @@ def _reproduce_run(run: Run, options: ReproduceOptions, *, quiet: bool) -> dict[
     if options.data is not None:
         recipe = replace(recipe, data=replace(recipe.data, path=str(options.data)))
     adapted, _ = auto_recipe.adapt_to_device(recipe, device)
-    console = open_console(stderr=True, quiet=quiet or dist.local_rank() != 0)
+    console = open_console(stderr=True, quiet=quiet or not dist.prints())
     settings = {"command": "reproduce", "run": run.path.name} | vars(options)
     with dist.process_group(device.type, settings), contextlib.ExitStack() as stack:
         folder = dist.on_first(
@@ -386,4 +386,4 @@ def _profile(summary: doctors.DataSummary) -> auto_recipe.DataProfile:
 
 
 def _console() -> Console:
-    return open_console(stderr=True, quiet=dist.local_rank() != 0)
+    return open_console(stderr=True, quiet=not dist.prints())

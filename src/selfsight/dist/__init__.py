@@ -17,7 +17,15 @@ import torch.distributed._functional_collectives as collectives
 from jaxtyping import Int64, Shaped
 from torch import Tensor, nn
 
-from selfsight.dist.members import explain_loss, find_place, join, leave, report_failure, timeout
+from selfsight.dist.members import (
+    explain_loss,
+    find_place,
+    join,
+    leave,
+    read_integer,
+    report_failure,
+    timeout,
+)
 from selfsight.dist.watch import GRACE, Watch
 from selfsight.errors import RunError, UserError, describe_failure, is_lost_connection, is_timeout
 
@@ -37,7 +45,12 @@ def world_size() -> int:
 
 def local_rank() -> int:
     """Return the index of this process on its machine, as set by torchrun; 0 without it."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return read_integer("LOCAL_RANK", 0) if "LOCAL_RANK" in os.environ else 0
+
+
+def prints() -> bool:
+    """Return whether this process prints: the first one of a machine, or of all without torchrun."""
+    return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
 
 
 @contextlib.contextmanager

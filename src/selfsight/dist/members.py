@@ -70,17 +70,30 @@ def find_place() -> Place | None:
     """Read RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; None for a single process."""
     if "WORLD_SIZE" not in os.environ:
         return None
-    world_size = _read_integer("WORLD_SIZE", 1)
+    world_size = read_integer("WORLD_SIZE", 1)
     if world_size == 1:
         return None
-    rank = _read_integer("RANK", 0, world_size - 1)
+    rank = read_integer("RANK", 0, world_size - 1)
     host = os.environ.get("MASTER_ADDR")
     if not host:
         raise UserError(
             f"WORLD_SIZE is {world_size}, but MASTER_ADDR is not set. Set it to the machine of the "
             "process with RANK 0 (127.0.0.1 for this one), or start with torchrun."
         )
-    return Place(rank, world_size, host, _read_integer("MASTER_PORT", 1, 65535))
+    return Place(rank, world_size, host, read_integer("MASTER_PORT", 1, 65535))
+
+
+def read_integer(name: str, low: int, high: int | None = None) -> int:
+    """Read a variable of the environment that is a whole number within these bounds."""
+    text = os.environ.get(name, "")
+    if text.isdecimal() and low <= int(text) and (high is None or int(text) <= high):
+        return int(text)
+    range_ = f"of at least {low}" if high is None else f"from {low} to {high}"
+    state = f'is "{text}"' if text else "is not set"
+    raise UserError(
+        f"{name} {state}, but a process of several needs a whole number {range_}. torchrun sets "
+        "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; without it, set them for each process."
+    )
 
 
 def join(place: Place, settings: Mapping[str, Any]) -> Members:
@@ -221,18 +234,6 @@ def run_within(seconds: float, function: Callable[[], Result]) -> Result:
 def capitalize(sentence: str) -> str:
     """Return the sentence with a capital first letter."""
     return sentence[:1].upper() + sentence[1:]
-
-
-def _read_integer(name: str, low: int, high: int | None = None) -> int:
-    text = os.environ.get(name, "")
-    if text.isdecimal() and low <= int(text) and (high is None or int(text) <= high):
-        return int(text)
-    range_ = f"of at least {low}" if high is None else f"from {low} to {high}"
-    state = f'is "{text}"' if text else "is not set"
-    raise UserError(
-        f"{name} {state}, but a process of several needs a whole number {range_}. torchrun sets "
-        "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; without it, set them for each process."
-    )
 
 
 def _describe_unreachable(place: Place) -> str:
