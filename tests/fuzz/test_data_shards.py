@@ -377,5 +377,5 @@ def test_no_shard_is_a_traceback_a_hang_or_a_wrong_image(tmp_path, record_proper
         path.unlink()
         return outcome.failure and f"{outcome.failure}: {outcome.output[-1200:]}"
 
-    cases = pick_cases(CASES, few=40, full=1000)
+    cases = pick_cases(CASES, few=25, full=1000)
     assert_none_failed("malformed tar, COCO and Parquet", cases, check, record_property)
