@@ -10,6 +10,7 @@ import torch
 from selfsight.bench import all_methods, run
 from selfsight.bench.all_methods import NETWORKS, list_cases
 from selfsight.bench.breakdown import Breakdown, Timing
+from selfsight.data import Source
 from selfsight.errors import UserError
 from selfsight.recipe import ALL_METHODS, method_name
 
@@ -43,6 +44,8 @@ def measured(monkeypatch):
         return replace(RESULT, recipe=name)
 
     monkeypatch.setattr(all_methods, "measure_breakdown", record)
+    none = Source("none", [], None, (), lambda i: b"")
+    monkeypatch.setattr(all_methods, "open_recipe_source", lambda recipe: none)
     return names
 
 

@@ -21,10 +21,12 @@ from selfsight.bench.breakdown import measure_breakdown
 from selfsight.bench.network_limit import PassTimes
 from selfsight.catalog import build_recipe
 from selfsight.console import open_console
+from selfsight.data import Source
 from selfsight.errors import UserError, suggest
-from selfsight.recipe import ALL_METHODS, Recipe, override
+from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
+from selfsight.runs.start_resume import open_recipe_source
 
 Row = dict[str, Any]
 VIT_S = "mocov3.imagenet_vit_s16_300ep"
@@ -133,6 +135,7 @@ def measure_all(
     done = len(cases) - len(todo)
     console.print(f"{len(cases)} rows, {done} of them in {folder}", highlight=False)
     times: PassTimes = {}
+    sources: dict[Data, Source] = {}  # the built-in set takes seconds to draw
     for i, case in enumerate(todo):
         spent = time.monotonic() - began
         if minutes is not None and i and spent + longest > 60 * minutes:
@@ -141,7 +144,7 @@ def measure_all(
                 highlight=False,
             )
             break
-        row = _measure(case, device, data_for, batch_size, flags, seconds, times)
+        row = _measure(case, device, data_for, batch_size, flags, seconds, times, sources)
         longest = max(longest, row["seconds"])
         row |= {"setting": setting, "version": describe_version()}
         path = case.path(folder)
@@ -176,6 +179,7 @@ def _measure(
     flags: Sequence[str],
     seconds: float,
     times: PassTimes,
+    sources: dict[Data, Source],
 ) -> Row:
     """Measure one row; if that is impossible, it has the reason."""
     began = time.monotonic()
@@ -185,7 +189,10 @@ def _measure(
         if device.type == "cuda":
             recipe = replace(recipe, compile=True)
         recipe, _ = auto_recipe.adapt_to_device(recipe, device)
-        recipe = replace(recipe, data=replace(recipe.data, path=data_for(recipe)))
+        data = replace(recipe.data, path=data_for(recipe))
+        recipe = replace(recipe, data=data)
+        if data not in sources:
+            sources[data] = open_recipe_source(recipe)
         result = measure_breakdown(
             case.recipe,
             recipe,
@@ -194,6 +201,7 @@ def _measure(
             console=open_console(quiet=True),
             brief=True,
             times=times,
+            source=sources[data],
         )
         row |= {"result": asdict(result)}
     except (UserError, RuntimeError) as error:  # such as memory: the other rows are measured

@@ -82,14 +82,16 @@ def measure_breakdown(
     console: Console,
     brief: bool = False,
     times: PassTimes | None = None,
+    source: Source | None = None,
 ) -> Breakdown:
     """Measure a recipe whose `data.path` names the images, and print each timing.
 
     A `brief` one leaves out decoding, and the loss alone if heads and loss take little. `times`
-    holds passes that were measured before with the same backbone; new ones are added to it.
+    holds passes that were measured before with the same backbone; new ones are added to it. A
+    `source` that was opened before is not opened again.
     """
     configure_torch(recipe, device)
-    source = open_recipe_source(recipe)
+    source = open_recipe_source(recipe) if source is None else source
     recipe, _ = resolve_storage(recipe, source, device)
     n, timings = recipe.batch_size, dict[str, float]()
 
