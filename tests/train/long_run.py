@@ -1,6 +1,6 @@
 """Measure what a long run holds: `python -m tests.train.long_run --steps 10000`.
 
-Memory, open descriptors, threads and child processes while a small MoCo trains on the CPU from a
+Memory, open descriptors, threads and child processes while a small SimCLR trains on the CPU from a
 stream of JPEG files, with logs and checkpoints.
 """
 
@@ -15,15 +15,21 @@ import torch
 from selfsight.backbones import BackboneConfig
 from selfsight.console import open_console
 from selfsight.data import open_images, open_source
-from selfsight.methods import MoCoConfig
+from selfsight.methods import SimCLRConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe
 from selfsight.run_folder import Run, write_json
 from selfsight.train.pretrain import pretrain
 from selfsight.views import View
 from tests.folders import images
+from tests.methods.small import Tiny
 
-COUNT, BATCH, SIZE = 24, 8, 16
+COUNT, BATCH, SIZE = 64, 8, 16
+
+
+def build_tiny(**_):
+    """Build two layers, with batch norm."""
+    return Tiny()
 
 
 def measure():
@@ -46,10 +52,10 @@ def train(folder, steps, every):
     """Train so many steps; return a measurement of every `every` steps, and the run."""
     photos = images(folder / "photos", count=COUNT)
     recipe = Recipe(
-        method=MoCoConfig(dim=8, queue_size=32, bn_group=4),
+        method=SimCLRConfig(dim=8, hidden_dim=16),
         views=(View(size=SIZE),) * 2,
         optim=Optim(lr=0.01, schedule=Schedule()),
-        backbone=BackboneConfig(name="resnet8_narrow", image_size=SIZE, stem="half"),
+        backbone=BackboneConfig(name=f"{__package__}.long_run:build_tiny", image_size=SIZE),
         data=Data(path=str(photos), store_size=32, storage="stream", decoder="cpu"),
         epochs=-(-steps * BATCH // COUNT),
         batch_size=BATCH,
@@ -63,6 +69,7 @@ def train(folder, steps, every):
             super().log(record)
             if record["step"] % every == 0:
                 rows.append({"step": record["step"], **measure()})
+                print("| " + " | ".join(f"{v:,}" for v in rows[-1].values()) + " |", flush=True)
 
     run = Watched(folder / "run")
     write_json(run.recipe_path, {})
@@ -91,8 +98,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=10_000)
     steps = parser.parse_args().steps
     with tempfile.TemporaryDirectory() as name:
-        rows, run = train(Path(name), steps, max(10, steps // 10))
-        for row in rows:
-            print("| " + " | ".join(f"{value:,}" for value in row.values()) + " |", flush=True)
+        _, run = train(Path(name), steps, max(10, steps // 10))
         size = sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file())
         print(f"{len(run.records())} records, run folder {size / 1e6:.1f} MB")
