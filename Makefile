@@ -34,7 +34,7 @@ check: install
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations 20 -m "slow and not gpu"
 
 fuzz: install
-	SELFSIGHT_FUZZ=full $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 0 tests/fuzz
+	SELFSIGHT_FUZZ=full $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations 0 tests/fuzz
 
 audit: install
 	$(BIN)/python .ci/audit.py

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from tests import type_checks
-from tests.dist.processes import Processes
 
 gc.disable()  # nothing that is imported while tests are collected becomes garbage
 if not torch.cuda.is_available():  # losses compile themselves on CUDA; checks cannot be compiled
@@ -64,7 +63,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Let one worker run what shares a set-up: a module, and all tests of the process group.
+    """Let one worker run what shares a set-up: a module, and all tests of the process groups.
 
     Slow tests are few and share little: each goes to the worker that is free.
     """
@@ -75,13 +74,13 @@ def pytest_xdist_make_scheduler(config, log):
     @functools.cache
     def of_the_group(file):
         text = (config.rootpath / file).read_text()
-        return re.findall(r"^def (test_\w+)\([^)]*\btwo_processes\b", text, re.MULTILINE)
+        return re.findall(r"^def (test_\w+)\([^)]*\b(?:two|four)_processes\b", text, re.MULTILINE)
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file, _, name = nodeid.partition("::")
             if name.partition("[")[0] in of_the_group(file):
-                return "two_processes"
+                return "processes"
             return nodeid if alone else file
 
     return Scheduling(config, log)
@@ -120,15 +119,21 @@ def _seed():
     torch.manual_seed(0)
 
 
+def start_processes(number):
+    from tests.dist.processes import Processes  # imports selfsight, which must be checked
+
+    return Processes(number)
+
+
 @pytest.fixture(scope="session")
 def two_processes():
     """One process group of two that serves every test of the session."""
-    with Processes(2) as group:
+    with start_processes(2) as group:
         yield group
 
 
 @pytest.fixture(scope="session")
 def four_processes():
     """One process group of four that serves every test of the session."""
-    with Processes(4) as group:
+    with start_processes(4) as group:
         yield group
