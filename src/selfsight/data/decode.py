@@ -1,7 +1,7 @@
 """Decode image files to uint8 pixels.
 
-On the CPU, libjpeg decodes most JPEG files and Pillow everything else. On a GPU, nvJPEG decodes
-batches of JPEG files.
+On the CPU, libjpeg decodes most JPEG files and Pillow everything else. For nvJPEG on a GPU see
+nvjpeg.py.
 """
 
 import functools
@@ -9,7 +9,7 @@ import importlib.util
 import io
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from selfsight.data.image_limits import (
     max_pixels,
 )
 from selfsight.data.jpeg_header import ORIENTATION, count_scans, read_jpeg_header
-from selfsight.data.resize import resize_each, resize_to_store, stored_size
+from selfsight.data.resize import resize_to_store, stored_size
 
 Encoded = bytes | np.ndarray  # a file's content, or HWC pixels that need no decoding
 Decoded = np.ndarray | str  # pixels [C, H, W], or the reason why there are none
@@ -47,7 +47,6 @@ UPRIGHT = {  # EXIF orientation: whether to transpose, then which axes to flip
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 HEIC_HINT = "HEIC needs one more package: pip install 'selfsight[heic]'"
 
-NVJPEG_BATCH = 128  # files per call
 # Pillow guesses the format from the content, and for PostScript it would start Ghostscript. TGA has
 # no signature, so it comes last.
 FORMATS = (
@@ -158,52 +157,6 @@ def try_read(read: Callable[[int], Encoded], i: int) -> Encoded | str:
         return describe_error(error)
 
 
-def decode_with_nvjpeg(
-    files: Sequence[Encoded | str], *, store_size: int, channels: int, device: torch.device | str
-) -> list[Tensor | str]:
-    """Decode to pixels [C, H, W] on the device, within a few gray levels of `decode`.
-
-    The CPU decodes files that nvJPEG cannot. An image that cannot be read gives the reason
-    instead; a reason among `files` is returned unchanged.
-    """
-    out: list[Tensor | str] = [""] * len(files)
-    headers = [
-        read_jpeg_header(file) if isinstance(file, bytes) and channels != 4 else None
-        for file in files
-    ]
-    limit = max_pixels()
-    readable = [
-        i
-        for i, x in enumerate(headers)
-        if x is not None and x.components in (1, 3) and x.width * x.height <= limit
-    ]
-    for first in range(0, len(readable), NVJPEG_BATCH):
-        batch = readable[first : first + NVJPEG_BATCH]
-        decoded = _call_nvjpeg([files[i] for i in batch], channels, device)  # type: ignore[misc]
-        too_large: dict[int, tuple[int, int]] = {}
-        for i, pixels in zip(batch, decoded, strict=True):
-            if pixels is not None:
-                out[i], (height, width) = pixels, pixels.shape[1:]
-                size = stored_size((width, height), store_size)
-                if size != (width, height):
-                    too_large[i] = size[::-1]
-        resized = resize_each([out[i] for i in too_large], list(too_large.values()))  # type: ignore[misc]
-        for i, pixels in zip(too_large, resized, strict=True):
-            out[i] = pixels
-    for i, (file, header) in enumerate(zip(files, headers, strict=True)):
-        pixels_or_reason = out[i]
-        if isinstance(file, str):
-            out[i] = file
-        elif isinstance(pixels_or_reason, str):
-            x = try_decode(lambda file=file: file, store_size=store_size, channels=channels)  # type: ignore[misc]
-            out[i] = x if isinstance(x, str) else torch.from_numpy(x).to(device)
-        elif header is not None and header.orientation in UPRIGHT:
-            transpose, flipped = UPRIGHT[header.orientation]
-            upright = pixels_or_reason.transpose(1, 2) if transpose else pixels_or_reason
-            out[i] = upright.flip([axis + 1 for axis in flipped])
-    return out
-
-
 def describe_error(error: Exception) -> str:
     """A short reason why an image could not be read."""
     if isinstance(error, FileNotFoundError):
@@ -240,29 +193,6 @@ def decode_rgb_jpeg(data: bytes) -> UInt8[Tensor, "3 h w"] | None:
         return decode_jpeg(encoded, mode=ImageReadMode.RGB)
     except RuntimeError:
         return None
-
-
-def _call_nvjpeg(
-    files: Sequence[bytes], channels: int, device: torch.device | str
-) -> list[Tensor | None]:
-    """Decode all in one call; if that fails, one by one, to isolate broken files."""
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    mode = ImageReadMode.GRAY if channels == 1 else ImageReadMode.RGB
-    encoded = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
-    if torch.device(device).type == "cuda":
-        # nvJPEG writes on its own stream to memory that the current stream may still be reading.
-        torch.cuda.current_stream().synchronize()
-    try:
-        return list(decode_jpeg(encoded, mode=mode, device=device))
-    except RuntimeError:
-        decoded: list[Tensor | None] = []
-        for file in encoded:
-            try:
-                decoded += decode_jpeg([file], mode=mode, device=device)
-            except RuntimeError:
-                decoded.append(None)
-        return decoded
 
 
 def _decode_with_libjpeg(data: bytes, store_size: int | None) -> np.ndarray | None:

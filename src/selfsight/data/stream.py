@@ -22,12 +22,12 @@ from selfsight.data.cgroup_limits import cpus_per_process, free_memory, processe
 from selfsight.data.decode import (
     Decoded,
     Encoded,
-    decode_with_nvjpeg,
     ignore_pillow_warnings,
     try_decode,
     try_read,
 )
 from selfsight.data.image_store import COPY_THREADS, Allocate, copy_to_ragged
+from selfsight.data.nvjpeg import decode_with_nvjpeg
 from selfsight.data.order import MAX_LANES, MAX_WINDOW, WINDOW_CHUNKS, Shards
 from selfsight.data.sources.source import Source
 from selfsight.data.workers import start_processes

@@ -33,12 +33,12 @@ from selfsight.data.decode import (
     Crop,
     Decoded,
     Encoded,
-    decode_with_nvjpeg,
     ignore_pillow_warnings,
     pillow_warnings_ignored,
     try_decode,
     try_read,
 )
+from selfsight.data.nvjpeg import decode_with_nvjpeg
 from selfsight.data.remote import read_file
 from selfsight.data.sources.source import Source
 from selfsight.progress import DelayedProgress

@@ -26,7 +26,7 @@ from selfsight.dist.members import (
     report_failure,
     timeout,
 )
-from selfsight.dist.watch import GRACE, Watch
+from selfsight.dist.heartbeat import GRACE, Heartbeat
 from selfsight.errors import RunError, UserError, describe_failure, is_lost_connection, is_timeout
 
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ def process_group(device: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Ite
         torch.cuda.set_device(local_rank())
     members = join(place, {"device": device, **settings})
     try:
-        with Watch(members) as watch:
+        with Heartbeat(members) as watch:
             try:
                 dist.init_process_group(
                     "nccl" if device == "cuda" else "gloo",

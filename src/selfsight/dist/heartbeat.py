@@ -10,7 +10,7 @@ SILENCE = 60.0  # seconds without one after which a process counts as lost
 GRACE = 5.0  # seconds for the main thread to end by itself
 
 
-class Watch:
+class Heartbeat:
     """Threads that write a sign of life to the store, and judge by those of the others.
 
     A process that waits for another is often deep in a library, where no exception reaches it. So
@@ -27,9 +27,9 @@ class Watch:
         self.rounds, self.beats = 0, [b""] * members.place.world_size
         self.failure: str | None = None
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "Heartbeat":
         for work in (self._talk, self._judge):
-            threading.Thread(target=work, name=f"watch {work.__name__}", daemon=True).start()
+            threading.Thread(target=work, name=f"heartbeat {work.__name__}", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
