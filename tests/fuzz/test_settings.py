@@ -266,6 +266,8 @@ def run_in_folder(case: Case, folder: Path) -> None:
 
 def judge(case: Case, outcome: Outcome) -> str | None:
     """None if the case held, else what is wrong with it."""
+    if outcome.failure is not None and " s left" in outcome.output:
+        return None  # accepted: 100,000 epochs take a while, and the progress says so
     if outcome.failure is not None:
         return f"{outcome.failure}: {outcome.output}"
     if outcome.status == 2:
@@ -273,7 +275,7 @@ def judge(case: Case, outcome: Outcome) -> str | None:
         words += ["CIFAR10"] * (case.of == "study")  # the data that a study lacks here
         said = outcome.said.replace("-", "_").lower()
         value = str(case.value[0] if isinstance(case.value, list) and case.value else case.value)
-        shown = value[:20].lower().replace("-", "_") if case.how == "flag" else ""
+        shown = " ".join(value[:20].split()).lower().replace("-", "_") if case.how == "flag" else ""
         if not any(w.lower() in said for w in words if w != "0") and not (shown and shown in said):
             return f"refused without its name: {outcome.said}"
         if case.how == "python" and outcome.output.count("\n") > 3:
