@@ -1,7 +1,7 @@
 """One, two and four processes train alike in float64: every method, through the training loop.
 
 `make check` takes three steps of each method and of some variants, each step with another number of
-processes; `make fuzz` (SELFSIGHT_FUZZ=full) takes ten of all. `python -m tests.dist.test_training`
+processes; with SELFSIGHT_FUZZ=full it takes ten of all. `python -m tests.dist.test_training`
 prints the table of docs/reliability.md.
 """
 
