@@ -289,3 +289,13 @@ def test_lists_of_zeros_and_ones_have_one_for_each_class(tmp_path):
 def test_a_nested_column_called_labels_is_not_taken_for_labels(tmp_path):
     file = table(tmp_path / "x.parquet", labels=[{"box": [1, 2]}, {"box": [3, 4]}])
     assert open_source(file).labels is None and len(open_source(file)) == 2
+
+
+def test_the_choice_between_fine_and_coarse_labels_is_told(tmp_path):
+    """Without a description of the columns, as a writer other than Hugging Face's leaves them."""
+    row = {"bytes": png(pixels(8, 8)), "path": "a"}
+    table = pa.table({"image": [row] * 2, "coarse_label": [0, 0], "fine_label": [0, 1]})
+    pq.write_table(table, tmp_path / "set.parquet")
+    source = open_source(tmp_path / "set.parquet")
+    assert source.label_column == "fine_label"
+    assert any("--label-column coarse_label" in note for note in source.notes)

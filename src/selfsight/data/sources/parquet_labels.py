@@ -24,7 +24,7 @@ from selfsight.data.sources.source import (
 from selfsight.errors import UserError, list_first, suggest
 from selfsight.progress import track
 
-LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "coarse_label")
 VERSION = 1  # of the index of labels
 OPEN_THREADS = 16  # files opened at once
 LABEL_BATCH = 1 << 16  # labels read at once
