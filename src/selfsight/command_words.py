@@ -45,7 +45,7 @@ def split_settings(
 
         for words in settings:
             taken = 1 + (0 if "=" in words[0] else count_values(words[0]))
-            if "" in words[taken:]:
+            if not all(map(str.strip, words[taken:])):
                 raise UserError(f"{words[0]} is followed by an empty word that it has no use for.")
             positional[:0] = words[taken:]
             del words[taken:]
