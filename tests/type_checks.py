@@ -11,6 +11,7 @@ import typing
 from dataclasses import is_dataclass
 
 import jaxtyping
+import torch
 from beartype import beartype
 from jaxtyping import AbstractArray, config, install_import_hook, jaxtyped
 
@@ -47,7 +48,7 @@ def _check_once(function, *, has_shapes):
     @functools.wraps(function)
     def call(*args, **kwargs):
         nonlocal checked
-        if config.jaxtyping_disable:
+        if config.jaxtyping_disable or torch.compiler.is_compiling():
             return function(*args, **kwargs)
         if checked is None:
             checked = beartype(function)

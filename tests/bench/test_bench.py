@@ -91,7 +91,7 @@ def test_limit_and_overhead_add_up_to_a_step_and_json_has_every_timing(tmp_path,
     [
         ({"against": "timm"}, "is lightly"),
         ({"against": "lightly", "recipe": "byol.cifar10_r18_100ep"}, "measures moco and simclr"),
-        ({"seconds": float("nan")}, "--seconds is nan"),
+        ({"seconds": float("nan")}, "seconds is nan"),
         ({"seconds": -1.0}, "above 0"),
         ({"growth": True, "against": "lightly"}, "--against has no effect"),
         ({"growth": True, "data": "shapes"}, "--data has no effect"),

@@ -93,7 +93,7 @@ def test_evaluator_on_images_agrees_with_the_solved_probe():
 def test_out_of_range_settings_are_errors():
     with pytest.raises(UserError, match="one or more learning rates"):
         swept(lrs=())
-    with pytest.raises(UserError, match="at least 1"):
+    with pytest.raises(UserError, match="epochs is 0"):
         swept(epochs=0)
     with pytest.raises(UserError, match="test set"):
         LinearSGDProbe(data=labeled(bright()))

@@ -233,7 +233,7 @@ def test_off_and_without_a_moment_it_is_the_plain_encoder():
     ("wrong", "rule"),
     [
         (dict(combine=5), "at most all"),
-        (dict(combine=0), "at least 1"),
+        (dict(combine=0), "1 or more"),
         (dict(stage="stage2"), "neighbors"),
         (dict(stage="input", pairs="adjacent", how="sample"), "neighbors"),
         (dict(pairs="adjacent", split=3), "2 x 2 grid"),

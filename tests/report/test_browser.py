@@ -170,7 +170,9 @@ def test_hostile_names_are_shown_and_never_run(make_run, open_page):
     said = {"verdict": HOSTILE[0], "sentence": HOSTILE[1], "evidence": [{"name": HOSTILE[0]}]}
     run.write_result("verdict", said)
     run.recipe_path.write_text(json.dumps({**RECIPE, HOSTILE[0]: {HOSTILE[1]: HOSTILE[0]}}))
-    run.write_result(HOSTILE[0], {HOSTILE[1]: HOSTILE[0], "accuracy": 0.5, "settings": HOSTILE[0]})
+    run.write_result(
+        HOSTILE[0], {HOSTILE[1]: HOSTILE[0], "accuracy": 0.5, "settings": {HOSTILE[0]: HOSTILE[1]}}
+    )
     run.log(records(21)[-1] | {f"grad_norm.{HOSTILE[0]}": 1.0, HOSTILE[1]: HOSTILE[0]})
     tab = open_page(run)
     assert text(tab, "h1") == "<img src=x onerror=window.hacked=1>"

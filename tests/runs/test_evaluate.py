@@ -25,6 +25,7 @@ from selfsight.runs.collect_scores import collect_arrays, collect_scores
 from selfsight.runs.compare import compare, format_number, format_records
 from selfsight.runs.encoders import EncoderUnderTest, check_encodes, load_recipe
 from selfsight.runs.score_protocols import score_labeled
+from selfsight.train import checkpoint
 from tests.data.image_files import png, write
 from tests.evals.detection.generated_data import rectangles
 from tests.evals.detection.test_annotations import voc
@@ -317,7 +318,7 @@ def test_tokens_of_the_last_blocks_have_results_of_their_own(photos, tmp_path, c
 def test_a_checkpoint_that_diverged_is_refused_by_name(run, photos, capsys):
     saved = torch.load(run.checkpoints / "last.pt", weights_only=True)
     saved["method"]["student.backbone.layer1.0.conv1.weight"][0] = torch.nan
-    torch.save(saved, run.checkpoints / "last.pt")
+    checkpoint.save(run, saved)
     (run.checkpoints / "previous.pt").unlink(missing_ok=True)
     said = fails(capsys, "evaluate", run.path, "--labeled", photos, *CPU)
     assert "not finite (method.student.backbone.layer1.0.conv1.weight)" in said
@@ -401,7 +402,12 @@ def write_scores(folder, correct, *, fingerprint="same", seed=None, name="linear
     run.write_result(name, collect_scores(scores, ["only", "other"]))
     run.write_arrays(name, collect_arrays(scores, fingerprint))
     if seed is not None:
-        recipe = {"method": {"name": "moco"}, "epochs": 5, "seed": seed, "reasons": {"a": seed}}
+        recipe = {
+            "method": {"name": "moco"},
+            "epochs": 5,
+            "seed": seed,
+            "reasons": {"a": f"{seed}"},
+        }
         run.recipe_path.write_text(json.dumps(recipe))
     return run
 

@@ -1,5 +1,6 @@
 """Files of strangers run no code, and reach no other file and no network."""
 
+import hashlib
 import io
 import itertools
 import json
@@ -18,7 +19,12 @@ import torchvision
 
 from selfsight.backbones.foreign_checkpoints.load import load_backbone
 from selfsight.data import dataset_index, load_images, open_source
-from selfsight.data.pixel_cache import cache_folder, load_entry
+from selfsight.data.pixel_cache import (
+    INDEX_SUFFIX,
+    DamagedCacheError,
+    cache_folder,
+    load_entry,
+)
 from selfsight.errors import UserError
 from selfsight.evals.detection import load_detection_dataset
 from selfsight.run_folder import Run
@@ -91,8 +97,11 @@ def test_results_and_cached_pixels_run_no_code(mark, tmp_path, monkeypatch):
         run.arrays("knn")
     cache_folder().mkdir(parents=True)
     (cache_folder() / "key.pixels").touch()
-    np.savez(cache_folder() / "key.npz", heights=payload, widths=payload, readable=payload)
-    with pytest.raises(ValueError, match="allow_pickle"):
+    index = io.BytesIO()
+    np.savez(index, heights=payload, widths=payload, readable=payload)
+    sealed = index.getvalue() + hashlib.sha256(index.getvalue()).digest()
+    (cache_folder() / f"key{INDEX_SUFFIX}").write_bytes(sealed)
+    with pytest.raises(DamagedCacheError, match="allow_pickle"):
         load_entry(cache_folder(), "key")
 
 

@@ -29,7 +29,8 @@ COMMANDS_OF_A_RUN = {
     "checkpoint": ("evaluate", "--backbone", "{}/checkpoints/last.pt", "--labeled", "shapes"),
     "compare": ("evaluate", "{}", "--compare"),
     "report": ("report", "{}"),
-    "replay": ("replay", "{}"),
+    "replay": ("replay", "{}", "--step", "1"),
+    "reproduce": ("reproduce", "{}"),
 }
 COMMANDS_OF_A_RUN = {k: v for k, v in COMMANDS_OF_A_RUN.items() if v[0] in COMMANDS}
 READS_NO_RECIPE = ("compare", "report")

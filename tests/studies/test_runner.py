@@ -135,7 +135,7 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
 
 def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_path):
     def pretrain(recipe, run, *_, **__):
-        run.log({"first_step": 0.25})
+        run.log({"step": 1, "epoch": 1.0, "first_step": 0.25})
         raise StoppedError("Resume with: selfsight resume RUN", 15)
 
     monkeypatch.setattr(runner, "pretrain", pretrain)

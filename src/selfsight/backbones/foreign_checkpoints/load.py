@@ -125,7 +125,10 @@ def _from_run(
     """Load the student's backbone from a run's last checkpoint, or from the given one."""
     recipe = open_run(run).saved_recipe()
     try:
-        config, view = BackboneConfig(**recipe["backbone"]), View(**recipe["views"][0])
+        config = BackboneConfig(**recipe["backbone"])
+        saved: dict[str, Any] = recipe["views"][0]
+        tuples: dict[str, Any] = {k: tuple(v) for k, v in saved.items() if isinstance(v, list)}
+        view = View(**saved | tuples)
         norm = recipe["method"].get("norm", "bn")
     except (KeyError, TypeError, IndexError, AttributeError, UserError) as error:
         raise UserError(f"{run.recipe_path} is damaged: {error} {RESTORE}") from error
