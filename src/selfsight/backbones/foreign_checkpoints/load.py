@@ -125,10 +125,8 @@ def _from_run(
     """Load the student's backbone from a run's last checkpoint, or from the given one."""
     recipe = open_run(run).saved_recipe()
     try:
-        config = BackboneConfig(**recipe["backbone"])
-        saved: dict[str, Any] = recipe["views"][0]
-        tuples: dict[str, Any] = {k: tuple(v) for k, v in saved.items() if isinstance(v, list)}
-        view = View(**saved | tuples)
+        config, saved = BackboneConfig(**recipe["backbone"]), recipe["views"][0]
+        view = View(size=saved["size"], mean=tuple(saved["mean"]), std=tuple(saved["std"]))
         norm = recipe["method"].get("norm", "bn")
     except (KeyError, TypeError, IndexError, AttributeError, UserError) as error:
         raise UserError(f"{run.recipe_path} is damaged: {error} {RESTORE}") from error
@@ -149,8 +147,8 @@ def _from_run(
         network=config.name,
         writer=names.SELFSIGHT_RUN,
         image_size=view.size,
-        mean=tuple(view.mean),
-        std=tuple(view.std),
+        mean=view.mean,
+        std=view.std,
         channels=config.in_channels,
     )
 
