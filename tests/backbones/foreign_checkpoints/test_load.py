@@ -647,7 +647,8 @@ def test_a_run_s_checkpoint_away_from_its_recipe_is_refused_where_shapes_do_not_
 
 def test_a_run_with_a_network_from_outside_is_opened_only_on_trust(tmp_path):
     settings = {"name": "tests.methods.small:Tiny", "image_size": 32}
-    recipe = {"method": {"name": "moco"}, "backbone": settings, "views": [{"size": 32}]}
+    view = {"size": 32, "mean": [0.5], "std": [0.2]}
+    recipe = {"method": {"name": "moco"}, "backbone": settings, "views": [view]}
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     with pytest.raises(
         UserError, match=r'network "tests.methods.small:Tiny" from outside.*trust=True'
