@@ -109,7 +109,9 @@ ADVICE = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "match", "advice"), ADVICE, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    ("wrong", "match", "advice"), ADVICE, ids=[match for _, match, _ in ADVICE]
+)
 def test_the_advice_of_a_refusal_can_be_taken(check, wrong, match, advice):
     def split(settings):
         flags = [str(w) for k, v in settings.items() if k.startswith("--") for w in (k, v)]

@@ -11,6 +11,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ Crop = Callable[[np.ndarray], np.ndarray]  # HWC pixels of an image at full size
 VERSION = 2  # of the decoded pixels: a change invalidates cached ones
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 BITS_PER_SAMPLE = 258  # TIFF tag
+RGB_MODE = 3  # torchvision's ImageReadMode.RGB
 UPRIGHT = {  # EXIF orientation: whether to transpose, then which axes to flip
     2: (False, (1,)),
     3: (False, (0, 1)),
@@ -186,13 +188,24 @@ def decode_rgb_jpeg(data: bytes) -> UInt8[Tensor, "3 h w"] | None:
     The pixels equal Pillow's. Unlike Pillow, libjpeg is called without holding the interpreter's
     lock: with 16 threads Pillow reads 1,300 files of 500 x 375 a second, with 4 threads 1,700.
     """
-    from torchvision.io import ImageReadMode, decode_jpeg
-
+    load_libjpeg()
     try:
         encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        return decode_jpeg(encoded, mode=ImageReadMode.RGB)
+        return torch.ops.image.decode_jpeg(encoded, RGB_MODE, False)
     except RuntimeError:
         return None
+
+
+@functools.cache
+def load_libjpeg() -> None:
+    """Load torchvision's library of image files, or torchvision, which takes two seconds more."""
+    spec = importlib.util.find_spec("torchvision")
+    folders = () if spec is None else spec.submodule_search_locations or ()
+    libraries = [path for folder in folders for path in Path(folder).glob("image*.so")]
+    if not libraries:
+        importlib.import_module("torchvision.io")
+    for path in libraries:
+        torch.ops.load_library(path)
 
 
 def _decode_with_libjpeg(data: bytes, store_size: int | None) -> np.ndarray | None:

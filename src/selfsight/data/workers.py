@@ -34,6 +34,7 @@ from selfsight.data.decode import (
     Decoded,
     Encoded,
     ignore_pillow_warnings,
+    load_libjpeg,
     pillow_warnings_ignored,
     try_decode,
     try_read,
@@ -267,8 +268,7 @@ def _stop(workers: list[_Worker], parent: "subprocess.Popen[bytes]") -> None:
 def serve_all(pairs: list[str]) -> None:
     """Fork one worker for each PIPE:MEMORY pair of file descriptors, and wait for all to end."""
     # Import here what decoding the first image would import: once, in memory that all share.
-    import torchvision.io  # noqa: F401
-
+    load_libjpeg()
     Image.init()
     handles = [tuple(map(int, pair.split(":"))) for pair in pairs]
     torch.set_num_threads(1)
