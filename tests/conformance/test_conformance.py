@@ -92,7 +92,7 @@ def test_all_methods_of_the_package_conform():
 @pytest.mark.slow
 def test_ranks_that_wait_for_each_other_are_ended():
     with pytest.raises(RankError, match=r"Rank \d did not answer in 2 s"):  # noqa: SIM117
-        with ProcessGroup(2, timeout=2) as group:
+        with ProcessGroup(2, timeout=2.0) as group:
             group(wait_on_one_rank)
     assert not any(worker.is_alive() for worker in group.workers)
 
