@@ -115,9 +115,9 @@ def test_an_unknown_recipe_or_setting_is_named(capsys):
 
 @pytest.mark.slow
 def test_training_on_a_cpu_stays_near_its_network_alone():
-    """A guard of ratios in one process, not of times: about half of a step is the network.
+    """A guard of ratios in one process, not of times: half or more of a step is the network.
 
-    Other tests run beside it, which slow the many small operations more than the network.
+    A test that begins or ends beside it disturbs one measurement, so there are three tries.
     """
-    result = run("simclr.shapes", device="cpu", seconds=1.0, quiet=True)
-    assert result["fraction_of_limit"] > 0.4
+    tries = (run("simclr.shapes", device="cpu", seconds=1.0, quiet=True) for _ in range(3))
+    assert any(result["fraction_of_limit"] > 0.5 for result in tries)

@@ -62,8 +62,8 @@ def swapped_prediction(
 ) -> Scalar:
     """Each of the first A views' codes is predicted from all other views (SwAV, equation 2)."""
     log_p = (scores / temperature).log_softmax(-1)  # [V, N, K]
-    # All pairs of an assigned and a predicting view, less each view with itself. As a product of
-    # matrices, [A, NK] by [NK, V], a GPU would compute each entry in one long loop.
+    # All pairs of an assigned and a predicting view, less each view with itself: elementwise,
+    # because a product of matrices, [A, NK] by [NK, V], has few entries with very long sums.
     every = (codes.sum(0) * log_p.sum(0)).sum()
     own = (codes * log_p[: len(codes)]).sum()
     return (own - every) / (scores.shape[1] * len(codes) * (len(scores) - 1))
