@@ -1,12 +1,10 @@
-"""Errors that users see without a traceback, and the checks of settings that raise them."""
+"""Errors that users see without a traceback, and the parts of their sentences."""
 
 import difflib
 import errno
 import json
-import math
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 REPORT_TO = "see 'Report a bug' in CONTRIBUTING.md"
 ADVICE = {  # by number of an OSError
@@ -100,46 +98,3 @@ def list_first(items: Sequence[str], limit: int = 6, separator: str = ", ") -> s
     """Return the first few items, and how many more there are."""
     more = f" and {len(items) - limit} more" if len(items) > limit else ""
     return separator.join(items[:limit]) + more
-
-
-def check_choice(setting: str, value: str, choices: Iterable[str]) -> None:
-    """Raise a UserError unless the value is one of the choices."""
-    choices = list(choices)
-    if value not in choices:
-        raise UserError(
-            f'{setting} is "{value}", which is not one of {", ".join(choices)}.'
-            f"{suggest(str(value), choices)}"
-        )
-
-
-def check_number(
-    setting: str,
-    value: Any,
-    *,
-    above: int | float | None = None,
-    at_least: int | float | None = None,
-    below: int | float | None = None,
-    at_most: int | float | None = None,
-    optional: bool = False,
-) -> None:
-    """Raise a UserError unless the value is a finite number within these bounds.
-
-    NaN and infinity never pass; None passes if the setting is optional.
-    """
-    if value is None and optional:
-        return
-    if (
-        isinstance(value, int | float)
-        and math.isfinite(value)
-        and (above is None or value > above)
-        and (at_least is None or value >= at_least)
-        and (below is None or value < below)
-        and (at_most is None or value <= at_most)
-    ):
-        return
-    bounds = {"above": above, "of at least": at_least, "below": below, "of at most": at_most}
-    range_ = " and ".join(
-        f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None
-    )
-    expected = f"a number {range_}" if range_ else "a finite number"
-    raise UserError(f"{setting} is {value}. Give {expected}{', or none' if optional else ''}.")

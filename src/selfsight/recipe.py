@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import importlib
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,6 +25,7 @@ from selfsight.settings import (
     POSITIVE,
     SEED,
     Range,
+    build_settings,
     check_settings,
     show_value,
 )
@@ -244,34 +243,5 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = Fa
     settings = {k: v for k, v in method.items() if k != "name"}
     known = {f.name for f in dataclasses.fields(Recipe)}
     rest = {k: v for k, v in saved.items() if k in known and k != "method"}
-    converted = _convert(method_config(name), settings, "method.", complete=complete)
-    return _convert(Recipe, rest | {"method": converted}, "", complete=complete)
-
-
-def _convert(cls: Any, value: Any, prefix: str, *, complete: bool) -> Any:
-    """Convert a JSON value to the type of a field; what cannot be is left to the field's checks."""
-    convert = functools.partial(_convert, complete=complete)
-    if dataclasses.is_dataclass(cls) and isinstance(value, dict):
-        hints = {f.name: typing.get_type_hints(cls)[f.name] for f in dataclasses.fields(cls)}
-        for name in sorted(set(value) - set(hints)):
-            offer = suggest(name, hints)
-            raise UserError(f"There is no setting {show_value(prefix + name)}.{offer}")
-        for name in hints if complete else ():
-            if name not in value:
-                raise UserError(f"The setting {prefix}{name} is missing.")
-        try:
-            return cls(**{k: convert(hints[k], v, f"{prefix}{k}.") for k, v in value.items()})  # type: ignore[operator]
-        except TypeError as error:  # settings that have no default
-            raise UserError(
-                f"Settings are missing in {prefix or 'the recipe'}: {error}."
-            ) from error
-    origin, args = typing.get_origin(cls), typing.get_args(cls)
-    if origin is tuple and isinstance(value, list | tuple):
-        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-        if len(kinds) != len(value):
-            return tuple(value)
-        pairs = zip(kinds, value, strict=True)
-        return tuple(convert(t, v, f"{prefix}{i}.") for i, (t, v) in enumerate(pairs))
-    if origin in (typing.Union, types.UnionType) and value is not None:
-        return convert(next(t for t in args if t is not type(None)), value, prefix)
-    return value
+    converted = build_settings(method_config(name), settings, "method.", complete=complete)
+    return build_settings(Recipe, rest | {"method": converted}, "", complete=complete)

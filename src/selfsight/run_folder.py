@@ -211,7 +211,7 @@ class Run:
         saved = read_object(self.recipe_path) or {}
         check_fields(saved, ABOUT_RUN, self.recipe_path)
         environment = saved.get("environment", {})
-        check_fields(environment, {"threads": int}, f"{self.recipe_path}, environment,")
+        check_fields(environment, {"threads": int}, self.recipe_path, prefix="environment.")
         return saved
 
     def log(self, record: dict[str, Any]) -> None:

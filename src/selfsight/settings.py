@@ -9,11 +9,11 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from selfsight.errors import UserError, check_choice
+from selfsight.errors import UserError, suggest
 
 LONGEST_TEXT = 4096  # characters, as of a path
 LONGEST_LIST = 100_000
@@ -78,15 +78,14 @@ def check_setting(name: str, value: Any, declared: Any, range_: Range = ANY) -> 
     """Raise a UserError unless a value has the declared type and its numbers are in the range."""
     if _fits(value, declared, range_):
         return
-    if typing.get_origin(declared) is Literal and isinstance(value, str):
-        check_choice(name, value, map(str, typing.get_args(declared)))
     if _fits(value, declared, None):
         each = "made of numbers, each " if isinstance(value, list | tuple) else ""
         none = ", or none" if type(None) in typing.get_args(declared) else ""
         expected = f"{each}{range_}{none}"
     else:
         expected = _describe(declared, range_)
-    raise UserError(f"{name} is {show_value(value)}; it must be {expected}.")
+    similar = suggest(value[:SHOWN], _choices(declared)) if isinstance(value, str) else ""
+    raise UserError(f"{name} is {show_value(value)}; it must be {expected}.{similar}")
 
 
 def check_fields(
@@ -95,16 +94,68 @@ def check_fields(
     source: object,
     *,
     required: Sequence[str] = (),
+    prefix: str = "",
 ) -> None:
-    """Raise a UserError that names a file and a field of it that is missing or of another type."""
+    """Raise a UserError that names a file and a field of it that is missing or of another type.
+
+    `prefix` is the path to these fields in the file: "views.0.".
+    """
     for name in required:
         if name not in saved:
-            raise UserError(f"{source} is damaged: it has no {name}. {RESTORE}")
+            raise UserError(f"{source} is damaged: it has no {prefix}{name}. {RESTORE}")
     for name in declared.keys() & saved.keys():
         try:
-            check_setting(name, saved[name], declared[name])
+            check_setting(prefix + name, saved[name], declared[name])
         except UserError as error:
             raise UserError(f"{source} is damaged: {error} {RESTORE}") from None
+
+
+def build_settings(cls: Any, saved: Any, prefix: str, *, complete: bool = False) -> Any:
+    """Build what a field declares from values of JSON; errors name a setting by its full path.
+
+    A setting that is missing has its default, or with `complete` is an error. A value that cannot
+    be converted is left to the checks of its class.
+    """
+    build = functools.partial(build_settings, complete=complete)
+    if is_dataclass(cls) and isinstance(saved, dict):
+        declared: dict[str, Any] = _declared_types(cls)  # type: ignore[arg-type]
+        for name in sorted(set(saved) - set(declared)):
+            offer = suggest(name, declared)
+            raise UserError(f"There is no setting {show_value(prefix + name)}.{offer}")
+        for name in declared if complete else ():
+            if name not in saved:
+                raise UserError(f"The setting {prefix}{name} is missing.")
+        try:
+            return cls(**{k: build(declared[k], v, f"{prefix}{k}.") for k, v in saved.items()})  # type: ignore[operator]
+        except TypeError as error:  # settings that have no default
+            raise UserError(
+                f"Settings are missing in {prefix or 'the recipe'}: {error}."
+            ) from error
+    origin, args = typing.get_origin(cls), typing.get_args(cls)
+    if origin is tuple and isinstance(saved, list | tuple):
+        kinds = [args[0]] * len(saved) if args[-1] is Ellipsis else list(args)
+        if len(kinds) != len(saved):
+            return tuple(saved)
+        pairs = zip(kinds, saved, strict=True)
+        return tuple(
+            _build_item(kind, value, prefix, number, complete=complete)
+            for number, (kind, value) in enumerate(pairs)
+        )
+    if origin in (typing.Union, types.UnionType) and saved is not None:
+        return build(next(t for t in args if t is not type(None)), saved, prefix)
+    return saved
+
+
+def _build_item(cls: Any, saved: Any, prefix: str, number: int, *, complete: bool) -> Any:
+    """Build one of several; it does not know its number, so that its errors get it here."""
+    path = f"{prefix}{number}."
+    try:
+        return build_settings(cls, saved, path, complete=complete)
+    except UserError as error:
+        text = str(error)
+        if text.startswith(prefix) and not text.startswith(path):
+            text = path + text.removeprefix(prefix)
+        raise UserError(text) from error
 
 
 def show_value(value: Any) -> str:
@@ -157,6 +208,14 @@ def _fits(value: Any, declared: Any, range_: Range | None) -> bool:
     if declared is Path:
         return isinstance(value, Path) and _is_text(str(value))
     return isinstance(value, declared)
+
+
+def _choices(declared: Any) -> list[str]:
+    """List the words that a setting may be, also where it may be something else too."""
+    args = typing.get_args(declared)
+    if typing.get_origin(declared) is Literal:
+        return [option for option in args if isinstance(option, str)]
+    return [word for option in args for word in _choices(option)]
 
 
 def _is_text(value: str) -> bool:

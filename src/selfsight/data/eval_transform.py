@@ -55,7 +55,7 @@ class EvalTransform:
 
     def __post_init__(self) -> None:
         check_settings(self, "transform.", RANGES)
-        check_statistics(self.mean, self.std)
+        check_statistics(self.mean, self.std, "transform.")
         if self.resize < self.size:
             raise UserError(
                 f"resize is {self.resize}, but the crop of {self.size} pixels must fit in it. "
@@ -170,12 +170,12 @@ def load_pixels(image: ImageLike, channels: int) -> UInt8[np.ndarray, "h w c"]:
         raise UserError(f"{name} cannot be read: {describe_error(error)}.") from error
 
 
-def check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Raise a UserError unless mean and std can normalize."""
+def check_statistics(mean: Sequence[float], std: Sequence[float], prefix: str) -> None:
+    """Raise a UserError unless mean and std can normalize; `prefix` is put before their names."""
     if len(mean) != len(std) or not mean or not min(std) > 0:
         raise UserError(
-            f"mean is {tuple(mean)} and std is {tuple(std)}, but one number per channel (or one "
-            "for all) is expected in each, with std above 0. Give as many of each."
+            f"{prefix}mean is {tuple(mean)} and {prefix}std is {tuple(std)}, but one number per "
+            "channel (or one for all) is expected in each, with std above 0. Give as many of each."
         )
 
 

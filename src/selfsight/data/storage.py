@@ -22,7 +22,8 @@ from selfsight.data.pixel_cache import (
 from selfsight.data.resize import stored_size
 from selfsight.data.sources.source import Source
 from selfsight.data.stream import StreamedImages
-from selfsight.errors import UserError, check_choice
+from selfsight.errors import UserError
+from selfsight.settings import check_setting
 
 Storage = Literal["auto", "cache", "stream"]
 Decoder = Literal["auto", "cpu", "nvjpeg"]
@@ -52,8 +53,8 @@ def plan_storage(
     device: torch.device | str = "cpu",
 ) -> StoragePlan:
     """Replace "auto" by what suits these images and this machine; all processes agree."""
-    check_choice("data.storage", storage, STORAGES)
-    check_choice("data.decoder", decoder, DECODERS)
+    check_setting("data.storage", storage, Storage)
+    check_setting("data.decoder", decoder, Decoder)
     device = torch.device(device)
     if decoder == "nvjpeg" and device.type != "cuda":
         raise UserError(

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from selfsight.errors import RunError, UserError, check_number, list_first
+from selfsight.errors import RunError, UserError, list_first
+from selfsight.settings import POSITIVE, check_setting
 from selfsight.version import __version__
 
 VARIABLE = "SELFSIGHT_DIST_TIMEOUT"
@@ -62,7 +63,7 @@ def timeout() -> float:
         seconds = float(text or TIMEOUT)
     except ValueError:
         raise UserError(f'{VARIABLE} is "{text}". Give a number of seconds, such as 600.') from None
-    check_number(VARIABLE, seconds, above=0)
+    check_setting(VARIABLE, seconds, float, POSITIVE)
     return seconds
 
 

@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from selfsight.errors import UserError, check_number
+from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.per_image import Scores, score_predictions
 from selfsight.evals.spectrum import unit
 from selfsight.progress import track
+from selfsight.settings import COUNT, POSITIVE, check_setting
 
 MAX_SIMILARITIES = 1 << 26  # in memory at a time: 256 MiB in float32
 BLOCK = 1 << 17  # rows of the bank on the device at a time: 1 GiB of 2,048 numbers
@@ -163,9 +164,10 @@ class KNN:
     temperature: float = 0.07
 
     def __post_init__(self) -> None:
-        if not self.ks or min(self.ks) < 1:
-            raise UserError(f"k is {self.ks}. Give one or more numbers of at least 1.")
-        check_number("temperature", self.temperature, above=0)
+        if not self.ks:
+            raise UserError("k is empty. Give one or more numbers, such as 20 and 200.")
+        check_setting("k", self.ks, tuple[int, ...], COUNT)
+        check_setting("temperature", self.temperature, float, POSITIVE)
 
     def __call__(self, backbone: nn.Module) -> Scores:
         """Return the numbers for a backbone."""

@@ -19,6 +19,7 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.per_image import PerImage, Scores, score_per_image
 from selfsight.evals.spectrum import unit
 from selfsight.progress import track
+from selfsight.settings import COUNT, check_setting
 
 MAX_RANKED = 1 << 22  # similarities ranked at a time: about 200 MiB with their ranks
 
@@ -88,8 +89,7 @@ class Retrieval:
     ks: tuple[int, ...] = (1, 20, 200)
 
     def __post_init__(self) -> None:
-        if min(self.ks, default=1) < 1:
-            raise UserError(f"k is {self.ks}. Give numbers of at least 1.")
+        check_setting("k", self.ks, tuple[int, ...], COUNT)
         if not bool(self._has_relevant().any()):
             raise UserError(
                 "No test image has a training image of its class, so there is nothing to retrieve. "

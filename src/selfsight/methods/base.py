@@ -11,7 +11,7 @@ from selfsight import dist, rng
 from selfsight.errors import UserError
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm
-from selfsight.nn.image_norm import replace_batch_norm
+from selfsight.nn.image_norm import Norm, replace_batch_norm
 from selfsight.settings import (
     BELOW_ONE,
     COUNT,
@@ -186,7 +186,7 @@ class MethodConfig:
     """Batch norm over the whole global batch, or over groups of bn_group images; `shuffle` also
     permutes the images that the teacher encodes."""
     bn_group: int = 32
-    norm: Literal["bn", "ln", "ws"] = "bn"
+    norm: Norm = "bn"
     """Norm of backbone and heads: batch norm, layer norm, or group norm with weight-standardized
     convolutions."""
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from selfsight.nn.batch_norm import BatchNorm
 
+Norm = Literal["bn", "ln", "ws"]
+
 
 class StandardizedConv(nn.Conv2d):
     """A convolution whose weights have mean 0 and deviation 1 per output channel.

@@ -13,12 +13,11 @@ r = 1 where a norm is 0, and in groups with `adapt=False` (see `param_groups`).
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from selfsight.errors import check_choice
 from selfsight.optim.trust_ratio import (
     add_weight_decay,
     groups_with_grads,
@@ -28,6 +27,7 @@ from selfsight.optim.trust_ratio import (
     sgd_step,
     state_tensors,
 )
+from selfsight.settings import check_setting
 
 LARSVariant = Literal["mocov3", "simclr", "larc", "fastmoco"]
 
@@ -49,7 +49,7 @@ class LARS(torch.optim.Optimizer):
         variant: LARSVariant = "mocov3",
         adapt: bool = True,
     ) -> None:
-        check_choice("variant", variant, get_args(LARSVariant))
+        check_setting("variant", variant, LARSVariant)
         defaults = optimizer_defaults(
             lr=lr,
             momentum=momentum,

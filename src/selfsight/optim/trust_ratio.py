@@ -12,7 +12,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.errors import check_number
+from selfsight.settings import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Range, check_setting
+
+RANGES: dict[str, Range] = {
+    "lr": Range(0, 1e38),
+    "weight_decay": NOT_NEGATIVE,
+    "momentum": BELOW_ONE,
+    "trust_coefficient": POSITIVE,
+    "betas": BELOW_ONE,
+    "eps": NOT_NEGATIVE,
+}
 
 
 class GroupTensors(NamedTuple):
@@ -26,17 +35,10 @@ class GroupTensors(NamedTuple):
 
 def optimizer_defaults(**settings: Any) -> dict[str, Any]:
     """Validate an optimizer's settings; return them as defaults of its parameter groups."""
-    if not isinstance(settings["lr"], Tensor):  # reading a tensor would wait for the device
-        check_number("lr", settings["lr"], at_least=0)
-    check_number("weight_decay", settings["weight_decay"], at_least=0)
-    if "momentum" in settings:
-        check_number("momentum", settings["momentum"], at_least=0, below=1)
-    if "trust_coefficient" in settings:
-        check_number("trust_coefficient", settings["trust_coefficient"], above=0)
-    for beta in settings.get("betas", ()):
-        check_number("betas", beta, at_least=0, below=1)
-    if "eps" in settings:
-        check_number("eps", settings["eps"], at_least=0)
+    for name, value in settings.items():
+        if name in RANGES and not isinstance(value, Tensor):  # reading one would wait for a device
+            declared = tuple[float, float] if name == "betas" else float
+            check_setting(name, value, declared, RANGES[name])
     # torch moves the step counts of a loaded state to the device if `fused` is set.
     return settings | {"fused": True}
 

@@ -1,7 +1,7 @@
 """Load the networks that are evaluated: a run's encoder, an untrained copy, or any other."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import safetensors.torch
 import torch
@@ -15,7 +15,7 @@ from selfsight.console import open_console
 from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
 from selfsight.data.sources.classes import class_words
-from selfsight.errors import UserError, check_choice, check_number
+from selfsight.errors import UserError
 from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.label_free import EPOCH
 from selfsight.evals.protocols import ProtocolSpec
@@ -27,6 +27,7 @@ from selfsight.options import EvalOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_folder import Run, replace_file
 from selfsight.runs.load_method import find_checkpoint, load_method
+from selfsight.settings import check_setting
 from selfsight.train.grad_scaler import STATISTICS
 from selfsight.train.online_eval import sample_images
 from selfsight.train.pretrain import build_method
@@ -36,7 +37,8 @@ IMAGE_SIZE = 224  # of encoders that do not state their image size
 UNTRAINED = "untrained"
 UPDATES = 44  # of batch-norm statistics: 1 % of the initial ones is left
 MAX_IMAGES = 64  # per update
-PREPROCESS = ("standard", "native")  # this project's transform for all, or that of a library
+FeatureSource = Literal["backbone", "projector"]
+Preprocess = Literal["standard", "native"]  # this project's transform, or that of a library
 
 
 class EncoderUnderTest(NamedTuple):
@@ -101,7 +103,6 @@ def check_image_size(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]
     """Raise a UserError if no protocol resizes images to --image-size."""
     if options.image_size is None:
         return
-    check_number("image_size", options.image_size, at_least=1)
     if options.labeled is None:
         raise UserError("--image-size needs --labeled: the images that have this size.")
     if all(spec.data_kind != "labeled" for spec in protocols.values()):
@@ -149,8 +150,8 @@ def load_encoder(
 
     `last_blocks` and `patch_mean` choose features of a ViT's last blocks, see LastBlocks.
     """
-    check_choice("features", source, ("backbone", "projector"))
-    check_choice("preprocess", preprocess, PREPROCESS)
+    check_setting("features", source, FeatureSource)
+    check_setting("preprocess", preprocess, Preprocess)
 
     def select(network: nn.Module) -> nn.Module:
         if last_blocks is None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from selfsight.data.eval_transform import Interpolation
-from selfsight.errors import UserError, check_number
+from selfsight.errors import UserError
+from selfsight.settings import FEW, check_setting
 from selfsight.views.spec import View
 
 FLIP_FIRST = ("flip", "jitter", "gray", "blur", "solarize")
@@ -31,7 +32,7 @@ def moco_v2(
     size: int = 224, *, interpolation: Interpolation = "bilinear", num_views: int = 2
 ) -> tuple[View, ...]:
     """MoCo v2 and SimSiam; JCL with more views; Fast-MoCo with bicubic."""
-    check_number("num_views", num_views, at_least=1)
+    check_setting("num_views", num_views, int, FEW)
     return (View(size=size, interpolation=interpolation, order=FLIP_LAST),) * num_views
 
 
@@ -82,7 +83,7 @@ def barlow_twins(size: int = 224) -> tuple[View, ...]:
 
 def msbreg(size: int = 224, *, num_views: int = 2) -> tuple[View, ...]:
     """MSBReg: every view always blurred and sometimes solarized."""
-    check_number("num_views", num_views, at_least=1)
+    check_setting("num_views", num_views, int, FEW)
     return (replace(barlow_twins(size)[0], solarize=0.2, interpolation="bilinear"),) * num_views
 
 
@@ -105,8 +106,7 @@ def swav(
     large = replace(simclr(size)[0], scale=scales[0], interpolation="bilinear", blur_kernel=None)
     small = replace(small_crop(large), scale=scales[1])
     small = small if small_size is None else replace(small, size=small_size)
-    for count in counts:
-        check_number("counts", count, at_least=1)
+    check_setting("counts", counts, tuple[int, int], FEW)
     return (large,) * counts[0] + (small,) * counts[1]
 
 

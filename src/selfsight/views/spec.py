@@ -81,7 +81,7 @@ class View:
         check_settings(self, "views.", RANGES)
         for name in ("scale", "ratio", "blur_sigma"):
             _check_rising(name, getattr(self, name))
-        check_statistics(self.mean, self.std)
+        check_statistics(self.mean, self.std, "views.")
         if self.jitter[3] > 0.5:
             raise UserError(
                 f"views.jitter is {self.jitter}, but its last number, hue, is at most 0.5. Write "
@@ -106,17 +106,17 @@ class View:
         for name in self.order:
             if name not in OPERATIONS:
                 raise UserError(
-                    f'order names "{name}", which is not an operation.{suggest(name, OPERATIONS)} '
-                    f"Known: {', '.join(OPERATIONS)}; the crop is always first and normalization "
-                    "always last."
+                    f'views.order names "{name}", which is not an operation.'
+                    f"{suggest(name, OPERATIONS)} Known: {', '.join(OPERATIONS)}; the crop is "
+                    "always first and normalization always last."
                 )
         if len(set(self.order)) != len(self.order):
-            raise UserError(f"order is {self.order}: name each operation once.")
+            raise UserError(f"views.order is {self.order}: name each operation once.")
         for name in OPERATIONS:
             if self.probability(name) > 0 and name not in self.order:
                 raise UserError(
-                    f"{name} has probability {self.probability(name)} but is missing in order. "
-                    f'Add "{name}" to order, or set its probability to 0.'
+                    f"views.{name} has probability {self.probability(name)} but is missing in "
+                    f'order. Add "{name}" to order, or set its probability to 0.'
                 )
 
 

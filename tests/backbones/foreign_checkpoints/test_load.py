@@ -645,6 +645,26 @@ def test_a_run_s_checkpoint_away_from_its_recipe_is_refused_where_shapes_do_not_
         load_backbone(str(tmp_path / "last.pt"))
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "named"),
+    [
+        ("views", [{"size": 32, "std": [0.2]}], "it has no views.0.mean"),
+        ("views", [{"size": 32, "mean": [0.5], "std": "x"}], 'views.0.std is "x"'),
+        ("views", [{"size": 32, "mean": [0.5, 0.5], "std": [0.2]}], "views.0.mean is (0.5, 0.5)"),
+        ("views", [], "it has no views.0.size"),
+        ("backbone", {"name": "resnet18", "depth": 9}, 'no setting "backbone.depth"'),
+        ("method", {"norm": "gn"}, 'method.norm is "gn"; it must be one of bn, ln, ws'),
+    ],
+)
+def test_a_damaged_recipe_is_named_by_the_full_path_of_its_setting(tmp_path, part, value, named):
+    view = {"size": 32, "mean": [0.5], "std": [0.2]}
+    recipe = {"method": {"name": "moco"}, "backbone": {"name": "resnet18"}, "views": [view]}
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe | {part: value}))
+    with pytest.raises(UserError, match=re.escape(named)) as error:
+        load_backbone(str(tmp_path))
+    assert "recipe.json is damaged" in str(error.value)
+
+
 def test_a_run_with_a_network_from_outside_is_opened_only_on_trust(tmp_path):
     settings = {"name": "tests.methods.small:Tiny", "image_size": 32}
     view = {"size": 32, "mean": [0.5], "std": [0.2]}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,17 +30,20 @@ from selfsight.backbones.foreign_checkpoints.infer import (
     infer_solo_learn,
 )
 from selfsight.backbones.foreign_checkpoints.names import BackboneLocation
-from selfsight.backbones.foreign_checkpoints.read import read_checkpoint, read_run_checkpoint
+from selfsight.backbones.foreign_checkpoints.read import (
+    read_checkpoint,
+    read_encoder_settings,
+    read_run_checkpoint,
+)
 from selfsight.backbones.foreign_checkpoints.report import ImportReport
 from selfsight.backbones.resnet import Stem
 from selfsight.data.eval_transform import MEAN, STD
-from selfsight.errors import UserError, check_choice, suggest
+from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.nn.image_norm import replace_batch_norm
-from selfsight.run_folder import Run, open_run
-from selfsight.settings import RESTORE
-from selfsight.views import View
+from selfsight.run_folder import Run
+from selfsight.settings import check_setting
 
 
 def load_backbone(
@@ -62,7 +65,7 @@ def load_backbone(
     """
     path = Path(spec).expanduser()
     name, equals, file = spec.partition("=")
-    check_choice("stem", stem or "auto", ("auto", *get_args(Stem)))
+    check_setting("stem", stem, Stem | None)
     if stem is not None and (":" in name or path.is_dir()):
         raise UserError(
             f'--stem is "{stem}", but {spec} states its own. It is for files of weights of a '
@@ -123,13 +126,7 @@ def _from_run(
     spec: str, run: Run, checkpoint: names.Checkpoint | None, *, trust: bool
 ) -> tuple[Backbone, ImportReport]:
     """Load the student's backbone from a run's last checkpoint, or from the given one."""
-    recipe = open_run(run).saved_recipe()
-    try:
-        config, saved = BackboneConfig(**recipe["backbone"]), recipe["views"][0]
-        view = View(size=saved["size"], mean=tuple(saved["mean"]), std=tuple(saved["std"]))
-        norm = recipe["method"].get("norm", "bn")
-    except (KeyError, TypeError, IndexError, AttributeError, UserError) as error:
-        raise UserError(f"{run.recipe_path} is damaged: {error} {RESTORE}") from error
+    config, norm, view = read_encoder_settings(run)
     if ":" in config.name and not config.name.startswith("timm:") and not trust:
         raise UserError(
             f'{run.path} uses the network "{config.name}" from outside selfsight, and loading it '

@@ -4,13 +4,17 @@ import argparse
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from selfsight.backbones import BackboneConfig
 from selfsight.backbones.foreign_checkpoints.names import flatten
 from selfsight.errors import UserError
-from selfsight.run_folder import Run
+from selfsight.nn.image_norm import Norm
+from selfsight.run_folder import Run, open_run
+from selfsight.settings import RESTORE, build_settings, check_fields
+from selfsight.views import View
 
 BROKEN = (RuntimeError, EOFError, ValueError, OSError, zipfile.BadZipFile)
 
@@ -28,6 +32,33 @@ def read_checkpoint(path: Path, *, trust: bool = False) -> dict[str, Any]:
             "torchvision's names and save that as .safetensors or .pth."
         )
     return flatten(_load_pickle(path, trust=trust))
+
+
+class EncoderSettings(NamedTuple):
+    """What a run's recipe says about its encoder."""
+
+    backbone: BackboneConfig
+    norm: Norm
+    view: View
+
+
+def read_encoder_settings(run: Run) -> EncoderSettings:
+    """Read the network of a run, and size and statistics of its first view, from its recipe."""
+    saved, path = open_run(run).saved_recipe(), run.recipe_path
+    parts = {"backbone": dict[str, Any], "method": dict[str, Any], "views": list[dict[str, Any]]}
+    check_fields(saved, parts, path, required=tuple(parts))
+    view = saved["views"][0] if saved["views"] else {}
+    declared = {"size": int, "mean": list[float], "std": list[float]}
+    check_fields(view, declared, path, required=tuple(declared), prefix="views.0.")
+    check_fields(saved["method"], {"norm": Norm}, path, prefix="method.")
+    try:
+        return EncoderSettings(
+            build_settings(BackboneConfig, saved["backbone"], "backbone."),
+            saved["method"].get("norm", "bn"),
+            *build_settings(tuple[View], [{name: view[name] for name in declared}], "views."),
+        )
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error} {RESTORE}") from error
 
 
 def read_run_checkpoint(run: Run) -> dict[str, Any]:
