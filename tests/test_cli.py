@@ -267,11 +267,38 @@ def test_a_setting_of_another_type_is_refused_in_python_too(photos, monkeypatch)
         api.pretrain(photos, epochs="3")
 
 
-def test_a_folder_whose_name_looks_like_markup_is_printed_as_it_is(photos, tmp_path, capsys):
-    out = tmp_path / "[red]a[/b]"
-    main(["pretrain", str(photos), *QUICK, "--epochs", "1", "--out", str(out)])
-    said = capsys.readouterr().err
-    assert f"Report: {out}/report.html" in said.replace("\n", "")
+HOSTILE_CLASSES = ("a\x1b[31mred", "b\nselfsight: done", "c\rd\u202egpj", "[red]")
+
+
+def test_names_that_a_terminal_would_obey_are_printed_as_escapes(tmp_path, capsys):
+    data = images(tmp_path / "in\x1b]0;title\x07" / "[/b]", classes=HOSTILE_CLASSES)
+    (data / "[red]/bad\x1b[2J\n.jpg").write_bytes(b"not an image")
+    out = tmp_path / "out\u202e\n[/b]"
+    main(["pretrain", str(data), *QUICK, "--epochs", "1", "--labels", "--out", str(out)])
+    main(["doctor", str(data)])
+    main(["evaluate", str(out), "--labeled", str(data), "--protocol", "knn", "--by-class"])
+    main(["report", str(out)])
+    main(["pretrain", str(data), "--sbatch", str(tmp_path / "job\x1b.sh")])
+    texts = list(capsys.readouterr())
+    for words in (
+        ["pretrain", "--", data / "gone\x1b[2J"],
+        ["pretrain", data, "--out", out],
+        ["pretrain", data, "second\x1b"],
+        ["pretrain", data, "--optim.\x1blr", "3"],
+        ["pretrain", data, "--optim.name", "\x1b"],
+        ["report", tmp_path / "no\rrun"],
+        ["co\x1bmmand"],
+    ):
+        with pytest.raises(SystemExit):
+            main([str(word) for word in words])
+        texts.append(capsys.readouterr().err)
+    for text in texts:
+        assert {c for c in text if not c.isprintable()} == {"\n"}, text
+        assert "\nselfsight: done" not in text
+    said = "".join("".join(texts).split())
+    for name in (r"a\x1b[31mred", r"b\nselfsight:done", r"c\rd\u202egpj", "[red]", r"bad\x1b[2J\n"):
+        assert name in said
+    assert r"out\u202e\n[/b]/report.html" in said
 
 
 def test_a_closed_pipe_is_no_traceback():

@@ -31,7 +31,7 @@ def test_an_examination_tells_what_is_there(folder):
 def test_an_examination_is_json_and_words(folder):
     found = doctor.inspect_data(folder)
     dumps(asdict(found))
-    words = doctor.describe(found)
+    words = "\n".join(doctor.describe(found))
     for part in ("5 images", "20x10 to 60x50", "broken.jpg", "1.png = again.png"):
         assert part in words
 

@@ -126,7 +126,8 @@ def replay(
     console = open_console(stderr=True, quiet=quiet)
     found = replays.replay_run(folder, recipe, torch_device, console, step=step, trust=trust)
     if not quiet:
-        print(f"{found.sentence}\n{replays.describe_images(found)}")
+        lines = (found.sentence, replays.describe_images(found))
+        open_console().print(*lines, sep="\n", soft_wrap=True)
     return asdict(found)
 
 
@@ -169,7 +170,7 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
     if not quiet:
         console = open_console()
         console.print(build_table(comparison.format_records(records)))
-        console.print("\n".join(notes))
+        console.print(*notes, sep="\n")
     return records
 
 
@@ -200,7 +201,7 @@ def doctor(
     recipe, reasons = auto_recipe.build_auto_recipe(profile, torch_device)
     if not quiet:
         console = open_console()
-        console.print(doctors.describe(summary))
+        console.print(*doctors.describe(summary), sep="\n")
         console.print(start_resume.recipe_table(recipe, reasons))
     return asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons}
 
@@ -265,7 +266,7 @@ def _reproduce_run(run: Run, options: ReproduceOptions, *, quiet: bool) -> dict[
             trust=options.trust or options.data is not None,
         )
     if not quiet and dist.rank() == 0:
-        print(found.sentence)
+        open_console().print(found.sentence, soft_wrap=True)
     return asdict(found)
 
 
@@ -287,7 +288,7 @@ def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.devi
     out, path = run_lock.choose_folder(str(data), options), Path(str(options.sbatch))
     with explain_write_errors(path):
         path.write_text(slurm_script(str(data), options, out))
-    print(f"Wrote {path}. Submit it with: sbatch {path}")
+    open_console().print(f"Wrote {path}. Submit it with: sbatch {path}", soft_wrap=True)
     return Run(out)
 
 

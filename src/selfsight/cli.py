@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from selfsight.command_words import split_settings
-from selfsight.errors import StoppedError, UserError, describe_failure, suggest
+from selfsight.console import parse_flags
+from selfsight.errors import StoppedError, UserError, describe_failure, escape, suggest
 from selfsight.listing_commands import methods, recipes, studies
 from selfsight.options import (
     BENCH_DEFAULTS,
@@ -177,7 +178,7 @@ def report(run: RunFolder, /, *, json: bool = False) -> None:
 
     folder = open_run(run)
     page = pages.write(folder)
-    print_json(pages.summary(folder)) if json else print(f"Wrote {page}")
+    print_json(pages.summary(folder)) if json else print(escape(f"Wrote {page}"))
 
 
 def doctor(data: Data, /, *, device: str = "auto", sample: int = 512, json: bool = False) -> None:
@@ -318,10 +319,10 @@ def main(argv: list[str] | None = None) -> None:
     try:
         _run(args[0], args[1:])
     except UserError as error:
-        print(f"selfsight: {error}", file=sys.stderr)
+        print(f"selfsight: {describe_failure(error)}", file=sys.stderr)
         raise SystemExit(2) from None
     except StoppedError as error:
-        _print_once(f"\nselfsight: {error}")
+        _print_once(f"\nselfsight: {escape(str(error))}")
         raise SystemExit(exit_status(error.signal_number)) from None
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
@@ -347,9 +348,15 @@ def _run(name: str, args: list[str]) -> None:
             f'There is no command "{name}".{suggest(name, COMMANDS)} Known: {", ".join(COMMANDS)}.'
         )
     command = COMMANDS[name]
+
+    @functools.wraps(command)
+    def prepare(*args: Any, **keywords: Any) -> Callable[[], None]:
+        return functools.partial(command, *args, **keywords)
+
+    target: Callable[..., Any] = prepare
     options = inspect.signature(command).parameters.get("options")
     if options is not None and hasattr(options.default, "settings"):
         flags = [*inspect.signature(command).parameters, *(f.name for f in fields(options.default))]
         args, settings = split_settings(args, flags, nested_only=command is evaluate)
-        command = functools.partial(command, options=replace(options.default, settings=settings))
-    tyro.cli(command, prog=f"selfsight {name}", args=args)
+        target = functools.partial(prepare, options=replace(options.default, settings=settings))
+    parse_flags(target, prog=f"selfsight {name}", args=args)()

@@ -1,23 +1,51 @@
 """Text and tables for the terminal."""
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 
+from selfsight.errors import escape
+
+
+class _Terminal(Console):
+    """A console that escapes control characters, also line breaks, in all text that it is given.
+
+    Several lines are several texts: `print(first, second, sep="\\n")`.
+    """
+
+    def print(self, *texts: Any, **options: Any) -> None:
+        """Print texts and tables."""
+        super().print(*(escape(t) if isinstance(t, str) else t for t in texts), **options)
+
 
 def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Open the terminal for text that is printed as it is: names of files may look like markup."""
-    return Console(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
+    """Open the terminal for text in which names of strangers may look like markup or controls."""
+    return _Terminal(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
+
+
+def parse_flags(target: Callable[..., Any], **options: Any) -> Any:
+    """Call what tyro builds from a command line; its messages repeat words of it, escaped here."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(target, **options)
+    finally:
+        for line in said.getvalue().split("\n")[:-1]:
+            print(escape(line), file=sys.stderr)
 
 
 def build_table(records: Iterable[Mapping[str, Any]], *, title: str | None = None) -> Table:
     """Build a table with a line for each record and a column for each key of the first."""
     records = list(records)
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title and escape(title), title_justify="left", header_style="bold")
     for number, name in enumerate(records[0] if records else ()):
-        header = name.replace("_", " ")
+        header = escape(name.replace("_", " "))
         # The first column names the line and is copied by people, so it never wraps; a header
         # wraps only between words.
         width = min(12, max(map(len, header.split()), default=0))
@@ -35,7 +63,7 @@ def format_value(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))
 
 
 def format_setting(value: Any) -> str:

@@ -93,8 +93,8 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512) -> DataSummary
     )
 
 
-def describe(summary: DataSummary) -> str:
-    """Describe a summary in sentences."""
+def describe(summary: DataSummary) -> list[str]:
+    """Describe a summary in sentences, one per line."""
     modes = ", ".join(f"{count} {mode}" for mode, count in summary.modes.items())
     sizes = (summary.smallest, summary.largest, summary.median)
     smallest, largest, middle = (f"{width}x{height}" for width, height in sizes)
@@ -115,7 +115,7 @@ def describe(summary: DataSummary) -> str:
         _describe_list("unreadable images", unreadable),
         _describe_list("exact duplicates", [f"{a} = {b}" for a, b in summary.duplicates]),
     ]
-    return "\n".join([*lines, *summary.notes])
+    return [*lines, *summary.notes]
 
 
 @dataclass(frozen=True, kw_only=True)

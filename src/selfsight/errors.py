@@ -4,6 +4,7 @@ import difflib
 import errno
 import json
 import traceback
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 REPORT_TO = "see 'Report a bug' in CONTRIBUTING.md"
@@ -38,8 +39,28 @@ class StoppedError(KeyboardInterrupt):
         self.signal_number = signal_number
 
 
+def escape(text: str) -> str:
+    """Write what a terminal would obey or hide as escapes: \\x1b, \\n, \\u202e.
+
+    A name of a file, a class or a setting may be a stranger's: it must not start a line of its
+    own, move the cursor, or turn the direction of what follows.
+    """
+    if text.isprintable():
+        return text
+    shown = (c if c.isprintable() or unicodedata.category(c) == "Zs" else _escape(c) for c in text)
+    return "".join(shown)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 def describe_failure(error: BaseException) -> str:
     """Say in one sentence or two what happened and what to do; a bug says where to report it."""
+    return escape(_describe(error))
+
+
+def _describe(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     names = {cls.__name__ for cls in type(error).__mro__}
     if isinstance(error, UserError | RunError):

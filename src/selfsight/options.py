@@ -241,6 +241,9 @@ class ConformanceOptions:
     settings: Suppress[Sequence[str]] = ()
     """Settings of the method as flags: ("--method.dim", "8")."""
 
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from selfsight import dist
 from selfsight.console import open_console
+from selfsight.errors import escape
 
 DELAY = 2.0  # seconds before a bar appears; for shorter work it would only flicker
 LINE_EVERY = 30.0  # seconds between lines if there is no terminal
@@ -18,7 +19,7 @@ class DelayedProgress:
     """Progress of the first process, shown after a delay; without a title, nothing is shown."""
 
     def __init__(self, title: str | None, total: int) -> None:
-        self.title = None if dist.rank() else title
+        self.title = None if dist.rank() or title is None else escape(title)
         self.total, self.done = total, 0
         self.started = self.printed = time.monotonic()
         self.console = open_console(stderr=True)

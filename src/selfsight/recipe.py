@@ -11,6 +11,7 @@ import torch
 import tyro
 
 from selfsight.backbones import BackboneConfig
+from selfsight.console import parse_flags
 from selfsight.data.eval_transform import EvalTransform, standard_transform
 from selfsight.errors import UserError, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
@@ -147,7 +148,7 @@ def override(
         return dataclasses.replace(recipe, **known)
     settings = vars(recipe) | known
     parse = functools.partial(
-        tyro.cli,
+        parse_flags,
         _Unchecked,
         prog=f"selfsight {command}",
         args=list(flags),

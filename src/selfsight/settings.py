@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, escape, suggest
 
 LONGEST_TEXT = 4096  # characters, as of a path
 LONGEST_LIST = 100_000
@@ -164,7 +164,7 @@ def show_value(value: Any) -> str:
         text = f'"{value}"' if isinstance(value, str) else str(value)
     except ValueError:  # Python does not print integers of over 4,300 digits
         return "a number of thousands of digits"
-    text = text.encode("unicode_escape").decode() if not text.isprintable() else text
+    text = escape(text)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
 
 

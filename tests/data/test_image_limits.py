@@ -152,7 +152,7 @@ def test_folders_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     assert list(source.names) == ["a/1.png"]
     assert "1 sub-folder could not be read" in source.notes[0]
     assert "b (Permission denied)" in source.notes[0]
-    assert "b (Permission denied)" in doctor.describe(doctor.inspect_data(tmp_path))
+    assert "b (Permission denied)" in "".join(doctor.describe(doctor.inspect_data(tmp_path)))
 
 
 @pytest.mark.slow

@@ -158,7 +158,7 @@ def measure_breakdown(
     )
 
 
-def describe(result: Breakdown) -> str:
+def describe(result: Breakdown) -> tuple[str, str]:
     """Summarize a breakdown in two sentences."""
     overhead = ", ".join(f"{name} {ms:.2f} ms" for name, ms in result.overhead.items())
     storage = "cached" if result.storage == "cache" else f"streamed, decoder {result.decoder}"
@@ -167,9 +167,9 @@ def describe(result: Breakdown) -> str:
         f"End to end {result.images_per_second:,.0f} images/s, {result.fraction_of_limit:.0%} of "
         f"the {result.limit:,.0f} that the network alone allows ({result.step_mode}, first step "
         f"after {result.first_step:.0f} s, images {storage}, waiting for data "
-        f"{result.data_wait:.1%}).\n"
+        f"{result.data_wait:.1%}).",
         f"A step takes {step / result.images_per_second:.2f} ms, the network alone "
-        f"{step / result.limit:.2f} ms; the rest: {overhead}."
+        f"{step / result.limit:.2f} ms; the rest: {overhead}.",
     )
 
 

@@ -69,7 +69,7 @@ def run(
         chosen = replace(chosen, data=replace(chosen.data, path=path))
         console.print(f"{name}, batch {chosen.batch_size}, {path}, {device}")
         result = measure_breakdown(name, chosen, device, seconds=seconds, console=console)
-        console.print(describe(result))
+        console.print(*describe(result), sep="\n")
         measured = asdict(result)
         if against:
             measured[against] = _compare(chosen, device, seconds, result.images_per_second, console)

@@ -22,6 +22,7 @@ from selfsight.conformance.subject import (
     Subject,
     reduce_settings,
 )
+from selfsight.console import parse_flags
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.methods.base import validate_method
@@ -103,7 +104,7 @@ def build_subject(name: str, options: ConformanceOptions) -> Subject:
             f'"{name}" cannot be built: {error}. Give every setting a default.'
         ) from None
     if options.settings:
-        parsed = tyro.cli(
+        parsed = parse_flags(
             _Settings,
             default=_Settings(method=config),
             prog=f"selfsight conformance {name}",

@@ -13,7 +13,7 @@ import tyro
 from torch import nn
 
 from selfsight import dist
-from selfsight.console import format_setting
+from selfsight.console import format_setting, parse_flags
 from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
 from selfsight.evals import few_labels, fine_tune, linear_augmented, svm, transfer
@@ -308,13 +308,14 @@ def apply_flags(settings: AnySettings, flags: Sequence[str]) -> AnySettings:
     """Change settings by flags: --head.lr for a nested setting, --set.NAME for one at the top."""
     if not flags:
         return settings
-    return tyro.cli(
+    parsed: AnySettings = parse_flags(
         type(settings),
         prog="selfsight evaluate RUN",
         default=settings,
         args=[flag.replace("--set.", "--", 1) for flag in flags],
         config=(tyro.conf.AvoidSubcommands,),
     )
+    return parsed
 
 
 def describe_protocols() -> list[dict[str, str]]:

@@ -353,7 +353,7 @@ def _print(
     for table in tables:
         console.print(build_table(table))
     lines = [*notes, *([sentence, f"Report: {run.report}"] if sentence else [f"{run.results}"])]
-    console.print("\n".join(lines))
+    console.print(*lines, sep="\n")
 
 
 def _load_labeled(

@@ -239,7 +239,7 @@ def open_recipe_images(
     recipe, _ = resolve_storage(recipe, source, device)
     images = open_images(source, **_storage_settings(recipe.data), device=device)
     if console and images.notes:
-        console.print("\n".join(images.notes))
+        console.print(*images.notes, sep="\n")
     if console:
         _print_skipped(images, console)
     return images
@@ -354,12 +354,13 @@ def _train_to_verdict(
         verdict = write_verdict(run, recipe)
         clock.lap("report")
         run.log_seconds(clock.record())
-        console.print(f"\n{verdict.sentence}", style="bold")
+        console.print("", verdict.sentence, sep="\n", style="bold")
         console.print(
-            f"{describe_seconds(clock.record())}\n"
-            f"Report: {run.report}\n"
-            f"Evaluate it: selfsight evaluate {run.path} --labeled FOLDER\n"
+            describe_seconds(clock.record()),
+            f"Report: {run.report}",
+            f"Evaluate it: selfsight evaluate {run.path} --labeled FOLDER",
             f'Use it:      selfsight.load("{run.path}")',
+            sep="\n",
         )
     dist.barrier()
 

@@ -141,7 +141,7 @@ def _describe_absent(name: str, root: Path, arguments: dict[str, Any]) -> str:
     line = f"from torchvision.datasets import {name}; {name}({str(root)!r}{more}, download=True)"
     return (
         f"torchvision's {name} is not in {root}, and selfsight does not download it. Download it "
-        f'with\n  python -c "{line}"\nor give its folder: {PREFIX}{name}@FOLDER'
+        f'with: python -c "{line}" or give its folder: {PREFIX}{name}@FOLDER'
     )
 
 
