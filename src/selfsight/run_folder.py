@@ -8,7 +8,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ RESULT = {
     "against": dict[str, dict[str, Any]],
     "n": int,
 }
+HEADLINES = ("accuracy", "map", "box_AP")  # the main number of a result is the first that it has
 # A list of numbers, each on its own line: strings of JSON have no line breaks.
 NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
 MAX_EVENTS = 200  # a run in fp16 skips a step every few thousand
@@ -339,6 +340,14 @@ def open_run(run: Run | str | Path) -> Run:
             "Give the folder that `selfsight pretrain` wrote (its `--out`)."
         )
     return run
+
+
+def find_headline(result: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Find the main number of a result, with its name."""
+    for name in HEADLINES:
+        if isinstance(value := result.get(name), int | float):
+            return name, float(value)
+    return None
 
 
 def to_json(value: Any) -> Any:

@@ -136,8 +136,25 @@ def test_resamples_without_any_class_are_left_out_of_the_interval():
     scores = np.random.default_rng(0).normal(size=(20, 1))
     found = resample_mean_average_precision(scores, present, np.ones_like(present))[0]
     assert 0.3 < np.isnan(found).mean() < 0.42  # (1 - 1 / 20) ** 20
-    low, high = replicate_interval(0.5, found)[1:]
+    low, high = replicate_interval(float(np.nanmean(found)), found)[1:]
     assert 0 < low < high <= 1
+
+
+def test_an_interval_contains_what_other_images_give_though_copies_raise_average_precision():
+    generator = np.random.default_rng(0)
+    present = generator.random((150, 100)) < 0.2
+
+    def other_images():
+        scores = 0.3 * present + generator.normal(size=present.shape)
+        ranked = zip(scores.T, present.T, strict=True)
+        return scores, float(np.mean([average_precision(*pair) for pair in ranked]))
+
+    expected = np.mean([other_images()[1] for _ in range(10)])
+    scores, value = other_images()
+    drawn = resample_mean_average_precision(scores, present, np.ones_like(present))[0]
+    low, high = replicate_interval(value, drawn)[1:]
+    assert low < value < high and low < expected < high
+    assert np.quantile(drawn, 0.025) > max(value, expected)  # the quantiles alone do not
 
 
 def test_shuffled_marks_give_the_share_of_the_class():

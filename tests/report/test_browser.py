@@ -92,6 +92,21 @@ def test_every_part_is_filled(make_run, open_page):
     assert "selfsight resume" in text(tab, "#recipe")
 
 
+def test_encoders_that_the_images_do_not_tell_apart_are_called_indistinguishable(
+    make_run, open_page
+):
+    run = make_run()
+    pair = {"difference": 0.05, "low": -0.02, "high": 0.11, "n": 72}
+    above = pair | {"low": 0.01}
+    differences = {"untrained": {"box_AP": pair}, "random": {"box_AP": above}}
+    run.write_result("detection.small_fpn", {"box_AP": 0.4, "differences": differences})
+    tab = open_page(run)
+    assert tab.locator("#figures .bars li").count() == 10
+    told = text(tab, "#figures .differences")
+    assert "indistinguishable from untrained on these images (+5.0 points" in told
+    assert "5.0 points above random (95 % interval +1.0 to +11.0, 72 images)" in told
+
+
 def test_the_classes_and_their_confusion_are_drawn(make_run, open_page):
     tab = open_page(make_run())
     assert "(95 % interval +30.0 to +50.0)" in text(tab, "#figures .gain")

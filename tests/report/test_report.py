@@ -99,6 +99,25 @@ def test_the_page_has_intervals_classes_and_the_confusion_matrix(make_run):
     assert "confusion" not in data["results"]["knn"] and "per_class" not in data["results"]["knn"]
 
 
+def test_every_other_protocol_has_bars_and_differences_with_intervals(make_run):
+    run = make_run()
+    found = {"box_AP": 0.4, "box_AP_low": 0.3, "box_AP_high": 0.5, "untrained_box_AP": 0.35}
+    pair = {"difference": 0.05, "low": -0.02, "high": 0.11, "n": 72, "paired": True}
+    differences = {"untrained": {"box_AP": pair, "box_AP50": pair}, "timm:x": {"box_AP": {}}}
+    run.write_result("detection.small_fpn", found | {"differences": differences})
+    data = page(run).data()
+    bars = {bar["name"]: bar for bar in data["bars"]}
+    ours = bars["detection.small_fpn, after training"]
+    assert (ours["value"], ours["low"], ours["high"]) == (0.4, 0.3, 0.5)
+    assert bars["detection.small_fpn, untrained network"]["value"] == 0.35
+    rows = [row for row in data["differences"] if row["file"] == "detection.small_fpn"]
+    assert rows == [{"file": "detection.small_fpn", "other": "untrained"} | data_of(pair)]
+
+
+def data_of(pair):
+    return {key: pair[key] for key in ("difference", "low", "high", "n")}
+
+
 @pytest.mark.parametrize("broken", [[[1]], "no matrix", [[1, 2], [3, None]], None])
 def test_a_matrix_of_another_shape_is_left_out(make_run, broken):
     run = make_run()

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from selfsight.evals.intervals import resampled_rows
+from selfsight.evals.intervals import resampled_counts
 
 Points = Literal["all", "11"]
 
@@ -44,12 +44,8 @@ def resample_mean_average_precision(
     A resample is a count for each image, so that the order of the scores is computed once. Classes
     that a resample has no image of are left out of its mean, which is NaN if it has none of any.
     """
-    n = len(scores)
     means = []
-    for rows in resampled_rows(n):
-        start = n * np.arange(len(rows))[:, None]
-        counts = np.bincount((rows + start).ravel(), minlength=rows.size).reshape(rows.shape)
-        counts = np.ascontiguousarray(counts.T, np.int32)  # [n, b]: rows are gathered, not columns
+    for counts in resampled_counts(len(scores)):
         each = [
             _resampled_average_precision(np.flatnonzero(c)[_rank(s[c], p[c])], p, counts)
             for s, p, c in zip(scores.T, present.T, counted.T, strict=True)

@@ -7,6 +7,8 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any
 
+from selfsight.run_folder import find_headline
+
 Json = Any  # a value of json.loads
 Records = Sequence[Mapping[str, Json]]
 Number = int | float
@@ -15,6 +17,12 @@ Point = tuple[Number, Number | None, Number]  # step, epoch, value
 TEXTS: dict[str, list[dict[str, Json]]] = tomllib.loads(
     resources.files("selfsight.report").joinpath("texts.toml").read_text("utf-8")
 )
+HEADLINE_NAMES = {
+    "accuracy": "share of test images with the right label",
+    "map": "mean average precision",
+    "box_AP": "average precision of boxes",
+}
+DIFFERENCE_KEYS = ("difference", "low", "high", "n")
 MAX_POINTS = 2000
 LAYERS = ("backbone", "projector")
 GRADIENT_KEYS = {"num_negatives", "mean", "std", "bound"}
@@ -184,7 +192,7 @@ def _gradients(rows: Sequence[Mapping[str, Json]]) -> list[Json]:
 def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Number]:
     """Collect the finite accuracies by name, from the results or else from the log."""
     scores: dict[str, Json] = {"online_knn_accuracy": latest(records, "online_knn")}
-    for bar in TEXTS["bars"]:
+    for bar in _bar_texts(results):
         for file in (bar.get("fallback"), bar["file"]):
             if file and (value := number(section(results, file).get(bar["field"]))) is not None:
                 scores[bar["key"]] = value
@@ -194,11 +202,40 @@ def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Numbe
 def bars(scores: Mapping[str, Number], results: Mapping[str, Json]) -> list[Json]:
     """Prepare a bar for each accuracy with its interval, in reading order."""
     prepared = []
-    for bar in (bar for bar in TEXTS["bars"] if bar["key"] in scores):
+    for bar in (bar for bar in _bar_texts(results) if bar["key"] in scores):
         found: dict[str, Json] = {}
         for file in (bar.get("fallback"), bar["file"]):
             found |= section(results, file) if file else {}
         prepared.append(bar | {**_interval(found, bar["field"]), "value": scores[bar["key"]]})
+    return prepared
+
+
+def _bar_texts(results: Mapping[str, Json]) -> list[dict[str, Json]]:
+    """The bars of texts.toml, then one for the main number of every other protocol."""
+    texts = list(TEXTS["bars"])
+    named = {bar["file"] for bar in texts}
+    for file in (file for file in results if file not in named):
+        if (headline := find_headline(section(results, file))) is None:
+            continue
+        name = HEADLINE_NAMES[headline[0]]
+        trained = {"name": f"{file}, after training", "meaning": name, "ours": True}
+        untrained = {"name": f"{file}, untrained network", "meaning": name}
+        for prefix, text in (("", trained), ("untrained_", untrained)):
+            field = f"{prefix}{headline[0]}"
+            texts.append({"key": f"{file}_{field}", "file": file, "field": field, **text})
+    return texts
+
+
+def differences(results: Mapping[str, Json]) -> list[Json]:
+    """The difference of the encoder and each other in the main number of every protocol."""
+    prepared = []
+    for file in results:
+        measure, _ = find_headline(section(results, file)) or ("", None)
+        for other in section(results, file, "differences"):
+            row = section(results, file, "differences", other, measure)
+            known = finite_items({key: row.get(key) for key in DIFFERENCE_KEYS})
+            if len(known) == len(DIFFERENCE_KEYS):
+                prepared.append({"file": file, "other": other, **known})
     return prepared
 
 

@@ -70,6 +70,7 @@ def _content(run: Run) -> dict[str, Any]:
         "seconds": latest(records, "time"),
         "verdict": _verdict(recipe, records, results),
         "bars": figures.bars(accuracies, results),
+        "differences": figures.differences(results),
         "classes": figures.classes(results),
         "label_free": figures.label_free(results),
         "results": figures.plain_results(results),

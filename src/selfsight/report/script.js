@@ -66,6 +66,18 @@ function gain() {
   return null;
 }
 
+/** How far the encoder is from each other one, in a list of sentences. */
+function showDifferences(rows) {
+  const lines = rows.map(({ file, other, difference, low, high, n }) => {
+    const ends = `95 % interval ${points(low)} to ${points(high)}, ${formatNumber(n)} images`;
+    const apart = low > 0 || high < 0;
+    return html("li", {}, html("b", {}, `${file}: `), apart
+      ? `${(100 * Math.abs(difference)).toFixed(1)} points ${difference > 0 ? "above" : "below"} ${other} (${ends}).`
+      : `indistinguishable from ${other} on these images (${points(difference)} points, ${ends}).`);
+  });
+  return html("ul", { class: "differences small", "aria-label": "Differences" }, ...lines);
+}
+
 function showFigures(host) {
   const { bars, label_free: free } = report;
   if (!bars.length && !free.length) {
@@ -80,8 +92,10 @@ function showFigures(host) {
         html("span", { class: "what" }, bar.name, html("small", {}, bar.meaning)),
         intervalBar(bar), intervalText(bar)));
     }
-    host.append(html("p", { class: "small" }, "Share of test images with the right label; longer is better. "
-      + "Lines and brackets are 95 % intervals: how far the share moves with other test images. Labels are used only for evaluation, never in training."), list);
+    host.append(html("p", { class: "small" }, "Share of test images with the right label, or what the line says; longer is better. "
+      + "Lines and brackets are 95 % intervals: how far the number moves with other test images, not with other seeds. "
+      + "Labels are used only for evaluation, never in training."), list);
+    if (report.differences.length) host.append(showDifferences(report.differences));
   }
   if (free.length) {
     const rows = free.map((row) => {

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from selfsight.evals.detection import DetectionDataset
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.per_image import (
@@ -97,8 +98,17 @@ def fingerprint_test_images(data: LabeledData | MultilabelData) -> str:
             index = data.train_index if data.split is None else data.split.test
         labels = data.labels()[1]
     rows = range(len(images)) if index is None else index.tolist()
-    content = repr(([str(images.names[i]) for i in rows], data.class_names, labels.tolist()))
-    return hashlib.sha256(content.encode(errors="replace")).hexdigest()[:16]
+    return _hash([str(images.names[i]) for i in rows], data.class_names, labels.tolist())
+
+
+def fingerprint_boxes(objects: DetectionDataset) -> str:
+    """Hash the names of the test images and their objects: equal if they are the same images."""
+    found = [(image.boxes.tolist(), image.labels.tolist()) for image in objects.instances]
+    return _hash([str(name) for name in objects.names], objects.class_names, found)
+
+
+def _hash(*content: Any) -> str:
+    return hashlib.sha256(repr(content).encode(errors="replace")).hexdigest()[:16]
 
 
 def _numbers(scores: Scores) -> Scores:

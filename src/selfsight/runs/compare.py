@@ -13,10 +13,9 @@ from selfsight.evals.per_image import (
     paired_differences,
     unpaired_difference,
 )
-from selfsight.run_folder import Run
+from selfsight.run_folder import Run, find_headline
 from selfsight.runs.collect_scores import read_per_image
 
-HEADLINES = ("accuracy", "map", "mAP", "box_AP", "AP")  # the first that a result has
 ENDS = ("_low", "_high")  # of the interval of a number
 PERCENT = (
     *("accuracy", "top5", "ap", "precision", "retrieval"),
@@ -151,14 +150,6 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]
         {"measure": name, **{str(r["run"]): format_measure(r, name) for r in records}}
         for name in measures
     ]
-
-
-def find_headline(result: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Find the main number of a result, with its name."""
-    for name in HEADLINES:
-        if isinstance(value := result.get(name), int | float):
-            return name, float(value)
-    return None
 
 
 def _measures(results: Mapping[str, Mapping[str, Any]]) -> list[Measure]:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfsight.evals.per_image import Difference
-from selfsight.runs.compare import find_headline, format_measure, format_number, is_end
+from selfsight.run_folder import find_headline
+from selfsight.runs.compare import format_measure, format_number, is_end
 from selfsight.runs.encoders import UNTRAINED
 
 # Hyperparameters that a protocol selects, and the settings that hold the values it tries.
@@ -39,7 +40,8 @@ def describe_results(results: Results) -> list[str]:
             continue
         settings = result.get("settings", {})
         notes += _describe_selection(name, result, settings)
-        notes += _describe_differences(name, result) + _describe_classes(name, result)
+        notes += _describe_differences(name, result) + _describe_trials(name, result, settings)
+        notes += _describe_classes(name, result)
         notes += [f"{name}: {settings['note']}"] if "note" in settings else []
         notes += settings.get("notes", ())
     return list(dict.fromkeys(notes))
@@ -95,6 +97,19 @@ def _describe_differences(name: str, result: Mapping[str, Any]) -> list[str]:
         for other, measures in differences.items()
         if headline is not None and headline[0] in measures
     ]
+
+
+def _describe_trials(
+    name: str, result: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[str]:
+    """Say how far trials of a detector differ, which the interval over images does not include."""
+    if "trials" not in settings:
+        return []
+    images = "the intervals are over test images alone"
+    if (spread := result.get("box_AP_spread")) is None:
+        return [f"{name}: one trial; {images}, and --set.trials 5 measures how far trials differ."]
+    trials = f"over {settings['trials']} trials box AP has a standard deviation of"
+    return [f"{name}: {trials} {100 * spread:.1f} points; {images}."]
 
 
 def _describe_classes(name: str, result: Mapping[str, Any]) -> list[str]:

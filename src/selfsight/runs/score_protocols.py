@@ -31,6 +31,7 @@ from selfsight.run_folder import Run, to_json
 from selfsight.runs.collect_scores import (
     collect_arrays,
     collect_scores,
+    fingerprint_boxes,
     fingerprint_test_images,
     read_per_image,
 )
@@ -124,7 +125,7 @@ def score_protocol(
         result = {**collect_scores(scores, class_names), "settings": settings}
         result |= {"against_transforms": transforms} if transforms else {}
         write_result(run, name, result)
-        arrays = collect_arrays(scores, settings.get("test_images", ""))
+        arrays = collect_arrays(scores, settings.get("fingerprint", ""))
         if arrays and dist.rank() == 0:
             run.write_arrays(name, arrays)
     return result
@@ -192,14 +193,15 @@ def _settings(evaluator: Evaluator) -> dict[str, Any]:
     data = getattr(evaluator, "data", None)
     if isinstance(evaluator, DetectionEvaluator):
         copies = describe_copied_files(evaluator.train, evaluator.test)
-        return settings | {"notes": [*settings["notes"], *([copies] if copies else [])]}
+        notes = [*settings["notes"], *([copies] if copies else [])]
+        return settings | {"fingerprint": fingerprint_boxes(evaluator.test), "notes": notes}
     if not isinstance(data, LabeledData | MultilabelData):
         return settings
     copies = describe_copies(data)
     notes = [*settings.get("notes", ()), *data.notes, *([copies] if copies else [])]
     settings |= {
         "num_classes": len(data.class_names),
-        "test_images": fingerprint_test_images(data),
+        "fingerprint": fingerprint_test_images(data),
         "notes": notes,
     }
     if isinstance(data, MultilabelData):

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from selfsight.evals.detection.annotations import (
     DetectionDataset,
     Instances,
     encode_mask,
+    subset,
     to_coco_rle,
 )
 from selfsight.evals.detection.coco_ap import (
@@ -22,6 +24,8 @@ from selfsight.evals.detection.coco_ap import (
     paste_masks,
     to_detections,
 )
+from selfsight.evals.detection.resampled_ap import resample_average_precision
+from selfsight.evals.intervals import RESAMPLES, resampled_rows
 
 SIDE = 200
 
@@ -140,15 +144,14 @@ def test_only_the_best_detections_of_an_image_count():
     assert average_precision(objects([BOX]), claims, max_detections=1)["box_AP"] == 0
 
 
-@pytest.mark.parametrize("kind", ["box", "mask"])
-def test_numbers_are_those_that_pycocotools_prints(kind, tmp_path):
-    rng = np.random.default_rng(0)
+def random_scene(images, rng):
+    """Objects of two classes, and detections near most of them; some objects are crowds."""
 
     def some_boxes(n):
         corner = rng.integers(0, 60, (n, 2))
         return np.concatenate([corner, corner + rng.integers(8, 140, (n, 2))], axis=1)
 
-    truth = [some_boxes(4) for _ in range(12)]
+    truth = [some_boxes(4) for _ in range(images)]
     there = objects(*[[(tuple(b), int(rng.integers(2))) for b in boxes] for boxes in truth])
     claims = []
     for boxes in truth:
@@ -156,6 +159,12 @@ def test_numbers_are_those_that_pycocotools_prints(kind, tmp_path):
         near[:, 2:] = np.maximum(near[:, 2:], near[:, :2] + 1)
         guesses = np.concatenate([near, some_boxes(3)])
         claims.append(found(*((b, rng.random(), int(rng.integers(2))) for b in guesses)))
+    return there, claims
+
+
+@pytest.mark.parametrize("kind", ["box", "mask"])
+def test_numbers_are_those_that_pycocotools_prints(kind, tmp_path):
+    there, claims = random_scene(12, np.random.default_rng(0))
 
     def xywh(box):
         left, top, right, bottom = map(float, box)
@@ -208,6 +217,26 @@ def test_numbers_are_those_that_pycocotools_prints(kind, tmp_path):
         evaluation.stats[:6].tolist()
     )
     assert 0.05 < ours[f"{kind}_AP"] < 0.95
+
+
+@pytest.mark.parametrize(("kind", "points", "limit"), [("box", 101, 100), ("mask", 11, 4)])
+def test_resampled_numbers_are_those_of_pycocotools_on_the_drawn_images(kind, points, limit):
+    rng = np.random.default_rng(1)
+    there, claims = random_scene(9, rng)
+    crowds = [image._replace(crowd=rng.random(4) < 0.2) for image in there.instances]
+    there = replace(there, instances=crowds)
+    # Equal scores in several images, whose order decides.
+    few = np.arange(7, dtype=np.float32) / 100
+    claims = [claim._replace(scores=claim.scores.round(1) + few) for claim in claims]
+    settings = {"task": kind, "recall_points": points, "max_detections": limit}
+    drawn = resample_average_precision(there, claims, **settings)
+    assert {len(values) for values in drawn.values()} == {1 + RESAMPLES}
+    rows = next(resampled_rows(9)).tolist()
+    for i, images in [(0, range(9)), *((1 + b, sorted(rows[b])) for b in range(0, RESAMPLES, 50))]:
+        expected = average_precision(subset(there, images), [claims[j] for j in images], **settings)
+        ours = {name: values[i] for name, values in drawn.items() if not np.isnan(values[i])}
+        assert ours == pytest.approx(expected, abs=1e-12)
+    assert len(drawn) > 4 and np.std(drawn[f"{kind}_AP"]) > 0.01
 
 
 def test_a_full_mask_covers_the_pixels_whose_centers_its_box_holds():

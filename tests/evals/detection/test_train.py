@@ -34,6 +34,7 @@ from selfsight.evals.detection.train import (
     recompute_batch_norm,
     total_loss,
 )
+from selfsight.evals.per_image import paired_differences
 from selfsight.nn.batch_norm import BatchNorm
 from tests.evals.detection.generated_data import TINY, rectangles
 
@@ -251,6 +252,8 @@ def test_the_same_seed_gives_the_same_numbers_and_trials_their_mean():
     both = replace(once, detector=replace(once.detector, trials=2))(backbone())
     assert both["train_loss"] == pytest.approx((a["train_loss"] + b["train_loss"]) / 2)
     assert a["train_loss"] != b["train_loss"] and "box_AP_spread" in both
+    replicates = [scores["per_image"].replicates["box_AP"] for scores in (a, b, both)]
+    assert replicates[2] == pytest.approx((replicates[0] + replicates[1]) / 2)
 
 
 def test_backbones_are_compared_in_rows():
@@ -262,6 +265,7 @@ def test_backbones_are_compared_in_rows():
     )
     assert [row["backbone"] for row in rows] == ["one", "another", "one again"]
     assert rows[0]["train_loss"] == rows[2]["train_loss"] != rows[1]["train_loss"]
+    assert "difference" not in rows[0] and rows[2]["difference"][:3] == (0, 0, 0)
 
 
 def test_wrong_images_get_a_sentence():
@@ -358,6 +362,10 @@ def test_thirty_iterations_find_colored_rectangles():
     untrained = DetectionEvaluator(train=train, test=test, detector=still)(backbone())
     for kind in ("box", "mask"):
         assert learned[f"{kind}_AP50"] > 0.2 > 0.1 > untrained[f"{kind}_AP50"]
+        low, high = (learned[f"{kind}_AP50_{end}"] for end in ("low", "high"))
+        assert low < learned[f"{kind}_AP50"] < high
+        pair = paired_differences(learned["per_image"], untrained["per_image"])[f"{kind}_AP50"]
+        assert pair.n == 16 and 0 < pair.low < pair.difference < pair.high
 
 
 @pytest.mark.gpu

@@ -39,6 +39,18 @@ def average_precision(
 
     Values are from 0 to 1. A size without objects, such as AP_s without small ones, is left out.
     """
+    matched = match_detections(objects, detections, task, recall_points, max_detections)
+    return {name: float(values[0]) for name, values in accumulate(matched, task).items()}
+
+
+def match_detections(
+    objects: DetectionDataset,
+    detections: Sequence[Detections],
+    task: Task,
+    recall_points: int,
+    max_detections: int,
+) -> Any:
+    """Match detections with objects: the COCOeval of pycocotools, before it accumulates."""
     module = import_pycocotools("cocoeval")
     with contextlib.redirect_stdout(io.StringIO()):  # it prints every step
         evaluation = module.COCOeval(
@@ -51,23 +63,33 @@ def average_precision(
         params.maxDets = [max_detections]
         params.areaRng, params.areaRngLbl = list(RANGES.values()), list(RANGES)
         evaluation.evaluate()
+    return evaluation
+
+
+def accumulate(evaluation: Any, task: Task) -> dict[str, Float[np.ndarray, " 1"]]:
+    """The numbers by name, as pycocotools accumulates them."""
+    with contextlib.redirect_stdout(io.StringIO()):
         evaluation.accumulate()
     precision = evaluation.eval["precision"][..., 0]  # overlaps, recalls, classes, areas
+    of_class = precision.mean(axis=1)[..., None]  # -1: the class has no such object
+    counted = of_class > -1
+    means = np.where(counted, of_class, 0).sum(axis=1) / np.maximum(counted.sum(axis=1), 1)
+    means[~counted.any(axis=1)] = np.nan
+    return name_means(means.transpose(1, 0, 2), task)
 
-    def mean(overlaps: slice, area: str) -> float | None:
-        values = precision[overlaps, :, :, params.areaRngLbl.index(area)]
-        counted = values[values > -1]  # -1: the class has no such object
-        return float(counted.mean()) if counted.size else None
 
-    every = slice(None)
-    at = {round(float(t), 2): i for i, t in enumerate(params.iouThrs)}
+def name_means(
+    means: Float[np.ndarray, "areas overlaps b"], task: Task
+) -> dict[str, Float[np.ndarray, " b"]]:
+    """Name the AP of each area and overlap, averaged over classes; without areas that have none."""
+    area = dict(zip(RANGES, means, strict=True))
     values = {
-        "AP": mean(every, "all"),
-        "AP50": mean(slice(at[0.5], at[0.5] + 1), "all"),
-        "AP75": mean(slice(at[0.75], at[0.75] + 1), "all"),
-        **{f"AP_{size}": mean(every, size) for size in ("s", "m", "l")},
+        "AP": area["all"].mean(axis=0),
+        "AP50": area["all"][0],
+        "AP75": area["all"][5],
+        **{f"AP_{size}": area[size].mean(axis=0) for size in ("s", "m", "l")},
     }
-    return {f"{task}_{name}": value for name, value in values.items() if value is not None}
+    return {f"{task}_{name}": v for name, v in values.items() if not np.isnan(v).all()}
 
 
 def _index(objects: DetectionDataset, annotations: list[dict[str, Any]]) -> Any:

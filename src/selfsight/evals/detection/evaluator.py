@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed
+from jaxtyping import Float64
 from torch import nn
 
 from selfsight import dist
@@ -17,11 +18,13 @@ from selfsight.evals.detection.annotations import (
     renumber_classes,
     training_subset,
 )
-from selfsight.evals.detection.coco_ap import Detections, Task, average_precision, to_detections
+from selfsight.evals.detection.coco_ap import Detections, Task, to_detections
 from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings
 from selfsight.evals.detection.loader import DecodedImages, load_batches, plan_test_batches
+from selfsight.evals.detection.resampled_ap import resample_average_precision
 from selfsight.evals.detection.train import fit
 from selfsight.evals.features import module_device
+from selfsight.evals.per_image import PerImage, Scores, paired_differences, score_per_image
 from selfsight.progress import track
 
 
@@ -44,23 +47,28 @@ class DetectionEvaluator:
                     f"The detector predicts masks, but some objects of {objects.name} have none. "
                     "Use settings with masks=False, or annotate the masks."
                 )
-        if not any(len(image.boxes) for image in self.test.instances):
+        if all(image.crowd.all() for image in self.test.instances):
             raise UserError(
-                f"No image of {self.test.name} has an object, so that nothing can be scored. Give "
-                "annotated test images."
+                f"No image of {self.test.name} has an object that counts (crowds and difficult "
+                "objects do not), so that nothing can be scored. Give annotated test images."
             )
         renumber_classes(self.test, self.train.class_names, self.train.name)
 
-    def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        """Return the numbers for a backbone; the mean over trials, if there are several."""
+    def __call__(self, backbone: nn.Module) -> Scores:
+        """Return the numbers for a backbone; the mean over trials, if there are several.
+
+        The interval of a number is over test images; the spread is over trials.
+        """
         import_pycocotools("cocoeval")  # raise now if it is not installed, not after training
         _check_backbone(backbone, self.detector)
         trials = [self._trial(backbone, self.seed + t) for t in range(self.detector.trials)]
-        means = {name: float(np.mean([t[name] for t in trials])) for name in trials[0]}
+        losses, found = zip(*trials, strict=True)
+        replicates = {name: np.mean([aps[name] for aps in found], axis=0) for name in found[0]}
+        scores = score_per_image(PerImage(n=len(self.test), values={}, replicates=replicates))
+        scores |= {"train_loss": float(np.mean(losses))}
         if len(trials) > 1:
-            spread = np.std([t["box_AP"] for t in trials], ddof=1)
-            means["box_AP_spread"] = float(spread)
-        return means
+            scores["box_AP_spread"] = float(np.std([aps["box_AP"][0] for aps in found], ddof=1))
+        return scores
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -79,7 +87,10 @@ class DetectionEvaluator:
             "notes": list(self.notes),
         }
 
-    def _trial(self, backbone: nn.Module, seed: int) -> dict[str, float]:
+    def _trial(
+        self, backbone: nn.Module, seed: int
+    ) -> tuple[float, dict[str, Float64[np.ndarray, " b"]]]:
+        """The loss of the last iterations, and each AP with its value on every resample."""
         settings, device = self.detector, self.device or module_device(backbone)
         autocast = self.autocast if device.type == "cuda" else None
         train = training_subset(self.train)
@@ -99,16 +110,17 @@ class DetectionEvaluator:
         images = self._images(test, settings.test_short_side, False, device)
         detections = self.detect(detector, images, autocast)
         tasks: tuple[Task, ...] = ("box", "mask") if settings.masks else ("box",)
-        numbers = {"train_loss": loss}
+        replicates: dict[str, Float64[np.ndarray, " b"]] = {}
         for task in tasks:
-            numbers |= average_precision(
+            replicates |= resample_average_precision(
                 test,
                 detections,
                 task=task,
                 recall_points=settings.recall_points,
                 max_detections=settings.max_detections,
+                progress=f"{task} AP" if self.progress else None,
             )
-        return numbers
+        return loss, replicates
 
     def _images(
         self, objects: DetectionDataset, store_size: int, masks: bool, device: torch.device
@@ -146,13 +158,22 @@ class DetectionEvaluator:
 
 def compare(
     evaluation: DetectionEvaluator, backbones: Mapping[str, nn.Module]
-) -> list[dict[str, str | float]]:
-    """Evaluate several backbones with the same settings, such as pretrained and random ones."""
+) -> list[dict[str, Any]]:
+    """Evaluate several backbones with the same settings, such as pretrained and random ones.
+
+    From the second on, `difference` is how far the first is above it in box AP, on the same images.
+    """
     if not backbones:
         raise UserError("No backbone to compare was given. Give at least one.")
     for backbone in backbones.values():
         _check_backbone(backbone, evaluation.detector)
-    return [{"backbone": name} | evaluation(backbone) for name, backbone in backbones.items()]
+    rows: list[dict[str, Any]] = [
+        {"backbone": name} | evaluation(backbone) for name, backbone in backbones.items()
+    ]
+    first, *others = (row.pop("per_image") for row in rows)
+    for row, other in zip(rows[1:], others, strict=True):
+        row["difference"] = paired_differences(first, other)["box_AP"]
+    return rows
 
 
 def _check_backbone(backbone: nn.Module, settings: DetectorSettings) -> None:
