@@ -1,7 +1,8 @@
 """Run the cases of a fuzzer, each in a process of its own, and tell which of them failed.
 
 `make check` runs a few cases of each fuzzer and `make fuzz` all of them. Set SELFSIGHT_FUZZ to a
-number for another count, and SELFSIGHT_FUZZ_SEED for other random numbers.
+number for another count or to a range such as 50:100 for a part of all, and SELFSIGHT_FUZZ_SEED for
+other random numbers.
 """
 
 import contextlib
@@ -33,6 +34,9 @@ def pick_cases(cases: Sequence[Any], *, few: int, full: int) -> list[Any]:
     if wanted == "full":
         assert len(cases) >= full, f"{len(cases)} cases, and {full} were promised"
         return list(cases)
+    if ":" in wanted:
+        first, end = map(int, wanted.split(":"))
+        return list(cases[first:end])
     count = min(int(wanted or few), len(cases))
     return random.Random(SEED).sample(list(cases), count)
 
