@@ -3,10 +3,12 @@
 import contextlib
 import copy
 import io
+import itertools
 import json
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +20,14 @@ import selfsight
 from selfsight.cli import main
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, to_dict
+from selfsight.run_folder import Run
 from tests.folders import images
 from tests.fuzz.cases import SEED, assert_none_failed, pick_cases, run_case
 from tests.fuzz.test_settings import small_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
+COUNT = 1000
 REMOVED = "removed"
 VALUES: dict[str, Any] = {  # in place of a field
     "null": None,
@@ -64,6 +68,8 @@ COMMANDS = {
         ["evaluate", "--backbone", run, "--labeled", "photos", "--device", "cpu", "--out", "b"]
     ),
     "load": lambda run: load(run),
+    "replay": lambda run: main(["replay", run, "--device", "cpu"]),
+    "reproduce": lambda run: main(["reproduce", run, "--steps", "1", "--device", "cpu"]),
 }
 
 
@@ -97,7 +103,9 @@ def commands_of(file: str) -> list[str]:
     if file == "recipe.json":
         return list(COMMANDS)
     if file == "log.jsonl":
-        return ["resume", "report"]
+        return ["resume", "report", "reproduce"]
+    if file == "events.jsonl":
+        return ["resume", "report", "reproduce", "replay"]
     if file.startswith("results/"):
         return ["report", "compare", "evaluate", "resume"]
     return ["evaluate"] if "split" in file else ["report"]
@@ -108,18 +116,22 @@ def all_cases(run: Path) -> list[Case]:
     for path in sorted(p for p in run.rglob("*") if p.suffix in (".json", ".jsonl", ".npz")):
         file, commands = str(path.relative_to(run)), commands_of(str(path.relative_to(run)))
         cases += [Case(file, (), damage, c) for damage in BYTES for c in commands]
-        if path.suffix == ".npz":
-            continue
-        value = json.loads(
-            path.read_text().split("\n")[0] if path.suffix == ".jsonl" else path.read_text()
-        )
-        for field in paths_in(value):
-            cases += [Case(file, field, d, c) for d in (REMOVED, *VALUES) for c in commands]
-    rng = random.Random(SEED)
-    rng.shuffle(cases)
+        if path.suffix != ".npz":
+            for field in paths_in(read_values(path)):
+                cases += [Case(file, field, d, c) for d in (REMOVED, *VALUES) for c in commands]
+    random.Random(SEED).shuffle(cases)
     recipe = [c for c in cases if c.file == "recipe.json"]
-    rest = [c for c in cases if c.file != "recipe.json"]
-    return recipe[:500] + rest[:500]
+    # One of each file, then another of each, and so on.
+    others = sorted({c.file for c in cases} - {"recipe.json"})
+    by_file = [[c for c in cases if c.file == file] for file in others]
+    rest = [c for row in itertools.zip_longest(*by_file) for c in row if c is not None]
+    return recipe[: COUNT // 2] + rest[: COUNT - COUNT // 2]
+
+
+def read_values(path: Path) -> Any:
+    """The value of a JSON file, or a list of those of its lines."""
+    text = path.read_text()
+    return list(map(json.loads, text.splitlines())) if path.suffix == ".jsonl" else json.loads(text)
 
 
 def damage_file(case: Case, run: Path) -> None:
@@ -128,16 +140,15 @@ def damage_file(case: Case, run: Path) -> None:
         data = b"{}" if path.suffix == ".npz" and case.damage == "UTF-16" else path.read_bytes()
         path.write_bytes(BYTES[case.damage](data))
         return
-    first, *others = path.read_text().split("\n") if path.suffix == ".jsonl" else [path.read_text()]
-    value = json.loads(first)
-    place = value
+    place = value = read_values(path)
     for name in case.path[:-1]:
         place = place[name]
     if case.damage == REMOVED:
         del place[case.path[-1]]
     else:
         place[case.path[-1]] = copy.deepcopy(VALUES[case.damage])
-    path.write_text("\n".join([json.dumps(value), *others]))
+    lines = value if path.suffix == ".jsonl" else [value]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +159,19 @@ def folder(tmp_path_factory):
     before = Path.cwd()
     os.chdir(folder)
     jaxtyping.config.update("jaxtyping_disable", True)
-    recipe = small_recipe("moco")
+    recipe = replace(small_recipe("moco"), epochs=2, log_every=1)
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         for name in ("run", "other"):
             selfsight.pretrain("photos", recipe=recipe, out=name, device="cpu", batch_size=8)
             selfsight.evaluate(name, labeled="photos", device="cpu")
             selfsight.evaluate(name, protocols=["analysis"], device="cpu")
         selfsight.compare(["run", "other"])
-    (folder / "run/results/verdict.json").unlink()  # not finished: resume reads everything
+    (folder / "run/results/verdict.json").unlink()
+    os.replace(folder / "run/checkpoints/previous.pt", folder / "run/checkpoints/last.pt")
+    run = Run(folder / "run")
+    for event in ("collapsed", "skipped"):
+        run.add_event({"event": event, "run": "run", "step": 2, "checkpoint": None, "reason": "x"})
+    run.add_event({"event": "resumed", "step": 1, "differs": ["torch was 1 and is 2"]})
     yield folder
     jaxtyping.config.update("jaxtyping_disable", False)
     os.chdir(before)
@@ -193,7 +209,7 @@ def test_a_damaged_file_of_a_run_is_named_and_never_a_traceback(folder, tmp_path
                 return f"refused without the name of the field: {outcome.said}"
         return None
 
-    cases = pick_cases(all_cases(folder / "run"), few=12, full=1000)
+    cases = pick_cases(all_cases(folder / "run"), few=12, full=COUNT)
     assert_none_failed("damaged files of a run", cases, check, record_property)
 
 
