@@ -13,9 +13,10 @@ def main() -> None:
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    from selfsight.stop_signals import exit_on_signals
+    from selfsight.stop_signals import exit_on_signals, explain_bus_errors
 
     exit_on_signals()
+    explain_bus_errors()
     if "WORLD_SIZE" in os.environ:  # torch would show stacks of C++ when another process ends
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from selfsight.cli import main

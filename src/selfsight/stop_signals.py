@@ -1,5 +1,8 @@
-"""The signals that ask a program to stop, and the handler for all but training."""
+"""The signals that ask a program to stop, and the handler for all but training; bus errors."""
 
+import contextlib
+import ctypes
+import mmap
 import os
 import signal
 import sys
@@ -21,6 +24,16 @@ def exit_on_signals() -> None:
             signal.signal(number, _exit)
 
 
+def explain_bus_errors() -> None:
+    """Exit with a sentence if a file that is mapped into memory can no longer be read.
+
+    Python's own handlers run when the instruction is over, and this one never is: it would be
+    repeated without end. So the system calls this handler, in the thread that was reading.
+    """
+    if hasattr(signal, "SIGBUS"):
+        ctypes.CDLL(None).signal(signal.SIGBUS, _explain_bus_error)
+
+
 def signal_name(number: int) -> str:
     """Return the name of a signal as people know it."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
@@ -29,6 +42,38 @@ def signal_name(number: int) -> str:
 def exit_status(number: int) -> int:
     """Return the exit status of a program that a signal ended, as shells count."""
     return 128 + number
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def _explain_bus_error(number: int) -> None:
+    files = " and ".join(_list_cut_files())
+    what = (
+        f"{files} was cut short while it was read. Restore it (what is in the cache folder is "
+        "built again by itself)"
+        if files
+        else "a file that is mapped into memory can no longer be read (bus error). Check its disk "
+        "or network drive, and whether the shared memory is full"
+    )
+    sentence = (
+        f"\nselfsight: {what}; then `selfsight resume RUN` resumes a run that was training.\n"
+    )
+    os.write(2, sentence.encode(errors="replace"))
+    os._exit(1)
+
+
+def _list_cut_files() -> list[str]:
+    """Mapped files that no longer have all the bytes that are mapped."""
+    cut = []
+    with contextlib.suppress(OSError), open("/proc/self/maps", errors="surrogateescape") as maps:
+        for line in maps:  # BEGIN-END rights OFFSET device inode NAME
+            place, rights, offset, _, _, *name = line.rstrip("\n").split(maxsplit=5)
+            if not name or not name[0].startswith("/") or not rights.startswith("r"):
+                continue
+            begin, end = (int(number, 16) for number in place.split("-"))
+            with contextlib.suppress(OSError):
+                if int(offset, 16) + end - begin >= os.stat(name[0]).st_size + mmap.PAGESIZE:
+                    cut.append(name[0])
+    return list(dict.fromkeys(cut))
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -146,3 +148,30 @@ def test_every_byte_of_a_file_counts_in_its_checksum(tmp_path, monkeypatch):
         path.write_bytes(other)
         hashes.add(checksum.hash_file(path))
     assert len(hashes) == 42
+
+
+CUT = """
+import mmap, os, sys, threading
+from selfsight.stop_signals import explain_bus_errors
+explain_bus_errors()
+path, reader = sys.argv[1:]
+with open(path, "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+os.truncate(path, 9000)
+thread = threading.Thread(target=mapped.find, args=[b"x"])
+thread.run() if reader == "main" else thread.start()
+while thread.is_alive():
+    sum(range(1000))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the file is found in /proc/self/maps")
+@pytest.mark.parametrize("reader", ["main", "thread"])
+def test_a_file_cut_while_it_is_mapped_is_named(tmp_path, reader):
+    file = tmp_path / "some pixels"
+    file.write_bytes(bytes(100_000))
+    words = [sys.executable, "-c", CUT, file, reader]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1  # and not -7, SIGBUS
+    assert f"selfsight: {file} was cut short while it was read" in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
