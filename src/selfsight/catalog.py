@@ -17,6 +17,7 @@ from selfsight.evals.protocols import FlagSettings
 from selfsight.methods import MethodConfig
 from selfsight.recipe import ALL_METHODS, Recipe, method_name
 from selfsight.recipes import RECIPES
+from selfsight.settings import field_types
 from selfsight.studies import ARMS, STUDIES, Arm, Study
 from selfsight.studies.ledger import Entry, read_ledger
 from selfsight.studies.tables import NOT_RUN, count_done, list_judgments, list_results
@@ -111,7 +112,7 @@ def _types_at(declared: Any, names: Sequence[str]) -> Iterator[Any]:
         for config in ALL_METHODS.values():
             yield from _types_at(config, names)
     elif is_dataclass(declared):
-        hints = typing.get_type_hints(declared)
+        hints = field_types(declared)
         name = names[0] if names[0] in hints else names[0].removeprefix("no_")
         if name in hints:
             yield from _types_at(hints[name], names[1:])

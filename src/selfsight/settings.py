@@ -8,7 +8,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -29,11 +29,9 @@ class Range(NamedTuple):
     low_allowed: bool = True
     high_allowed: bool = True
 
-    def __contains__(self, value: object) -> bool:
-        if not _is_number(value):
-            return False
-        above = value >= self.low if self.low_allowed else value > self.low  # type: ignore[operator]
-        return above and (value <= self.high if self.high_allowed else value < self.high)  # type: ignore[operator]
+    def __contains__(self, value: Any) -> bool:
+        above = value >= self.low if self.low_allowed else value > self.low
+        return above and (value <= self.high if self.high_allowed else value < self.high)
 
     def __str__(self) -> str:
         low = f"{self.low:g} or more" if self.low_allowed else f"above {self.low:g}"
@@ -59,6 +57,7 @@ EPOCHS = Range(1, 10**6)
 SEED = Range(0, 2**63 - 1)
 LEARNING_RATE = Range(0, 1e38, low_allowed=False)  # of float32
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
+Check = Callable[[Any, Range | None], bool]
 
 
 def check_settings(
@@ -70,15 +69,18 @@ def check_settings(
     before the name: "optim." for --optim.lr.
     """
     cls: Any = type(settings)
-    for name, declared in _declared_types(cls).items():
-        check_setting(prefix + name, getattr(settings, name), declared, ranges.get(name, ANY))
+    for name, (declared, fits) in _declared_types(cls).items():
+        value, range_ = getattr(settings, name), ranges.get(name, ANY)
+        if not fits(value, range_):
+            check_setting(prefix + name, value, declared, range_)
 
 
 def check_setting(name: str, value: Any, declared: Any, range_: Range = ANY) -> None:
     """Raise a UserError unless a value has the declared type and its numbers are in the range."""
-    if _fits(value, declared, range_):
+    fits = _build_check(declared)
+    if fits(value, range_):
         return
-    if _fits(value, declared, None):
+    if fits(value, None):
         each = "made of numbers, each " if isinstance(value, list | tuple) else ""
         none = ", or none" if type(None) in typing.get_args(declared) else ""
         expected = f"{each}{range_}{none}"
@@ -118,7 +120,7 @@ def build_settings(cls: Any, saved: Any, prefix: str, *, complete: bool = False)
     """
     build = functools.partial(build_settings, complete=complete)
     if is_dataclass(cls) and isinstance(saved, dict):
-        declared: dict[str, Any] = _declared_types(cls)  # type: ignore[arg-type]
+        declared = field_types(cls)
         for name in sorted(set(saved) - set(declared)):
             offer = suggest(name, declared)
             raise UserError(f"There is no setting {show_value(prefix + name)}.{offer}")
@@ -168,46 +170,74 @@ def show_value(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
 
 
+def field_types(cls: Any) -> dict[str, Any]:
+    """The declared types of the fields of a dataclass."""
+    return {name: declared for name, (declared, _) in _declared_types(cls).items()}
+
+
 @functools.cache
-def _declared_types(cls: Any) -> dict[str, Any]:
+def _declared_types(cls: Any) -> dict[str, tuple[Any, Check]]:
+    """The type of each field, and the check of its values."""
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in fields(cls)}
+    types_of = {field.name: hints[field.name] for field in fields(cls)}
+    return {name: (declared, _build_check(declared)) for name, declared in types_of.items()}
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _fits(value: Any, declared: Any, range_: Range | None) -> bool:
-    """Whether a value has the declared type, and its numbers are in the range if there is one."""
+@functools.cache
+def _build_check(declared: Any) -> Check:
+    """Build the check whether a value has a type, and its numbers are in the range if there is one.
+
+    It is built once for a type: thousands of settings are checked before a study is listed.
+    """
     origin, args = typing.get_origin(declared), typing.get_args(declared)
     if declared is Any:
-        return True
+        return lambda value, range_: True
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, option, range_) for option in args)
+        options = [_build_check(option) for option in args]
+        return lambda value, range_: any(fits(value, range_) for fits in options)
     if origin is Literal:
-        return any(value == option and type(value) is type(option) for option in args)
-    if origin in (tuple, list, Sequence):
-        if not isinstance(value, list | tuple) or len(value) > LONGEST_LIST:
-            return False
-        variadic = origin is not tuple or args[-1] is Ellipsis
-        items = [args[0]] * len(value) if variadic else list(args)
-        return len(items) == len(value) and all(
-            _fits(item, kind, range_) for item, kind in zip(value, items, strict=True)
+        return lambda value, range_: any(
+            value == option and type(value) is type(option) for option in args
         )
+    if origin in (tuple, list, Sequence):
+        return _build_list_check(args, variadic=origin is not tuple or args[-1] is Ellipsis)
     if origin is dict:
-        return isinstance(value, dict) and all(
-            isinstance(key, str) and _fits(item, args[1], range_) for key, item in value.items()
+        fits = _build_check(args[1])
+        return lambda value, range_: (
+            isinstance(value, dict)
+            and all(isinstance(k, str) and fits(v, range_) for k, v in value.items())
         )
     if declared is int:
-        return type(value) is int and (range_ is None or value in range_)
+        return lambda value, range_: type(value) is int and (range_ is None or value in range_)
     if declared is float:
-        return _is_number(value) and (range_ is None or (abs(value) < math.inf and value in range_))
+        return lambda value, range_: (
+            _is_number(value) and (range_ is None or (abs(value) < math.inf and value in range_))
+        )
     if declared is str:
-        return isinstance(value, str) and _is_text(value)
+        return lambda value, range_: isinstance(value, str) and _is_text(value)
     if declared is Path:
-        return isinstance(value, Path) and _is_text(str(value))
-    return isinstance(value, declared)
+        return lambda value, range_: isinstance(value, Path) and _is_text(str(value))
+    return lambda value, range_: isinstance(value, declared)
+
+
+def _build_list_check(args: Sequence[Any], *, variadic: bool) -> Check:
+    """Build the check of a list or tuple: any number of items of one type, or one of each type."""
+    checks = [_build_check(kind) for kind in (args[:1] if variadic else args)]
+
+    def fits(value: Any, range_: Range | None) -> bool:
+        if not isinstance(value, list | tuple) or len(value) > LONGEST_LIST:
+            return False
+        if variadic:
+            return all(checks[0](item, range_) for item in value)
+        return len(checks) == len(value) and all(
+            check(item, range_) for check, item in zip(checks, value, strict=True)
+        )
+
+    return fits
 
 
 def _choices(declared: Any) -> list[str]:

@@ -116,15 +116,15 @@ def find_entries(
     entries: Iterable[Entry], recipe: Recipe, *, scale: str, scored_on: str = "test"
 ) -> dict[int, Entry]:
     """The entries that trained this recipe, by seed, for whichever study they were trained."""
-    wanted = comparable(recipe)
-    return {
-        entry.seed: entry
+    candidates = [
+        entry
         for entry in entries
-        if entry.scale == scale
-        and entry.scored_on == scored_on
-        and not entry.quick
-        and entry.trained == wanted
-    }
+        if entry.scale == scale and entry.scored_on == scored_on and not entry.quick
+    ]
+    if not candidates:
+        return {}
+    wanted = comparable(recipe)
+    return {entry.seed: entry for entry in candidates if entry.trained == wanted}
 
 
 def comparable(recipe: Recipe) -> Recipe:

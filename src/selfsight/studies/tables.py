@@ -161,6 +161,8 @@ def describe_runs(study: Study, scale: str, entries: Sequence[Entry]) -> str:
 
 def count_done(study: Study, scale: str, entries: Sequence[Entry]) -> tuple[int, int, int]:
     """Arms that were run, arms in all, and runs."""
+    if not any(entry.scale == scale for entry in entries):  # the recipes need not be built
+        return 0, len(study.arms_at(scale)), 0
     results = arm_results(study, scale, entries)
     runs = sum(len(result.entries) for result in results)
     return sum(bool(result.entries) for result in results), len(results), runs
