@@ -50,16 +50,18 @@ SLIM = (
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    return images(tmp_path_factory.mktemp("data") / "photos", count=36)
+    """Two batches of 8 an epoch, and two images that are left over."""
+    return images(tmp_path_factory.mktemp("data") / "photos", count=18)
 
 
-def pretrain(photos, out, name, **more):
+def pretrain(photos, out, name, epochs=3, **more):
+    """Train for six steps, two an epoch, unless told otherwise."""
     small = SMALL[name]
     flags = [w for k, v in small.items() for w in flag(f"method.{k}", v)]
     return api.pretrain(
         photos,
         method=name,
-        epochs=3,
+        epochs=epochs,
         batch_size=8,
         device="cpu",
         out=out,
@@ -141,23 +143,23 @@ def killed_while_keeping(epoch=2):
 
 @pytest.mark.parametrize(
     ("name", "death"),
-    [("moco", lambda: killed(7)), ("byol", lambda: killed(1)), ("simclr", killed_while_keeping)],
+    [("moco", lambda: killed(3)), ("byol", lambda: killed(1)), ("simclr", killed_while_keeping)],
 )
 def test_a_stopped_run_goes_on_to_the_same_bits(name, death, finished, photos, tmp_path):
-    """Before the first checkpoint (step 1), after it (7 of 12), and at the second (8)."""
+    """Before the first checkpoint (step 1), after it (3 of 6), and at the second (4)."""
     whole_run = finished(name)
     with death():
         pretrain(photos, tmp_path / "cut", name)
     resumed = pretrain(photos, tmp_path / "cut", name, resume=True)
     one, other = checkpoint.load(whole_run), checkpoint.load(resumed)
-    assert one["step"] == other["step"] == 12
+    assert one["step"] == other["step"] == 6
     assert same(one, other)
     for epoch in KEPT:
         one, other = (
             torch.load(run.kept_checkpoint(epoch), weights_only=True)
             for run in (whole_run, resumed)
         )
-        assert one["step"] == other["step"] == 4 * epoch
+        assert one["step"] == other["step"] == 2 * epoch
         assert same(one, other)
 
     def numbers(run):
@@ -176,20 +178,20 @@ def test_an_epoch_to_keep_that_the_run_does_not_reach_is_said_at_once(photos, tm
 def test_a_signal_saves_at_the_step_it_comes_and_the_run_goes_on_to_the_same_bits(
     name, finished, photos, tmp_path
 ):
-    """In the middle of the second epoch, step 6 of 12; for one signal, the rest is trained too."""
+    """In the middle of the second epoch, step 3 of 6; for one signal, the rest is trained too."""
     number, log = getattr(signal, name), Run.log
 
     def log_and_signal(run, record):
         log(run, record)
-        if record["step"] == 6:
+        if record["step"] == 3:
             os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "log", log_and_signal)
-        with pytest.raises(StoppedError, match=r"at step 6 of 12.*of step 6, is kept") as stopped:
+        with pytest.raises(StoppedError, match=r"at step 3 of 6.*of step 3, is kept") as stopped:
             pretrain(photos, tmp_path / "cut", "simclr")
     assert stopped.value.signal_number == number
-    assert checkpoint.load(Run(tmp_path / "cut"))["step"] == 6
+    assert checkpoint.load(Run(tmp_path / "cut"))["step"] == 3
     if name == "SIGTERM":
         resumed = api.resume(tmp_path / "cut")
         assert same(checkpoint.load(finished("simclr")), checkpoint.load(resumed))
@@ -213,13 +215,13 @@ def test_checkpoints_come_every_so_many_steps_or_minutes(photos, tmp_path):
         api.pretrain(
             photos,
             method="simclr",
-            epochs=3,
+            epochs=5,
             batch_size=8,
             device="cpu",
             out=tmp_path / "run",
             settings=settings,
         )
-    assert steps == [3, 5, 8, 10, 12]
+    assert steps == [3, 5, 8, 10]
 
 
 def test_a_checkpoint_that_would_run_code_is_not_loaded(copied):
@@ -242,12 +244,14 @@ def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
         return step(state, forward, batch, *rest, **more)
 
     monkeypatch.setattr(cuda_graph, "optimizer_step", step_in_small_memory)
-    run = api.pretrain(photos, epochs=1, device="cpu", out=tmp_path / "auto", batch_size=None)
+    flags = [*SLIM[:2], "--optim.schedule.warmup-epochs", "0"]
+    settings = {"epochs": 1, "device": "cpu", "settings": flags}
+    run = api.pretrain(photos, out=tmp_path / "auto", batch_size=None, **settings)
     recipe = api.load_recipe(run)
     assert recipe.batch_size == 2
-    settings = {"epochs": 3, "device": "cpu", "recipe": "simclr.shapes"}
-    with pytest.raises(ValueError, match=r"16 does not fit .* Use --batch-size 2"):
-        api.pretrain(photos, batch_size=16, out=tmp_path / "named", **settings)
+    settings["recipe"] = "simclr.shapes"
+    with pytest.raises(ValueError, match=r"8 does not fit .* Use --batch-size 2"):
+        api.pretrain(photos, batch_size=8, out=tmp_path / "named", **settings)
     del run
     gc.collect()
     api.pretrain(photos, batch_size=2, out=tmp_path / "advice", **settings)
@@ -255,21 +259,21 @@ def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
 
 def test_a_run_is_not_resumed_with_other_images(tmp_path):
     """Epochs would end elsewhere, and rows of a memory be another's."""
-    folder = images(tmp_path / "photos", count=36)
-    with killed(5):
+    folder = images(tmp_path / "photos", count=18)
+    with killed(3):
         pretrain(folder, tmp_path / "run", "instdisc")
     (tmp_path / "copy").mkdir()
     files = sorted(folder.rglob("*.*"))
-    for number, file in enumerate(files[:20]):
+    for number, file in enumerate(files[:10]):
         file.rename(tmp_path / "copy" / f"{number}.jpg")
-        shutil.copyfile(files[-1 - number % 16], file)
+        shutil.copyfile(files[-1 - number % 8], file)
     with pytest.raises(UserError, match="the sizes and bytes of the images differ"):
         api.resume(tmp_path / "run")
-    for number, file in enumerate(files[:20]):
+    for number, file in enumerate(files[:10]):
         (tmp_path / "copy" / f"{number}.jpg").rename(file)
     for file in files[:4]:
         file.unlink()
-    with pytest.raises(UserError, match="32 images instead of 36"):
+    with pytest.raises(UserError, match="14 images instead of 18"):
         api.resume(tmp_path / "run")
 
 
@@ -294,7 +298,7 @@ def test_a_command_with_other_settings_does_not_resume_a_run(photos, tmp_path):
     for sentence, change in OTHER_SETTINGS.items():
         with pytest.raises(UserError, match=sentence):
             api.pretrain(photos, **command | change)
-    other = images(tmp_path / "other", count=36)
+    other = images(tmp_path / "other", count=18)
     with pytest.raises(UserError, match=r"data.path is .*other in the command"):
         api.pretrain(other, **command)
     (tmp_path / "link").symlink_to(photos)  # the same images by another name
@@ -316,7 +320,7 @@ def deleted_folder(run):
 
 
 FAULTS = {
-    "log.jsonl cannot be written: File too large. The last good checkpoint, of step 4, is kept. "
+    "log.jsonl cannot be written: File too large. The last good checkpoint, of step 2, is kept. "
     "When": full_disk,
     "log.jsonl cannot be written: No such file or directory. Its checkpoints are gone": (
         deleted_folder
@@ -330,7 +334,7 @@ def test_a_disk_that_fills_or_a_folder_that_is_deleted_gets_a_sentence(sentence,
 
     def log_and_break(run, record):
         log(run, record)
-        if record["step"] == 5:
+        if record["step"] == 3:
             fault.enter_context(FAULTS[sentence](run))
 
     with contextlib.ExitStack() as fault, pytest.MonkeyPatch.context() as patch:
@@ -338,7 +342,7 @@ def test_a_disk_that_fills_or_a_folder_that_is_deleted_gets_a_sentence(sentence,
         with pytest.raises(WriteError, match=sentence):
             pretrain(photos, tmp_path / "run", "simclr")
     if FAULTS[sentence] is full_disk:
-        assert checkpoint.load(Run(tmp_path / "run"))["step"] == 4
+        assert checkpoint.load(Run(tmp_path / "run"))["step"] == 2
 
 
 def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
@@ -346,7 +350,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
 ):
     monkeypatch.setattr("os.sysconf", lambda name: 10)
     monkeypatch.setattr(start_resume, "open_recipe_images", None)
-    with pytest.raises(UserError, match="for each of 36 images takes 1,152 bytes"):
+    with pytest.raises(UserError, match="for each of 18 images takes 576 bytes"):
         pretrain(photos, tmp_path / "run", "instdisc")
 
 
@@ -372,14 +376,14 @@ def test_after_divergence_the_last_good_checkpoint_is_kept(copied, monkeypatch):
     """Two steps go well, at the third the weights explode, and none after that has a gradient."""
     recipe = api.load_recipe(copied)
     (copied.results / "verdict.json").unlink()
-    checkpoint.set_last_aside(copied)  # from step 8 on
+    checkpoint.set_last_aside(copied)  # from step 4 on
     longer = replace(recipe, epochs=12, save_steps=1)
-    monkeypatch.setattr(driver, "train", exploding(driver.train, after=10))
-    with pytest.raises(DivergedError, match="The last good checkpoint, of step 9, is kept"):
+    monkeypatch.setattr(driver, "train", exploding(driver.train, after=6))
+    with pytest.raises(DivergedError, match="The last good checkpoint, of step 5, is kept"):
         start_resume.resume_run(
             longer, copied, torch.device("cpu"), Console(quiet=True), Stopwatch()
         )
-    assert checkpoint.load(copied)["step"] == 9
+    assert checkpoint.load(copied)["step"] == 5
     assert (copied.checkpoints / "diverged.pt").exists()
 
 
@@ -413,18 +417,18 @@ def without_gradients(monkeypatch, steps):
 def test_a_run_that_takes_no_step_stops_though_its_loss_is_finite(photos, tmp_path, monkeypatch):
     without_gradients(monkeypatch, steps=100)
     with pytest.raises(DivergedError, match="By step 10 10 steps in a row had no finite gradient"):
-        pretrain(photos, tmp_path / "run", "simclr")
+        pretrain(photos, tmp_path / "run", "simclr", epochs=5)
 
 
 def test_skipped_steps_are_counted_shown_and_reported(photos, tmp_path, monkeypatch, capsys):
-    without_gradients(monkeypatch, steps=8)
+    without_gradients(monkeypatch, steps=4)
     found = pretrain(photos, tmp_path / "run", "simclr")
-    assert [r["skipped_steps"] for r in found.records()] == [*range(1, 9), *[8] * 4]
+    assert [r["skipped_steps"] for r in found.records()] == [1, 2, 3, 4, 4, 4]
     assert (
-        "8 of 12 steps were skipped because their gradient was not finite"
+        "4 of 6 steps were skipped because their gradient was not finite"
         in found.result("verdict")["sentence"]
     )
-    assert "8 steps skipped" in capsys.readouterr().err
+    assert "4 steps skipped" in capsys.readouterr().err
 
 
 def test_a_streak_that_ended_before_the_record_is_seen():
@@ -454,7 +458,7 @@ def test_the_shown_loss_is_that_of_the_first_weights(name, finished):
     batch = next(load_batches(loader, recipe, 0))
     method = build_method(recipe, device, DataInfo(len(found), 2))
     at = Moment(
-        step=torch.tensor(0), index=batch.index, seed=recipe.seed, total_steps=12, steps_per_epoch=4
+        step=torch.tensor(0), index=batch.index, seed=recipe.seed, total_steps=6, steps_per_epoch=2
     )
     assert method(batch.views, at).loss.item() == run.records()[0]["loss"]
 
@@ -477,7 +481,7 @@ def test_the_untrained_network_has_the_statistics_that_the_images_give_it(finish
         tracked = name.endswith(("running_mean", "running_var", "num_batches_tracked"))
         assert torch.equal(value, initial[name]) != tracked, name
     steps = [v for k, v in untrained.items() if k.endswith("num_batches_tracked")]
-    assert set(map(int, steps)) == {12}
+    assert set(map(int, steps)) == {6}
 
 
 def test_all_seconds_of_a_run_are_accounted_for(finished):
