@@ -9,13 +9,8 @@ import signal
 import subprocess
 
 import pytest
-import torch
-
-from tests import type_checks
 
 gc.disable()  # nothing that is imported while tests are collected becomes garbage
-if not torch.cuda.is_available():  # losses compile themselves on CUDA; checks cannot be compiled
-    type_checks.install()
 # A shell starts programs in the background with these ignored, and tests send them.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
@@ -23,7 +18,6 @@ for number, handler in (
 ):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
-torch.set_num_threads(1)  # tests are small; two threads would mostly wait for each other
 
 # Started first, the longest before the others, so that no worker waits long for another at the end.
 LONG = (
@@ -47,7 +41,22 @@ def pytest_addoption(parser):
     parser.addoption("--gpu-json", help="write the outcome of the GPU tests here, with the commit")
 
 
+def pytest_configure(config):
+    """Prepare a process that runs tests: one that only starts workers (-n) needs no torch."""
+    if config.getoption("numprocesses", None):
+        return
+    import torch
+
+    from tests import type_checks
+
+    if not torch.cuda.is_available():  # losses compile themselves on CUDA; checks cannot be
+        type_checks.install()
+    torch.set_num_threads(1)  # tests are small; two threads would mostly wait for each other
+
+
 def pytest_collection_modifyitems(items):
+    import torch
+
     def order(item):
         name = item.path.as_posix()
         place = [i for i, long in enumerate(LONG) if name.endswith(long)]
@@ -95,6 +104,8 @@ def pytest_terminal_summary(terminalreporter, config):
     path = config.getoption("--gpu-json")
     if not path:
         return
+    import torch
+
     stats = terminalreporter.stats
     commit = subprocess.run(
         ["git", "rev-parse", "--verify", "HEAD"], capture_output=True, text=True, check=False
@@ -116,6 +127,8 @@ def pytest_terminal_summary(terminalreporter, config):
 @pytest.fixture(autouse=True)
 def _seed():
     """Give every test the same random numbers, whichever tests ran before it."""
+    import torch
+
     torch.manual_seed(0)
 
 

@@ -4,15 +4,13 @@ from typing import Any
 
 import pytest
 
-from selfsight.run_folder import Run
-from tests.report import folders
-
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Run]:
+def make_run(tmp_path: Path) -> Callable[..., Any]:
     """Make finished runs beside each other."""
+    from tests.report import folders  # imports selfsight, which must be checked
 
-    def make(folder: str = "r1", **parts: Any) -> Run:
+    def make(folder: str = "r1", **parts: Any) -> Any:
         return folders.make_run(tmp_path / folder, **parts)
 
     return make
