@@ -298,7 +298,12 @@ def _build_recipe(
     """Build the recipe of a command, with the reasons of automatic settings."""
     reasons: dict[str, str] = {}
     if options.recipe is None:
-        source = open_source(data, labels=options.labels, classes=options.classes)
+        source = open_source(
+            data,
+            labels=options.labels,
+            classes=options.classes,
+            label_column=options.label_column,
+        )
         profile = _profile(doctors.inspect_data(source, sample=SAMPLE))
         recipe, reasons = auto_recipe.build_auto_recipe(
             profile,
@@ -330,6 +335,7 @@ def _apply(recipe: Recipe, data: str | Path, options: PretrainOptions) -> Recipe
         path=str(data),
         classes=class_words(options.classes) or recipe.data.classes,
         labels=options.labels or recipe.data.labels,
+        label_column=options.label_column or recipe.data.label_column,
     )
     return replace(recipe, data=data_settings)
 

@@ -87,6 +87,9 @@ class PretrainOptions:
     If not given, as the recipe says."""
     labels: bool = False
     """Read labels from sub-folders, for evaluation during training."""
+    label_column: Name = None
+    """Column of the labels in Parquet, for the same. If not given, the first that is called or
+    described as labels."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe as flags: ("--optim.lr", "0.3")."""
 

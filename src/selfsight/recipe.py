@@ -57,6 +57,8 @@ class Data:
     """Classes to use: imagenet100, a file that lists them, or their names. None: all."""
     labels: bool = False
     """Read labels from sub-folders, for evaluation only."""
+    label_column: str | None = None
+    """Column of the labels in Parquet. None: the first that is called or described as labels."""
     store_size: int = 256
     """Short side of the decoded images."""
     channels: int = 3

@@ -1,13 +1,18 @@
 """Which classes of the labeled images an evaluation uses."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 
+from selfsight.api import _build_recipe
 from selfsight.data.sources.classes import CLASS_LISTS
 from selfsight.errors import UserError
-from selfsight.options import EvalOptions
+from selfsight.options import EvalOptions, PretrainOptions
 from selfsight.runs.labeled_sources import open_labeled
-from tests.data.image_files import pixels, write
+from selfsight.runs.start_resume import open_recipe_source
+from tests.data.image_files import pixels, png, write
 
 NAMES = [line.split()[0] for line in CLASS_LISTS["imagenet100"].read_text().splitlines()]
 OTHERS = ["n00000001", "n02000001", "n99999999"]
@@ -52,3 +57,23 @@ def test_images_that_lack_a_class_of_the_run_are_all_used(tmp_path):
     assert found.classes == () and len(found.train.class_names) == 6
     assert "has not all the classes of the run (imagenet100)" in found.note
     assert open_labeled(EvalOptions(labeled=folder), ()).note == ""
+
+
+def test_pretrain_reads_its_labels_from_the_column_of_the_flag(tmp_path):
+    names = ["a", "b", "a", "c"]
+    columns = {"fine_label": [0, 1, 2, 3], "coarse_label": names, "tags": [[0], [1, 2], [], [0]]}
+    image = {"bytes": png(pixels(4, 4)), "path": None}
+    file = tmp_path / "images.parquet"
+    pq.write_table(pa.table({"image": [image] * 4, **columns}), file)
+
+    def source(**options):
+        given = PretrainOptions(recipe="moco.cifar10_r18_200ep", **options)
+        return open_recipe_source(_build_recipe(file, given, torch.device("cpu"))[0])
+
+    assert source().labels.tolist() == columns["fine_label"]
+    assert any("--label-column coarse_label" in note for note in source().notes)
+    chosen = source(label_column="coarse_label")
+    assert [chosen.class_names[i] for i in chosen.labels] == names
+    for column, sentence in (("tags", "several classes per image"), ("none", "has no column")):
+        with pytest.raises(UserError, match=sentence):
+            source(label_column=column)

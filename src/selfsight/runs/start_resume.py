@@ -205,7 +205,15 @@ def check_local(run: Run, recipe: Recipe, *, trust: bool) -> None:
 def open_recipe_source(recipe: Recipe) -> Source:
     """Open the encoded images of a recipe."""
     data = recipe.data
-    source = open_source(data.path, labels=data.labels, classes=data.classes)
+    source = open_source(
+        data.path, labels=data.labels, classes=data.classes, label_column=data.label_column
+    )
+    if data.label_column is not None and source.labels is None:
+        raise UserError(
+            f'Column "{data.label_column}" of {data.path} has several classes per image, and '
+            "measuring while training needs one. Name another column with --label-column, or "
+            "leave it out."
+        )
     if recipe.method.needs_labels and source.labels is None:
         raise UserError(
             f"{method_name(recipe.method)} needs labels, and {data.path} has none. Add --labels "

@@ -141,7 +141,7 @@ def read_labels(
         others = " or ".join(column.others)
         notes.append(
             f'The labels of {name} are its column "{column.name}"; '
-            f"`evaluate --label-column {others}` uses another."
+            f"--label-column {others} uses another."
         )
     if column.is_list:
         labels = _read_multilabels(_read_column(files, column.name), column, name)
