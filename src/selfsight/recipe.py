@@ -246,5 +246,7 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = Fa
     settings = {k: v for k, v in method.items() if k != "name"}
     known = {f.name for f in dataclasses.fields(Recipe)}
     rest = {k: v for k, v in saved.items() if k in known and k != "method"}
+    if isinstance(rest.get("data"), dict):  # runs from before this setting do not have it
+        rest["data"] = {"label_column": None} | rest["data"]
     converted = build_settings(method_config(name), settings, "method.", complete=complete)
     return build_settings(Recipe, rest | {"method": converted}, "", complete=complete)

@@ -36,6 +36,13 @@ def test_every_recipe_survives_json(built, distinct):
         assert from_dict(json.loads(json.dumps(to_dict(recipe)))) == recipe, name
 
 
+def test_a_run_from_before_label_columns_is_still_read(built):
+    recipe = built["moco.cifar10_r18_200ep"]
+    saved = to_dict(recipe)
+    del saved["data"]["label_column"]
+    assert from_dict(saved, complete=True) == recipe
+
+
 def test_every_learning_rate_starts_at_the_warmup_peaks_and_falls_to_its_end(built):
     for name, recipe in built.items():
         schedule, epochs = recipe.optim.schedule, recipe.epochs

@@ -336,6 +336,37 @@ def test_an_evaluation_counts_more_than_online_knn():
     assert "online" not in judge(records, results, {}).sentence
 
 
+def at(size, found, fingerprint="test images"):
+    """The result, measured on crops of this size."""
+    return found | {"settings": {"fingerprint": fingerprint, "transform": {"size": size}}}
+
+
+def test_results_of_other_images_or_sizes_are_not_mixed():
+    records = [record(10 * i) for i in range(1, 9)]
+    recipe = RECIPE | {"views": [{"size": 32}]}
+    better, same = result(0.8, 0.2), result(0.5, 0.5)
+    for linear in (at(48, better), at(32, better, "other images")):
+        results = {"knn": at(32, same), "linear": linear, "baselines": at(32, {"chance": 0.1})}
+        answer = judge(records, results, recipe)
+        assert answer.verdict == "unclear" and "10.0% by guessing" in answer.sentence
+        assert "(80.0%), which is of other images than kNN accuracy" in answer.sentence
+        assert ("Not counted: linear accuracy at 48 px (80.0%)" in answer.sentence) == (
+            linear == at(48, better)
+        )
+    alike = judge(records, {"knn": at(32, same), "linear": at(32, better)}, recipe)
+    assert alike.verdict == "learning" and "Not counted" not in alike.sentence
+    # The size of training counts, and the baselines of another size do not.
+    results = {"knn": at(48, same), "linear": at(32, better), "baselines": at(48, {"chance": 0.1})}
+    answer = judge(records, results, recipe)
+    assert answer.sentence.startswith("Learning: linear accuracy is 80.0%")
+    assert (
+        "Not counted: kNN accuracy at 48 px (50.0%)" in answer.sentence
+        and "guessing" not in answer.sentence
+    )
+    only = judge(records, {"knn": at(48, better)}, recipe)
+    assert only.sentence.startswith("Learning: kNN accuracy at 48 px is 80.0%")
+
+
 def test_no_key_is_older_than_the_run():
     records = [record(step) for step in (2, 4, 6)]
     rows = {row.name: row for row in judge(records, {}, RECIPE).evidence}

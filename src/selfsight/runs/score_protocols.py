@@ -88,7 +88,10 @@ def score_labeled(
         knn = KNN(data=data[UNTRAINED], ks=options.neighbor_counts, temperature=options.temperature)
         results["baselines"] = {
             **baselines(knn, encoders[1].network),
-            "settings": knn.settings() | about | {"features": BASELINE_FEATURES},
+            "settings": {
+                **results[options.result_name("knn")]["settings"],
+                "features": BASELINE_FEATURES,
+            },
         }
         write_result(run, "baselines", results["baselines"])
     return results

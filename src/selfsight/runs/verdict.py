@@ -74,7 +74,7 @@ def judge(
 def judge_evidence(evidence: RunEvidence) -> Verdict:
     """Judge a run by its numbers."""
     state, sentence = _decide(evidence)
-    sentence += _describe_alarm(evidence, state)
+    sentence += _describe_alarm(evidence, state) + _describe_not_counted(evidence)
     return Verdict(verdict=state, sentence=sentence, evidence=tuple(_build_rows(evidence)))
 
 
@@ -126,6 +126,15 @@ def _describe_alarm(e: RunEvidence, state: State) -> str:
         return ""
     until = "" if e.recovered_at is None else f" until step {e.recovered_at}"
     return f" While it was training, it had collapsed from step {e.collapsed_at}{until}."
+
+
+def _describe_not_counted(e: RunEvidence) -> str:
+    """Say which accuracies were left out, because they were measured in another way."""
+    return "".join(
+        f" Not counted: {score.name} ({score.accuracy:.1%}), which "
+        f"is of other images than {e.labeled[0].name}, or of images seen in another way."
+        for score in e.not_counted
+    )
 
 
 def _collapse(e: RunEvidence) -> str | None:
@@ -350,6 +359,10 @@ def _build_rows(e: RunEvidence) -> list[EvidenceRow]:
         degree = "better" if score.z >= CLEAR else "worse" if score.z <= -CLEAR else "no clear gain"
         ends = f"{100 * score.gain_low:+.1f} to {100 * score.gain_high:+.1f} points"
         add(score.name, value, expected, False, "", f"{degree} ({ends})")
+    for score in e.not_counted:
+        expected = f"the same images as {e.labeled[0].name}, seen in the same way"
+        value = f"{score.accuracy:.1%} of {score.images:,} images"
+        add(score.name, value, expected, True, "not counted", "")
     if e.pixels is not None and e.labeled:
         bad = e.pixels > e.labeled[0].accuracy
         expected = f"below {e.labeled[0].accuracy:.1%} ({e.labeled[0].name})"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -11,6 +11,8 @@ from selfsight.train.collapse import RECENT
 Json = Mapping[str, Any]
 Z95 = 1.96  # half of a 95 % interval, in standard errors
 LABELED = {"knn": "kNN accuracy", "linear": "linear accuracy"}
+# Settings that must agree for two results to be of the same images, seen in the same way.
+CONDITIONS = ("fingerprint", "train", "transform")
 ONLINE = {"online_knn": "online_knn accuracy (on training images)"}
 
 
@@ -24,6 +26,7 @@ class LabeledScore:
     gain_low: float  # 95 % interval of accuracy - untrained
     gain_high: float
     images: int
+    settings: Json = field(default_factory=dict, repr=False)
 
     @property
     def gain(self) -> float:
@@ -62,6 +65,7 @@ class RunEvidence:
     untrained_rank: float | None = None
     # kNN first, then linear; of an evaluation, or else online_knn, on training images.
     labeled: tuple[LabeledScore, ...] = ()
+    not_counted: tuple[LabeledScore, ...] = ()  # of other images, or of another image size
     knn_dips: int | None = None  # measurements of online_knn a point or more below the best before
     knn_measurements: int = 0
     chance: float | None = None  # accuracy of always predicting the most common class
@@ -90,7 +94,10 @@ def gather_evidence(
     per_epoch = step / epoch if step and epoch else None
     # An evaluation on labeled images counts more than one on training images.
     evaluated = _labeled(results, LABELED)
+    labeled, not_counted = _select_alike(evaluated or _labeled(results, ONLINE), recipe)
     baselines = results.get("baselines" if evaluated else "online_baselines") or {}
+    if labeled and not _are_alike(labeled[0].settings, _settings(baselines)):
+        baselines = {}
     label_free = results.get("label_free") or {}
     rank = label_free.get("effective_rank") or {}
     retrieval = label_free.get("retrieval") or {}
@@ -117,7 +124,8 @@ def gather_evidence(
         batch_size=None if batch is None else int(batch),
         trained_rank=_number(rank.get("trained")),
         untrained_rank=_number(rank.get("untrained")),
-        labeled=evaluated or _labeled(results, ONLINE),
+        labeled=labeled,
+        not_counted=not_counted,
         knn_dips=None if not dips else int(dips[-1]),
         knn_measurements=len(_values(records, "online_knn")),
         chance=_number(baselines.get("chance")),
@@ -153,9 +161,45 @@ def _labeled(results: Json, names: Mapping[str, str]) -> tuple[LabeledScore, ...
                     gain_low=low,
                     gain_high=high,
                     images=result["n"],
+                    settings=_settings(result),
                 )
             )
     return tuple(scores)
+
+
+def _select_alike(
+    scores: Sequence[LabeledScore], recipe: Json
+) -> tuple[tuple[LabeledScore, ...], tuple[LabeledScore, ...]]:
+    """Select scores of the same images, seen in the same way; and the others.
+
+    Those at the image size of training come first, else those of kNN. Another size is named.
+    """
+    views = recipe.get("views") or [{}]
+    trained = _number(views[0].get("size"))
+    at_size = [s for s in scores if image_size(s.settings) in (None, trained)]
+    first = (at_size or list(scores))[:1]
+    sides: tuple[list[LabeledScore], list[LabeledScore]] = ([], [])
+    for score in scores:
+        size = image_size(score.settings)
+        name = score.name if size in (None, trained) else f"{score.name} at {size:.0f} px"
+        sides[not _are_alike(first[0].settings, score.settings)].append(replace(score, name=name))
+    return tuple(sides[0]), tuple(sides[1])
+
+
+def _are_alike(a: Json, b: Json) -> bool:
+    """Whether results of these settings can be compared; old files do not say it and are."""
+    return all(a[key] == b[key] for key in CONDITIONS if key in a and key in b)
+
+
+def _settings(result: Json) -> Json:
+    settings = result.get("settings")
+    return settings if isinstance(settings, Mapping) else {}
+
+
+def image_size(settings: Json) -> float | None:
+    """Side of the images that an encoder saw, if the settings of a result say it."""
+    transform = settings.get("transform")
+    return _number(transform.get("size")) if isinstance(transform, Mapping) else None
 
 
 def _values(records: Sequence[Json], key: str) -> list[float]:
