@@ -66,6 +66,7 @@ def test_a_run_folder_has_all_its_files(finished):
     recipe = json.loads(finished.recipe_path.read_text())
     assert recipe["method"]["name"] in METHODS
     assert recipe["reasons"]["method"]
+    assert (recipe["backbone"]["name"], recipe["backbone"]["stem"]) == ("resnet8_narrow", "half")
     assert (finished.checkpoints / "last.pt").exists()
     assert finished.report.exists()
     steps = [record["step"] for record in finished.records()]

@@ -353,7 +353,10 @@ def _check_same_settings(
     if os.path.realpath(asked.data.path) == os.path.realpath(saved.data.path):
         same["path"] = saved.data.path
     asked = replace(asked, data=replace(asked.data, **same))
-    (asked, _), (saved, _) = (auto_recipe.adapt_to_device(r, device) for r in (asked, saved))
+    (asked, _), (saved, _) = (
+        auto_recipe.adapt_to_device(replace(r, backbone=r.backbone.resolved()), device)
+        for r in (asked, saved)
+    )
     differences = list_differences(to_dict(asked), to_dict(saved))
     if options.method not in (None, method_name(saved.method)):
         differences.insert(0, ("method", options.method, method_name(saved.method)))

@@ -1,7 +1,7 @@
 """Backbones: networks that map each image to one feature vector."""
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -78,6 +78,12 @@ class BackboneConfig:
         if self.is_vit:
             check_divides_into_patches(size, BACKBONES[self.name].keywords["patch"])
 
+    def resolved(self) -> "BackboneConfig":
+        """The same network with its stem by name; those without a choice of stems stay at auto."""
+        if self.stem != "auto" or ":" in self.name or self.is_vit:
+            return self
+        return replace(self, stem=stem_for(self.image_size, self.name))
+
     def build(self) -> Backbone:
         """Build the network with random weights."""
         shape = {"in_channels": self.in_channels, "image_size": self.image_size}
@@ -90,7 +96,7 @@ class BackboneConfig:
         if self.is_vit:
             return BACKBONES[self.name](**shape, freeze_patch=self.freeze_patch)
         return BACKBONES[self.name](
-            stem=stem_for(self.image_size, self.name) if self.stem == "auto" else self.stem,
+            stem=self.resolved().stem,
             in_channels=self.in_channels,
             zero_init_residual=self.zero_init_residual,
         )

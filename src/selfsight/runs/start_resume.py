@@ -79,6 +79,7 @@ def start_run(
     about = {"data_fingerprint": fingerprint_everywhere(recipe, source)}
     check_memory(recipe, len(source), device)  # before hours of decoding
     recipe, storage_reasons = resolve_storage(recipe, source, device)
+    recipe = replace(recipe, backbone=recipe.backbone.resolved())  # the file must say what is built
     reasons = reasons | storage_reasons
     console.print(dist.on_first(lambda: check_disk(recipe, source, run)), soft_wrap=True)
     images = open_recipe_images(recipe, device, console, source)
