@@ -15,19 +15,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from selfsight import backbones, losses, methods, nn, optim, views
-    from selfsight.api import compare, evaluate, load, pretrain, resume, study
+    from selfsight.api import compare, evaluate, export, load, pretrain, resume, study
     from selfsight.methods import METHODS
-    from selfsight.options import EvalOptions, PretrainOptions, StudyOptions
+    from selfsight.options import EvalOptions, ExportOptions, PretrainOptions, StudyOptions
 
 __all__ = [
     "METHODS",
     "EvalOptions",
+    "ExportOptions",
     "PretrainOptions",
     "StudyOptions",
     "__version__",
     "backbones",
     "compare",
     "evaluate",
+    "export",
     "load",
     "losses",
     "methods",
@@ -45,10 +47,21 @@ MODULES = ("backbones", "losses", "methods", "nn", "optim", "views")
 MODULE_OF = {
     "METHODS": "selfsight.methods",
     "EvalOptions": "selfsight.options",
+    "ExportOptions": "selfsight.options",
     "PretrainOptions": "selfsight.options",
     "StudyOptions": "selfsight.options",
     **dict.fromkeys(
-        ("compare", "evaluate", "load", "pretrain", "replay", "reproduce", "resume", "study"),
+        (
+            "compare",
+            "evaluate",
+            "export",
+            "load",
+            "pretrain",
+            "replay",
+            "reproduce",
+            "resume",
+            "study",
+        ),
         "selfsight.api",
     ),
 }

@@ -1,4 +1,4 @@
-"""The commands as Python functions: pretrain, resume, evaluate, compare, load, doctor."""
+"""The commands as Python functions: pretrain, resume, evaluate, compare, load, export, doctor."""
 
 import contextlib
 import os
@@ -28,7 +28,6 @@ from selfsight.options import (
 )
 from selfsight.recipe import (
     Recipe,
-    eval_transform,
     list_differences,
     list_outside_code,
     method_name,
@@ -44,12 +43,13 @@ from selfsight.runs import replay as replays
 from selfsight.runs import reproduce as reproduction
 from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe
-from selfsight.runs.image_encoder import ImageEncoder
-from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
 from selfsight.runs.slurm import slurm_script
 from selfsight.settings import COUNT, check_setting
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies import ARMS
+from selfsight.use_encoder import check_one_encoder
+from selfsight.use_encoder import export as export
+from selfsight.use_encoder import load as load
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
 
@@ -144,8 +144,7 @@ def evaluate(
     Keywords are the fields of EvalOptions: `evaluate(run, labeled="labeled/", k=20)`.
     """
     options = replace(options, **changes)
-    if (run is None) == (options.backbone is None):
-        raise UserError("Give a run folder or --backbone, one of them.")
+    check_one_encoder(run, options)
     if run is not None:
         folder = open_run(run)
         encoder = str(folder.path)
@@ -172,22 +171,6 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
         console.print(build_table(comparison.format_records(records)))
         console.print(*notes, sep="\n")
     return records
-
-
-def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> ImageEncoder:
-    """Load the encoder of a run, in evaluation mode.
-
-    `load(run).encode(["a.jpg", "b.jpg"])` gives a feature for each image, and
-    `load(run).transform` what is done to an image before it is encoded. The last checkpoint is
-    loaded, or the one that a file names: `load("RUN/checkpoints/epoch_10.pt")`. `trust` lets its
-    recipe run code from outside selfsight.
-    """
-    check_setting("run", run, Run | str | Path)
-    where = None if isinstance(run, Run) else find_checkpoint(run)
-    where = where or RunCheckpoint(open_run(run))
-    recipe = load_recipe(where.run, trust=trust)
-    method = load_method(where, recipe, auto_recipe.resolve_device(device))
-    return ImageEncoder(method.student.backbone, eval_transform(recipe)).eval()
 
 
 def doctor(

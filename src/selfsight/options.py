@@ -31,6 +31,7 @@ ClassNames = Annotated[
     str | Path | tuple[str, ...], arg(metavar="NAME...|FILE", help_behavior_hint="")
 ]
 Device = Annotated[str, arg(metavar="NAME")]
+ExportTarget = Literal["safetensors", "torchvision", "timm", "hf", "onnx", "detectron2"]
 
 RANGES: dict[str, Range] = {
     "epochs": EPOCHS,
@@ -98,7 +99,32 @@ class PretrainOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions:
+class EncoderOptions:
+    """Which encoder, and the transform of its images: options of evaluate and export."""
+
+    backbone: Name = None
+    """Any encoder in place of a run: timm:NAME, torchvision:NAME, FILE or NETWORK=FILE.
+    A file holds weights, such as a published checkpoint."""
+    image_size: Number = None
+    """Side of the input in pixels. If not given, that of training."""
+    preprocess: Annotated[str, arg(metavar="NAME")] = "standard"
+    """Transform of the images: standard, the same for all encoders, or native, that of timm or
+    torchvision for their networks. Mean and std are the network's own in both."""
+    part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
+    """Prefix of the weights to load, from a file that holds several encoders."""
+    stem: Name = None
+    """Stem of a ResNet in a file of weights, if its first convolution is 3 x 3: lowres (stride 1),
+    half (stride 2) or lowres_pad2 (padding 2). If not given, as in the project that wrote it."""
+    trust: bool = False
+    """Let files of weights, and recipes of run folders, run code and reach a network when read.
+    Only if you trust their author."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(EncoderOptions):
     """Options of `selfsight evaluate`, which are also keywords of `selfsight.evaluate`.
 
     A protocol ignores the options that it has no use for.
@@ -131,22 +157,6 @@ class EvalOptions:
     If not given, the output of the network."""
     patch_mean: bool = False
     """ViTs, with --last-blocks: append the mean of the patch tokens of the last block."""
-    backbone: Name = None
-    """Any encoder in place of a run: timm:NAME, torchvision:NAME, FILE or NETWORK=FILE.
-    A file holds weights, such as a published checkpoint."""
-    image_size: Number = None
-    """Side of the input in pixels. If not given, that of training."""
-    preprocess: Annotated[str, arg(metavar="NAME")] = "standard"
-    """Transform of the images: standard, the same for all encoders, or native, that of timm or
-    torchvision for their networks. Mean and std are the network's own in both."""
-    part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
-    """Prefix of the weights to load, from a file that holds several encoders."""
-    stem: Name = None
-    """Stem of a ResNet in a file of weights, if its first convolution is 3 x 3: lowres (stride 1),
-    half (stride 2) or lowres_pad2 (padding 2). If not given, as in the project that wrote it."""
-    trust: bool = False
-    """Let files of weights, and recipes of run folders, run code and reach a network when read.
-    Only if you trust their author."""
     against: Annotated[Sequence[str], arg(metavar="RUN...", help_behavior_hint="")] = ()
     """Runs or backbones to compare with, such as a supervised one."""
     untrained: bool = True
@@ -177,9 +187,6 @@ class EvalOptions:
     settings: Suppress[Sequence[str]] = ()
     """Settings of the protocols as flags: ("--head.lr", "0.3")."""
 
-    def __post_init__(self) -> None:
-        check_settings(self, "", RANGES)
-
     @property
     def feature_name(self) -> str:
         """Name of the evaluated features, in settings and names of results."""
@@ -195,6 +202,25 @@ class EvalOptions:
     def neighbor_counts(self) -> tuple[int, ...]:
         """Every k of kNN, also if there is only one."""
         return (self.k,) if isinstance(self.k, int) else tuple(self.k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(EncoderOptions):
+    """Options of `selfsight export`, which are also keywords of `selfsight.export`."""
+
+    to: Annotated[ExportTarget | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """What the encoder is written for: safetensors, torchvision, timm, hf (transformers), onnx or
+    detectron2."""
+    with_transform: bool = False
+    """onnx: put resize, crop and normalization into the graph, which then takes images as they
+    are: uint8 [N, H, W, C]."""
+    license: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """License of the weights for the model card, such as apache-2.0.
+    If not given, that which timm states for its own weights, else none."""
+    out: Folder = None
+    """Folder to write. If not given, RUN/export/TARGET, or exports/NAME-TARGET for --backbone."""
+    overwrite: bool = False
+    """Replace an earlier export in the folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +340,7 @@ class ReproduceOptions:
 
 # Function defaults: frozen, so that sharing them is safe.
 PRETRAIN_DEFAULTS, EVAL_DEFAULTS = PretrainOptions(), EvalOptions()
+EXPORT_DEFAULTS = ExportOptions()
 BENCH_DEFAULTS, STUDY_DEFAULTS = BenchOptions(), StudyOptions()
 CONFORMANCE_DEFAULTS = ConformanceOptions()
 REPRODUCE_DEFAULTS = ReproduceOptions()

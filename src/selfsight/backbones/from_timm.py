@@ -57,12 +57,14 @@ class TimmBackbone(Backbone):
         """Return one feature vector per image."""
         return self.net(x)
 
-    def load_published(self) -> None:
-        """Load timm's published weights, downloaded once and cached on this machine."""
+    def load_published(self) -> str | None:
+        """Load timm's published weights, downloaded once and cached; return their license."""
         try:
             self.net = timm.create_model(self.name, pretrained=True, **self.arguments)
         except Exception as error:  # no network, no file, another format: each raises its own type
             raise UserError(_not_fetched(self.name, error)) from error
+        cfg = timm.get_pretrained_cfg(self.name)
+        return None if cfg is None else cfg.license
 
 
 def check_name(name: str) -> None:

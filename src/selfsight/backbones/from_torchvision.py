@@ -33,7 +33,7 @@ class TorchvisionBackbone(Backbone):
         parent, _, child = linear[-1].rpartition(".")
         self.dim = net.get_submodule(linear[-1]).in_features
         setattr(net.get_submodule(parent), child, nn.Identity())
-        self.net = net
+        self.net, self.name, self.arguments, self.head = net, name, settings, linear[-1]
 
     def forward(self, x: Float[Tensor, "n _ _ _"]) -> Float[Tensor, "n d"]:
         """Return one feature vector per image."""

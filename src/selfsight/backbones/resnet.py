@@ -12,6 +12,13 @@ from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import BatchNorm
 
 Stem = Literal["imagenet", "lowres", "half", "lowres_pad2"]
+# Kernel size, stride and padding of the first convolution.
+STEMS: dict[Stem, tuple[int, int, int]] = {
+    "imagenet": (7, 2, 3),
+    "lowres": (3, 1, 1),
+    "half": (3, 2, 1),
+    "lowres_pad2": (3, 1, 2),
+}
 Maps = Float[Tensor, "n _ _ _"]
 
 
@@ -94,13 +101,9 @@ class ResNet(Backbone):
     ) -> None:
         super().__init__()
         self.zero_init_residual = zero_init_residual
-        if stem == "imagenet":
-            self.conv1 = conv(in_channels, width, 7, 2)
-            self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
-        else:
-            stride, padding = 2 if stem == "half" else 1, 2 if stem == "lowres_pad2" else 1
-            self.conv1 = nn.Conv2d(in_channels, width, 3, stride, padding, bias=False)
-            self.maxpool = nn.Identity()
+        self.conv1 = nn.Conv2d(in_channels, width, *STEMS[stem], bias=False)
+        pools = stem == "imagenet"
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if pools else nn.Identity()
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
 

@@ -143,7 +143,7 @@ class ViT(Backbone):
         positions = self.pos_embed
         if positions.shape[1] != 1 + height * width or height != width:
             positions = sincos_positions(height, width, self.dim).to(positions)
-        tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), self.patch_embed(x)], dim=1)
+        tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), self.patch_embed(x)], dim=1)
         return tokens + positions
 
     def init_weights(self) -> None:

@@ -50,6 +50,7 @@ class EncoderUnderTest(NamedTuple):
     method: Method | None = None  # if it comes from a run
     recipe: Recipe | None = None  # of that run
     weights: Sequence[Mapping[str, str]] = ()  # if it comes from a file: how each was used
+    license: str | None = None  # of published weights, if it is stated
 
     @property
     def student(self) -> Encoder | None:
@@ -175,7 +176,9 @@ def load_encoder(
     console = open_console(stderr=True, quiet=dist.rank() != 0)
     console.print(about.summary())
     transform = _imported_transform(about, image_size, preprocess)
-    return EncoderUnderTest(name, select(backbone), transform, weights=about.table())
+    return EncoderUnderTest(
+        name, select(backbone), transform, weights=about.table(), license=about.license
+    )
 
 
 def _imported_transform(

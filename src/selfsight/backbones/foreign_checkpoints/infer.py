@@ -46,12 +46,13 @@ class LearnedViT(Backbone):
         from timm.layers import SwiGLUPacked
         from timm.models.vision_transformer import VisionTransformer
 
-        if gated_mlp:
-            settings |= {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU}
+        settings |= {"patch_size": patch, "embed_dim": dim, "num_classes": 0}
+        settings |= {"dynamic_img_size": True}
+        gated = {"mlp_layer": SwiGLUPacked, "act_layer": nn.SiLU} if gated_mlp else {}
         self.patch, self.dim = patch, dim
-        self.net = VisionTransformer(
-            patch_size=patch, embed_dim=dim, num_classes=0, dynamic_img_size=True, **settings
-        )
+        # Plain values only, with which timm builds it elsewhere.
+        self.arguments = None if gated_mlp else settings
+        self.net = VisionTransformer(**settings, **gated)
 
     def forward(self, x: Float[Tensor, "n _ h w"]) -> Float[Tensor, "n d"]:
         """Return one feature vector per image."""

@@ -98,16 +98,16 @@ def _from_timm(spec: str, image_size: int | None) -> tuple[Backbone, ImportRepor
     name = spec.removeprefix("timm:")
     check_published(name)
     backbone = TimmBackbone(name, image_size=image_size)
-    backbone.load_published()
+    stated = backbone.load_published()
     check_finite(spec, backbone.net.state_dict())
-    report = ImportReport(
+    return backbone, ImportReport(
         spec=spec,
         network=name,
         writer="timm",
         matched=tuple(backbone.net.state_dict()),
+        license=stated,
         **published_transform(name, image_size),
     )
-    return backbone, report
 
 
 def _from_torchvision(spec: str, image_size: int | None) -> tuple[Backbone, ImportReport]:

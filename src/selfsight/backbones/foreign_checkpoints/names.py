@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from selfsight.backbones.name_tables import TORCHVISION_VIT, to_ours
+
 Checkpoint = Mapping[str, Any]
 
 
@@ -73,19 +75,6 @@ HEAD = (
 
 NUMBERED = ("layer1", "layer2", "layer3", "layer4")
 
-# torchvision's names of a ViT's weights, and timm's, which selfsight uses.
-VIT = (
-    (r"class_token", "cls_token"),
-    (r"encoder\.pos_embedding", "pos_embed"),
-    (r"conv_proj\.", "patch_embed.proj."),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.", r"blocks.\1."),
-    (r"encoder\.ln\.", "norm."),
-    (r"\.ln_([12])\.", r".norm\1."),
-    (r"\.self_attention\.in_proj_", ".attn.qkv."),
-    (r"\.self_attention\.out_proj\.", ".attn.proj."),
-    (r"\.mlp\.(0|linear_1)\.", ".mlp.fc1."),
-    (r"\.mlp\.(3|linear_2)\.", ".mlp.fc2."),
-)
 # DINOv2's names where timm has others: registers, the MLP of ViT-g, blocks in chunks.
 DINOV2 = (
     (r"register_tokens", "reg_token"),
@@ -150,8 +139,11 @@ def translate_name(name: str, location: BackboneLocation, stages: Mapping[str, s
         name = f"{stages.get(number, number)}.{rest}"
     if location.family in ("numbered", "resnet"):
         return name.replace(".shortcut.", ".downsample.")
-    for other, ours in {"torchvision_vit": VIT, "vit": DINOV2}.get(location.family, ()):
-        name = re.sub(other, ours, name)
+    if location.family == "torchvision_vit":
+        return to_ours(name, TORCHVISION_VIT)
+    if location.family == "vit":
+        for other, ours in DINOV2:
+            name = re.sub(other, ours, name)
     return name
 
 

@@ -21,6 +21,7 @@ class ImportReport:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     channels: int = 3
+    license: str | None = None  # of published weights, if their library states it
     native: EvalTransform | None = None  # what timm or torchvision says for this network
 
     def table(self) -> list[dict[str, str]]:

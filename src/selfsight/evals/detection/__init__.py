@@ -5,7 +5,6 @@ from selfsight.evals.detection.coco_ap import average_precision
 from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings, with_iterations
 from selfsight.evals.detection.evaluator import DetectionEvaluator, compare
 from selfsight.evals.detection.load_annotations import load_detection_dataset
-from selfsight.evals.detection.to_detectron2 import to_detectron2
 
 __all__ = [
     "PUBLISHED",
@@ -17,6 +16,5 @@ __all__ = [
     "concatenate",
     "load_detection_dataset",
     "subset",
-    "to_detectron2",
     "with_iterations",
 ]

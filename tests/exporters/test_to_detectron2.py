@@ -6,21 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from selfsight.backbones import BackboneConfig
 from selfsight.backbones.resnet import Bottleneck, ResNet
-from selfsight.errors import UserError
-from selfsight.evals.detection import to_detectron2
+from selfsight.data.eval_transform import standard_transform
+from selfsight.exporters.export_encoder import describe_encoder
+from selfsight.exporters.to_detectron2 import FILE, write
 
 NORM = ("weight", "bias", "running_mean", "running_var")
 
 
+WIDTH = 8  # of the stem, where detectron2's ResNet-50 has 64
+
+
 def names_of_r50():
     """detectron2's ResNet-50: a stem, then stages res2 to res5 of 3, 4, 6 and 3 bottlenecks."""
-    shapes = {"stem.conv1.weight": (64, 3, 7, 7)}
-    shapes |= {f"stem.conv1.norm.{part}": (64,) for part in NORM}
-    before = 64
+    shapes = {"stem.conv1.weight": (WIDTH, 3, 7, 7)}
+    shapes |= {f"stem.conv1.norm.{part}": (WIDTH,) for part in NORM}
+    before = WIDTH
     for stage, depth in zip(range(2, 6), (3, 4, 6, 3), strict=True):
-        inner = 64 * 2 ** (stage - 2)
+        inner = WIDTH * 2 ** (stage - 2)
         outer = 4 * inner
         for block in range(depth):
             convs = {
@@ -39,20 +42,22 @@ def names_of_r50():
 
 
 @pytest.fixture(scope="module")
-def r50():
-    return BackboneConfig(name="resnet50", stem="imagenet").build()
+def r50(tmp_path_factory):
+    network = ResNet(Bottleneck, (3, 4, 6, 3), width=WIDTH)
+    folder = tmp_path_factory.mktemp("r50")
+    write(describe_encoder(network, standard_transform(224)), folder)
+    return network, (folder / FILE).read_bytes(), (folder / "config.yaml").read_text()
 
 
-def test_names_and_shapes_of_r50_are_detectron2s(tmp_path, r50):
-    content = pickle.loads(to_detectron2(r50, tmp_path / "r50.pkl").read_bytes(), encoding="latin1")
+def test_names_and_shapes_of_r50_are_detectron2s(r50):
+    content = pickle.loads(r50[1], encoding="latin1")
     assert content["matching_heuristics"] is True and isinstance(content["__author__"], str)
     assert {k: v.shape for k, v in content["model"].items()} == names_of_r50()
     assert all(v.dtype == np.float32 and v.flags.writeable for v in content["model"].values())
 
 
-def test_weights_go_where_their_names_say(tmp_path):
-    net = ResNet(Bottleneck, (1, 2, 1, 1), width=8)
-    model = pickle.loads(to_detectron2(net, tmp_path / "w.pkl").read_bytes())["model"]
+def test_weights_go_where_their_names_say(r50):
+    net, model = r50[0], pickle.loads(r50[1])["model"]
     for name, value in (
         ("stem.conv1.norm.bias", net.bn1.bias),
         ("res3.1.conv2.weight", net.layer2[1].conv2.weight),
@@ -63,18 +68,10 @@ def test_weights_go_where_their_names_say(tmp_path):
         assert torch.equal(torch.from_numpy(model[name]), value.detach())
 
 
-def test_the_file_names_no_module_that_only_numpy_2_has(tmp_path):
-    net = ResNet(Bottleneck, (1, 1, 1, 1), width=8)
-    assert b"_core" not in to_detectron2(net, tmp_path / "w.pkl").read_bytes()
+def test_the_file_names_no_module_that_only_numpy_2_has(r50):
+    assert b"_core" not in r50[1]
 
 
-@pytest.mark.parametrize(
-    ("backbone", "sentence"),
-    [
-        (BackboneConfig(name="resnet18_narrow", stem="lowres").build(), "7 x 7 convolution"),
-        (BackboneConfig(name="vit_t4", image_size=32).build(), "for ResNets"),
-    ],
-)
-def test_backbones_that_detectron2_has_not_get_a_sentence(tmp_path, backbone, sentence):
-    with pytest.raises(UserError, match=sentence):
-        to_detectron2(backbone, tmp_path / "w.pkl")
+def test_the_config_has_the_settings_that_build_it(r50):
+    for setting in ("STEM_OUT_CHANNELS: 8", "RES2_OUT_CHANNELS: 32", "WIDTH_PER_GROUP: 8"):
+        assert setting in r50[2]

@@ -1,0 +1,149 @@
+"""Export an encoder: choose the target, write its folder at once or not at all, say how to load."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from selfsight.data.eval_transform import EvalTransform
+from selfsight.errors import UserError
+from selfsight.exporters import (
+    to_detectron2,
+    to_hf,
+    to_onnx,
+    to_safetensors,
+    to_timm,
+    to_torchvision,
+)
+from selfsight.exporters.exported_encoder import ExportedEncoder
+from selfsight.exporters.model_card import describe_origin, write_card
+from selfsight.exporters.network_shape import NetworkShape, describe_network
+from selfsight.options import ExportOptions
+from selfsight.run_folder import explain_write_errors, write_json, write_text
+from selfsight.runs.encoders import check_encodes, load_encoder
+from selfsight.runs.load_method import find_checkpoint
+
+TARGETS: dict[str, ModuleType] = {
+    "safetensors": to_safetensors,
+    "torchvision": to_torchvision,
+    "timm": to_timm,
+    "hf": to_hf,
+    "onnx": to_onnx,
+    "detectron2": to_detectron2,
+}
+PREPROCESSING = "preprocessing.json"
+
+
+def export_encoder(name: str, folder: Path, options: ExportOptions) -> dict[str, Any]:
+    """Write the encoder `name`, a run folder or a backbone, to a folder; return what was written.
+
+    `lines` of the result is the Python code that loads it and encodes an image.
+    """
+    target = _check_options(options)
+    with _new_folder(folder, overwrite=options.overwrite) as new:
+        loaded = load_encoder(
+            name,
+            torch.device("cpu"),
+            image_size=options.image_size,
+            trust=options.trust,
+            part=options.part,
+            stem=options.stem,
+            preprocess=options.preprocess,
+        )
+        if options.image_size is not None:
+            check_encodes(loaded)
+        encoder = describe_encoder(loaded.network, loaded.transform)
+        check_carries(target, encoder.shape)
+        write = TARGETS[target].write
+        if target == "onnx":
+            write = partial(write, with_transform=options.with_transform)
+        lines = write(encoder, new)
+        license_name = options.license or loaded.license
+        where = find_checkpoint(name)
+        card = write_card(
+            encoder,
+            target=target,
+            lines=_with_folder(lines, "."),
+            license_name=license_name,
+            facts=describe_origin(name, None if where is None else where.run),
+        )
+        write_text(new / "README.md", card)
+        mean, std = encoder.statistics
+        values = loaded.transform.settings() | {"mean": mean, "std": std}
+        write_json(new / PREPROCESSING, values)
+        files = sorted(path.name for path in new.iterdir())
+    return {
+        "folder": str(folder),
+        "target": target,
+        "network": encoder.shape.name,
+        "files": files,
+        "license": license_name,
+        "lines": _with_folder(lines, str(folder)),
+    }
+
+
+def _with_folder(lines: str, folder: str) -> str:
+    """Name the folder after the imports."""
+    imports, _, rest = lines.partition("\n\n")
+    return f"{imports}\n\nfolder = {json.dumps(folder)}\n{rest}"
+
+
+def describe_encoder(network: nn.Module, transform: EvalTransform) -> ExportedEncoder:
+    """Collect what the targets write: shape, and weights on the CPU."""
+    inner = getattr(network, "net", network)  # networks of timm and torchvision are wrapped
+    weights = {key: value.detach().cpu().contiguous() for key, value in inner.state_dict().items()}
+    shape = describe_network(network, transform.size)
+    return ExportedEncoder(network, shape, weights, transform)
+
+
+def check_carries(target: str, shape: NetworkShape) -> None:
+    """Raise a UserError that names other targets, if this one has no such network."""
+    gap = TARGETS[target].find_gap(shape)
+    if gap is not None:
+        others = [f"--to {name}" for name, to in TARGETS.items() if to.find_gap(shape) is None]
+        raise UserError(
+            f"--to {target} cannot hold this network: {gap}. Use {' or '.join(others)}."
+        )
+
+
+def _check_options(options: ExportOptions) -> str:
+    if options.to is None:
+        raise UserError(f"Give --to: what the encoder is for, one of {', '.join(TARGETS)}.")
+    if options.with_transform and options.to != "onnx":
+        raise UserError(
+            f"--with-transform is for --to onnx; a folder for {options.to} has the transform "
+            "beside the weights. Leave it out."
+        )
+    if options.to == "onnx":
+        to_onnx.check_installed()
+    return options.to
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A folder that gets its name when all is written; an earlier export stays until then."""
+    holds_files = folder.is_dir() and any(folder.iterdir())
+    if folder.is_file() or (holds_files and not (folder / PREPROCESSING).exists()):
+        raise UserError(f"{folder} exists and is no earlier export. Give another --out.")
+    if holds_files and not overwrite:
+        raise UserError(f"{folder} holds an export. Add --overwrite, or give another --out.")
+    new = folder.with_name(f"{folder.name}.part")
+    with explain_write_errors(folder):
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+    try:
+        with explain_write_errors(folder):
+            yield new
+            if folder.is_dir():
+                shutil.rmtree(folder)
+            os.replace(new, folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)

@@ -1,0 +1,87 @@
+"""What is exported, and the parts that the lines of every library share."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors.torch
+from torch import Tensor, nn
+
+from selfsight.data.eval_transform import EvalTransform
+from selfsight.exporters.network_shape import NetworkShape, ResNetShape, ViTShape
+from selfsight.run_folder import replace_file
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's
+WEIGHTS = "model.safetensors"
+
+
+class ExportedEncoder(NamedTuple):
+    """A network with its shape, its weights on the CPU, and the transform of its images."""
+
+    network: nn.Module
+    shape: NetworkShape
+    weights: dict[str, Tensor]
+    transform: EvalTransform
+
+    @property
+    def image_import(self) -> str:
+        """The line that imports what opens an image."""
+        is_file = self.transform.channels in MODES
+        return "from PIL import Image" if is_file else "import numpy as np"
+
+    @property
+    def image_line(self) -> str:
+        """The line that opens an image."""
+        mode = MODES.get(self.transform.channels)
+        if mode is None:  # no format that Pillow opens
+            size = (self.transform.size, self.transform.size, self.transform.channels)
+            return f"image = np.zeros({size}, np.uint8)  # your image"
+        return f'image = Image.open("photo.jpg").convert("{mode}")'
+
+    @property
+    def crop_steps(self) -> str:
+        """torchvision's steps from an image to the bytes of its crop: ours to the bit."""
+        size = self.transform.resize
+        sides = f"{size}" if self.transform.keep_aspect else f"({size}, {size})"
+        how = ", interpolation=v2.InterpolationMode.BICUBIC"
+        how = how if self.transform.interpolation == "bicubic" else ""
+        return f"v2.PILToTensor(), v2.Resize({sides}{how}), v2.CenterCrop({self.transform.size})"
+
+    @property
+    def statistics(self) -> tuple[list[float], list[float]]:
+        """Mean and std of each channel."""
+        mean, std = self.transform.mean, self.transform.std
+        times = self.transform.channels if len(mean) == 1 else 1
+        return list(mean) * times, list(std) * times
+
+
+def find_shape_gap(shape: NetworkShape, library: str) -> str | None:
+    """Say which part of a ResNet or ViT of selfsight torchvision and timm have not; None if none.
+
+    A stem is no such part, since a line or two replace it.
+    """
+    if isinstance(shape, ResNetShape) and not shape.is_plain:
+        if shape.norm != "bn":
+            return "its norm layers are not batch norm"
+        if min(shape.depths) == 0:
+            return f"it has three stages, and {library}'s ResNets four"
+        return f"its first stage is {shape.width} channels wide, and {library}'s ResNets have 64"
+    if isinstance(shape, ViTShape) and not shape.is_plain:
+        return "its blocks have batch norm"
+    return None
+
+
+def save_weights(weights: dict[str, Tensor], folder: Path) -> None:
+    """Write weights as a file of safetensors, which transformers asks to be marked as torch's."""
+    with replace_file(folder / WEIGHTS) as file:
+        file.write(safetensors.torch.save(weights, {"format": "pt"}))
+
+
+def add_positions(encoder: ExportedEncoder) -> dict[str, Tensor]:
+    """The weights with the positions of a ViT, which selfsight computes and others load."""
+    from selfsight.backbones.vit import sincos_positions
+
+    shape = encoder.shape
+    if not isinstance(shape, ViTShape):
+        return encoder.weights
+    side = shape.image_size // shape.patch
+    return encoder.weights | {"pos_embed": sincos_positions(side, side, shape.dim)}

@@ -1,0 +1,71 @@
+"""The model card: what the network is, how it was trained, how it is loaded, and its license."""
+
+from typing import Any
+
+from selfsight.exporters.exported_encoder import ExportedEncoder
+from selfsight.run_folder import Run
+from selfsight.version import __version__
+
+LIBRARIES = {"hf": "transformers"}  # of Hugging Face, where it is not the target itself
+
+
+def write_card(
+    encoder: ExportedEncoder,
+    *,
+    target: str,
+    lines: str,
+    license_name: str | None,
+    facts: list[str],
+) -> str:
+    """Return the text of README.md, with the header that Hugging Face reads."""
+    header = ["---"]
+    header += [f"license: {license_name}"] if license_name else []
+    header += [
+        f"library_name: {LIBRARIES.get(target, target)}",
+        "pipeline_tag: image-feature-extraction",
+        "tags: [selfsight, self-supervised-learning]",
+        "---",
+    ]
+    transform, (mean, std) = encoder.transform, encoder.statistics
+    crop = f"the center {transform.size} x {transform.size} pixels of "
+    crop += (
+        f"the image with a short side of {transform.resize}"
+        if transform.keep_aspect
+        else f"the image resized to {transform.resize} x {transform.resize}"
+    )
+    stated = license_name or "not stated. Add it here before you publish the weights."
+    sections = [
+        "\n".join(header),
+        "# An image encoder",
+        "\n".join(f"- {fact}" for fact in facts),
+        "## Use",
+        f"```python\n{lines}\n```",
+        "## Input",
+        f"{transform.channels} channels, {crop}, {transform.interpolation} with antialiasing, "
+        f"from 0 to 1, then normalized by mean {mean} and std {std}. The same values are in "
+        "`preprocessing.json`.",
+        "## License",
+        f"License of the weights: {stated}",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def describe_origin(name: str, run: Run | None) -> list[str]:
+    """Facts about the training, without names of files, which may be private."""
+    written = f"Written by selfsight {__version__}."
+    if run is None:
+        return [f"Weights of {name.rpartition('/')[2]}, not trained by selfsight.", written]
+    saved: dict[str, Any] = run.saved_recipe()
+    method, images = saved["method"].get("name", "a method of its own"), saved.get("images")
+    epochs = _epochs_trained(run)
+    of = f" of {saved['epochs']}" if epochs is not None and epochs < saved["epochs"] else ""
+    length = f"{saved['epochs'] if epochs is None else epochs:g}{of} epochs"
+    count = f" on {images:,} images" if images else ""
+    facts = [f"Trained without labels by {method}, {length}{count}.", written]
+    verdict = run.result("verdict")
+    return facts + ([f"Verdict of the run: {verdict['sentence']}"] if verdict else [])
+
+
+def _epochs_trained(run: Run) -> float | None:
+    records = run.records()
+    return records[-1]["epoch"] if records else None

@@ -1,0 +1,58 @@
+"""The page "Use your encoder" shows what the command prints, and its lines give the features."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+import selfsight
+from selfsight.cli import main
+from tests.exporters import detectron2_stand_in
+from tests.exporters.saved_run import save_photo, save_run
+
+PAGE = Path(__file__).parents[2] / "docs/use_your_encoder.md"
+PAIRS = re.findall(
+    r"```sh\n(selfsight export [^\n]+)\n```\s+```python\n(.*?)\n```", PAGE.read_text(), re.DOTALL
+)
+# From the file of an image; timm and the lines of onnx resize with Pillow, which rounds otherwise.
+LIMITS = {"timm": 1e-2, "onnx": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with the run and the image of the page."""
+    home = tmp_path_factory.mktemp("home")
+    save_run(home / "runs/photos-auto", name="resnet18", image_size=224)
+    save_photo(home / "photo.jpg")
+    return home
+
+
+@pytest.fixture(scope="module")
+def expected(home):
+    return selfsight.load(home / "runs/photos-auto").encode(home / "photo.jpg").detach()
+
+
+def test_the_page_has_every_target():
+    targets = {re.search(r"--to (\w+)", command)[1] for command, _ in PAIRS}
+    assert targets == {"safetensors", "torchvision", "timm", "hf", "onnx", "detectron2"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "lines"), PAIRS, ids=[command for command, _ in PAIRS])
+def test_the_lines_of_the_page_give_the_features(
+    command, lines, home, expected, monkeypatch, capsys
+):
+    detectron2_stand_in.install(monkeypatch)
+    monkeypatch.chdir(home)
+    main(shlex.split(command)[1:])
+    assert lines in capsys.readouterr().out
+    names = {}
+    exec(lines, names)
+    found = torch.as_tensor(names["features"]).detach()[0]
+    difference = float((found - expected).abs().max() / expected.abs().max())
+    target = re.search(r"--to (\w+)", command)[1]
+    limit = 1e-5 if "--with-transform" in command else LIMITS.get(target, 1e-5)
+    print(f"{command}: {difference:.1e}")
+    assert difference < limit
