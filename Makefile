@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # all processes of the tests share what one has compiled
+fast-tests check: export OMP_NUM_THREADS := 1  # a worker per core: a second thread only waits
 
 .PHONY: install demo docs test fast-tests check audit fuzz learn lint gpu clean
 
