@@ -1,6 +1,7 @@
 """A method to check: its settings, how it is built, and small batches for it."""
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -78,10 +79,10 @@ class Subject:
     def build(self, *, seed: int = 0) -> Method:
         """Build the method with the weights of this seed."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             return self.method.build(self.backbone.build(), DATA)
 
-    @property
+    @cached_property
     def view_sizes(self) -> list[int]:
         """Width of each view that the method takes."""
         large = View(size=self.backbone.image_size)
@@ -120,7 +121,7 @@ class Subject:
         Torch's random state is that of `seed`: what reads it fails in one check, not in all.
         """
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             return method(self.views(step), self.moment(step) if at is None else at)
 
 
