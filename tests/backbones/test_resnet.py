@@ -70,8 +70,10 @@ SMALLER = [
 @pytest.mark.parametrize("name", SMALLER)
 def test_every_network_returns_features_of_its_dim(name):
     with torch.device("meta"):
-        network = BackboneConfig(name=name).build()
-        assert network(torch.empty(2, 3, 112, 112)).shape == (2, network.dim)
+        network = BackboneConfig(name=name).build().eval()
+    if name.startswith("vit_"):
+        del network.blocks[1:]  # all alike
+    assert network(torch.empty(2, 3, 112, 112, device="meta")).shape == (2, network.dim)
 
 
 @pytest.mark.parametrize(("stem", "side"), [("imagenet", 8), ("lowres", 32)])

@@ -1,12 +1,13 @@
 """Infer the network that weights belong to, from their names and shapes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from selfsight.backbones import BACKBONES, VITS
 from selfsight.backbones.foreign_checkpoints import names
@@ -64,15 +65,40 @@ class LearnedViT(Backbone):
 def infer_network(
     spec: str, weights: Weights, image_size: int | None, *, stem: str | None = None
 ) -> Inferred:
-    """Build the network with random weights; also return report fields and assumptions made.
+    """Build the network, whose weights must be loaded; also return report fields and assumptions.
 
     `stem` is that of a ResNet whose first convolution is 3 x 3; None assumes `lowres`.
     """
-    if not _count_blocks(weights, "blocks"):
-        return _resnet(spec, weights, stem)
-    if stem is not None:
-        raise UserError(f'{spec} holds a ViT, which has no stem "{stem}". Leave --stem out.')
-    return _vit(spec, weights, image_size)
+    with _WithoutDrawing():
+        if not _count_blocks(weights, "blocks"):
+            return _resnet(spec, weights, stem)
+        if stem is not None:
+            raise UserError(f'{spec} holds a ViT, which has no stem "{stem}". Leave --stem out.')
+        return _vit(spec, weights, image_size)
+
+
+class _WithoutDrawing(TorchFunctionMode):
+    """Leave new weights as they lie in memory: drawing them takes longer than loading them."""
+
+    DRAWS = (
+        Tensor.normal_,
+        Tensor.uniform_,
+        nn.init.normal_,
+        nn.init.uniform_,
+        nn.init.kaiming_uniform_,
+    )
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in self.DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
 
 
 def infer_solo_learn(checkpoint: names.Checkpoint, location: BackboneLocation) -> dict[str, Any]:
