@@ -1,9 +1,9 @@
 """The kernel that draws, without a device to run it on.
 
-`python -m tests.triton_helpers.interpreted_philox interpreted` (with TRITON_INTERPRET=1, which must
-be set before Triton is imported) prints, as JSON, the cases in which it differs from torch.
-`compiled` prints what it becomes on an H100 or H200, `operations DEVICE` whether torch's compiler
-makes code with the same bits from the operations.
+`interpreted` compares it with torch; tests.views.interpreted calls it, in a process that has set
+TRITON_INTERPRET. `python -m tests.triton_helpers.interpreted_philox compiled` prints, as JSON, what
+it becomes on an H100 or H200, `operations DEVICE` whether torch's compiler makes code with the same
+bits from the operations.
 """
 
 import json
@@ -102,5 +102,5 @@ def operations(device):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    ways = {"interpreted": interpreted, "compiled": compiled, "operations": operations}
+    ways = {"compiled": compiled, "operations": operations}
     print(json.dumps(ways[sys.argv[1]](*sys.argv[2:])))

@@ -1,7 +1,8 @@
 """The fused kernels on a CPU, by Triton's interpreter, against the reference path.
 
 Run with TRITON_INTERPRET=1, which must be set before Triton is imported:
-`python -m tests.views.interpreted CASE...` prints what was found for each case as JSON.
+`python -m tests.views.interpreted CASE...` prints what was found for each case as JSON. The case
+"philox" is the kernel that draws: starting a second process would take longer than the case.
 """
 
 import json
@@ -17,6 +18,7 @@ from selfsight.views.apply import apply_views_with_keys
 from selfsight.views.sampling import sample_view_params, view_keys
 from selfsight.views.triton import apply, sampling
 from selfsight.views.triton.sampling import BRIGHTNESS, FIELDS, NOT_APPLIED, RANK
+from tests.triton_helpers.interpreted_philox import interpreted as draws
 from tests.views.ragged import ragged, worst
 
 PLAIN = View(size=24, flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)
@@ -105,4 +107,5 @@ def let_numpy_index():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     let_numpy_index()
-    print(json.dumps({name: case(name) for name in sys.argv[1:]}))
+    found = {name: draws() if name == "philox" else case(name) for name in sys.argv[1:]}
+    print(json.dumps(found))
