@@ -1,11 +1,11 @@
 """Full disks, folders that are not writable, and runs that were killed while they wrote."""
 
+import atexit
 import contextlib
 import os
 import resource
 import signal
-import subprocess
-import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -24,18 +24,18 @@ from selfsight.errors import UserError
 from tests.data.image_files import pixels, write
 from tests.data.sources.test_tar import same, three
 
-KILLED = """
-import os, signal, sys
-import numpy as np
-from pathlib import Path
-from selfsight.data.pixel_cache import CacheWriter
-from selfsight.data.dataset_index import IndexWriter
-folder = Path(sys.argv[1])
-with IndexWriter(folder, "index") as index, CacheWriter(folder, "key", 0) as store:
-    index.add({"label": [0]})
-    store.add(0, np.zeros((3, 80, 80), np.uint8))
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+
+def fork(work):
+    """Do this in a copy of this process, which is ended by it; return how it ended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # threads of this process are not used there
+        child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @contextlib.contextmanager
@@ -85,8 +85,13 @@ def test_a_cache_folder_that_is_not_writable_raises(tmp_path):
 
 
 def test_unfinished_files_of_a_killed_run_count_as_free_and_are_removed(tmp_path, monkeypatch):
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)])
-    assert ended.returncode == -signal.SIGKILL
+    def be_killed():
+        with IndexWriter(tmp_path, "index") as index, CacheWriter(tmp_path, "key", 0) as store:
+            index.add({"label": [0]})
+            store.add(0, np.zeros((3, 80, 80), np.uint8))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert fork(be_killed) == -signal.SIGKILL
     assert sorted(path.name[:3] for path in tmp_path.glob("*.part")) == ["ind", "key"]
     disk = os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 255))
     monkeypatch.setattr("os.statvfs", lambda folder: disk)
@@ -115,11 +120,18 @@ def test_shards_are_read_without_a_writable_cache_folder(place, tmp_path, own_ca
     assert len(removed) == 1 and removed[0].parent == indexes.temporary_folder()
 
 
-def test_a_temporary_index_is_removed_at_exit(tmp_path, own_cache):
-    program = "import sys; from selfsight.data import open_source; open_source(sys.argv[1])"
-    environment = os.environ | {"XDG_CACHE_HOME": "/dev/null"}
-    command = [sys.executable, "-c", program, str(three(tmp_path))]
-    subprocess.run(command, env=environment, check=True)
+def test_a_temporary_index_is_removed_at_exit(tmp_path, own_cache, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    three(tmp_path)
+
+    def open_and_exit():
+        atexit._clear()  # what the tests do at their exit
+        open_source(tmp_path)
+        there = len(list(indexes.temporary_folder().iterdir()))
+        atexit._run_exitfuncs()
+        os._exit(10 + there)
+
+    assert fork(open_and_exit) == 11
     assert list(indexes.temporary_folder().iterdir()) == []
 
 

@@ -23,7 +23,10 @@ SETTINGS = {"store_size": 8, "channels": 3}
 
 @pytest.fixture(scope="module")
 def two():
-    made = DecodeProcesses(2)
+    """Two processes, with little shared memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "SHARED_BYTES", workers.SLOTS * 4096)
+        made = DecodeProcesses(2)
     assert made.wait()
     yield made
     made.close()
@@ -79,24 +82,11 @@ def test_more_results_than_slots_can_be_held(two):
         two.idle.put(worker)
 
 
-def test_a_process_returns_more_than_the_shared_memory_and_when_it_dies_threads_replace_it(
-    monkeypatch,
-):
-    monkeypatch.setattr(workers, "SHARED_BYTES", 8 * 4096)
-    made = DecodeProcesses(1)
-    assert made.wait()
+def test_more_pixels_than_the_shared_memory_are_returned(two):
     files = [png(pixels(30, 30, seed=i)) for i in range(3)]
-    for ours, file in zip(made.decode(files, store_size=30, channels=3), files, strict=True):
+    for ours, file in zip(two.decode(files, store_size=30, channels=3), files, strict=True):
         expected = decode(file, store_size=30)
         np.testing.assert_array_equal(ours.transpose(1, 2, 0), expected)
-    pid = made.parent.pid
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        os.kill(int(child), signal.SIGKILL)
-    with pytest.warns(UserWarning, match="1 of the 1 processes .* 0 are left"):
-        assert made.decode([png(pixels())], **SETTINGS)[0].shape == (3, 8, 11)
-    assert made.decode([png(pixels())], **SETTINGS)[0].shape == (3, 8, 11)  # in silence
-    assert not made.wait(1.0)
-    made.close()
 
 
 def test_processes_that_cannot_start_are_replaced_by_threads(monkeypatch, capfd):
@@ -157,3 +147,15 @@ def test_processes_on_a_machine_share_its_cores(monkeypatch):
 def encoded_half():
     whole = encoded(Image.fromarray(pixels(40, 40)), "JPEG")
     return whole[: len(whole) // 2]
+
+
+def test_threads_replace_processes_that_die(two):
+    """The last test: starting others takes seconds."""
+    pid = two.parent.pid
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    with pytest.warns(UserWarning, match="1 of the 2 processes .* 1 are left"):
+        assert two.decode([png(pixels())], **SETTINGS)[0].shape == (3, 8, 11)
+    for _ in range(2):  # in silence
+        assert two.decode([png(pixels())], **SETTINGS)[0].shape == (3, 8, 11)
+    assert not two.idle.qsize() and not two.wait(1.0)
