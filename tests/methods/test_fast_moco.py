@@ -14,6 +14,7 @@ from selfsight.conformance.training_checks import compare_traces, train
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.nn import Backbone
+from selfsight.nn.batch_norm import BatchNorm
 from selfsight.nn.patch_student import Patches
 from tests.methods.small import SMALL, make, moment, small, views
 
@@ -183,21 +184,25 @@ def test_other_methods_keep_fast_mocos_views_and_optimizer(name):
         assert str(found.get_submodule(part)) == str(expected.get_submodule(part))
 
 
+@torch.no_grad()
 def multiply_adds(name):
     """Of one view in one step: forward and backward of the student, forward of the teacher."""
     made = build_recipe(name)
     with torch.device("meta"):
-        method = made.method.build(made.backbone.build()).eval()  # norms that track take longer
-        x = torch.empty(2, 3, made.views[0].size, made.views[0].size)
-        with FlopCounterMode(display=False) as counter:
+        method = made.method.build(made.backbone.build())
+        x = torch.empty(1, 3, made.views[0].size, made.views[0].size)
+        with FlopCounterMode(display=False) as of_student:
             _, z = method.student(x, moment()) if "fast" in name else method.student(x)
-            method.predictor(z).sum().backward()
+            method.predictor(z)
+        with FlopCounterMode(display=False) as of_teacher:
             method.teacher(x)
-    return counter.get_total_flops() / 2 / len(x)
+    # Two operations each; backward costs two forward passes.
+    return (3 * of_student.get_total_flops() + of_teacher.get_total_flops()) / 2
 
 
-def test_a_step_costs_what_one_of_mocov3_costs():
+def test_a_step_costs_what_one_of_mocov3_costs(monkeypatch):
+    monkeypatch.setattr(BatchNorm, "forward", lambda self, x: x)  # takes longest, multiplies little
     ours = multiply_adds("fast_moco.imagenet_r50_100ep")
     theirs = multiply_adds("mocov3.imagenet_r50_100ep")
-    assert theirs == pytest.approx(4 * 4.09e9, rel=0.02)  # backward costs two forward passes
+    assert theirs == pytest.approx(4 * 4.09e9, rel=0.02)
     assert ours == pytest.approx(theirs, rel=0.1)

@@ -27,7 +27,8 @@ def built():
 @pytest.fixture(scope="module")
 def distinct(built):
     """Names of one recipe of each structure: those that differ in numbers run the same code."""
-    return sorted({structure(shrink(built[name])): name for name in reversed(built)}.values())
+    first = {(r.method, tuple(v.size for v in r.views)): n for n, r in reversed(built.items())}
+    return sorted({structure(shrink(built[name])): name for name in first.values()}.values())
 
 
 def test_every_recipe_survives_json(built, distinct):

@@ -122,7 +122,7 @@ def trained(neck):
     """Losses, gradients and weights of two steps in float64, where ties are rare."""
     anchors = None if neck == "c4" else TINY.anchors
     settings = replace(
-        TINY, neck=neck, anchors=anchors, masks=True, boxes_sampled=16, rpn_train=(50, 20),
+        TINY, neck=neck, anchors=anchors, masks=True, boxes_sampled=8, rpn_train=(50, 20),
         short_sides=(56, 64), lr=0.01, backbone_lr=0.001,
     )  # fmt: skip
     objects = rectangles(6)
