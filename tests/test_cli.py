@@ -1,6 +1,7 @@
 """The command line: commands, their output and their errors."""
 
 import json
+import math
 import re
 import shlex
 import shutil
@@ -20,7 +21,9 @@ from selfsight.command_words import split_settings
 from selfsight.errors import DivergedError, UserError
 from selfsight.methods import METHODS
 from selfsight.options import BenchOptions, EvalOptions, PretrainOptions
+from selfsight.report import figures
 from selfsight.run_folder import Run
+from selfsight.runs.verdict import judge
 from tests.folders import QUICK, images
 
 
@@ -344,6 +347,22 @@ def test_a_bug_says_where_it_is_and_where_to_report_it(capsys, monkeypatch):
     assert "test_cli.py, line" in said and "SELFSIGHT_TRACEBACK=1" in said
     assert "Report a bug" in said
     assert "\n## Report a bug\n" in (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, 1e999, 10**400, 0.5, "x", [[]]], ids=lambda v: str(v)[:9]
+)
+def test_a_field_that_nothing_declares_may_hold_anything(tmp_path, value):
+    run = Run(tmp_path)
+    record = {"step": 1, "epoch": 0.5, "event": "skipped", "loss": value}
+    lines = "".join(json.dumps(record | {"step": step}) + "\n" for step in (1, 2))
+    run.log_path.write_text(lines)
+    run.events_path.write_text(lines)
+    run.truncate_log(1)
+    assert [r["step"] for r in run.records()] == [e["step"] for e in run.events()] == [1]
+    judge(run.records(), {}, {}, run.events())
+    similarity = {"edges": value, "counts": [value]}
+    figures.features({"backbone": {"similarity": similarity, "eigenvalues": [value]}})
 
 
 def test_damaged_files_of_a_run_are_named(finished, tmp_path, capsys):

@@ -48,16 +48,16 @@ def stable_swav(a, b):
 
 g = {"gather_distributed": True}
 LOSSES = {
-    "lightly NTXentLoss(gather_distributed=True)": lightly.NTXentLoss(**g),
-    "lightly NTXentLoss()": lightly.NTXentLoss(),
-    "lightly memory bank (gather_distributed=True)": second_step(lambda: bank(**g)),
+    "lightly NTXentLoss, gathering": lightly.NTXentLoss(**g),
+    "lightly NTXentLoss": lightly.NTXentLoss(),
+    "lightly memory bank, gathering": second_step(lambda: bank(**g)),
     "lightly memory bank": second_step(bank),
-    "lightly BarlowTwinsLoss(gather_distributed=True)": lightly.BarlowTwinsLoss(**g),
-    "lightly VICRegLoss(gather_distributed=True)": lightly.VICRegLoss(**g),
-    "lightly VICRegLoss()": lightly.VICRegLoss(),
-    "lightly SwaVLoss(sinkhorn_gather_distributed=True)": lambda a, b: lightly.SwaVLoss(
-        sinkhorn_gather_distributed=True
-    )([a, b], []),
+    "lightly BarlowTwinsLoss, gathering": lightly.BarlowTwinsLoss(**g),
+    "lightly VICRegLoss, gathering": lightly.VICRegLoss(**g),
+    "lightly VICRegLoss": lightly.VICRegLoss(),
+    "lightly SwaVLoss, gathering": lambda a, b: lightly.SwaVLoss(sinkhorn_gather_distributed=True)(
+        [a, b], []
+    ),
     "lightly NegativeCosineSimilarity": lightly.NegativeCosineSimilarity(),
     "solo-learn simclr_loss_func": solo.simclr_loss_func,
     "solo-learn barlow_loss_func": solo.barlow_loss_func,
@@ -119,6 +119,6 @@ if __name__ == "__main__":
             agrees = torch.allclose(one, two, rtol=1e-5, atol=1e-7)
             title = name + ", equal halves" * alike
             print(
-                f"{title:62} one {one[0]:9.5f}  two {two[0]:9.5f}  "
+                f"{title:48} one {one[0]:9.5f}  two {two[0]:9.5f}  "
                 f"gradient apart {apart:.0e}  {'agrees' if agrees else 'DIFFERS'}"
             )

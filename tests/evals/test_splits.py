@@ -59,6 +59,15 @@ def test_a_split_is_made_once_and_read_again(tmp_path):
     assert again.test.tolist() == list(range(20, 30))
 
 
+@pytest.mark.parametrize("side", ["train", "test"])
+def test_a_saved_split_without_images_on_one_side_is_damaged(tmp_path, side):
+    load_or_create_split(tmp_path, bright(30))
+    (file,) = tmp_path.iterdir()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {side: []}))
+    with pytest.raises(UserError, match=f"{file.name} is damaged: {side} holds no image"):
+        load_or_create_split(tmp_path, bright(30))
+
+
 def test_other_images_get_a_split_of_their_own(tmp_path):
     load_or_create_split(tmp_path, bright(30))
     load_or_create_split(tmp_path, bright(33))

@@ -35,6 +35,7 @@ VALUES: dict[str, Any] = {  # in place of a field
     "number": 3,
     "fraction": -0.5,
     "huge": 10**30,
+    "beyond floats": 10**400,
     "nan": float("nan"),
     "infinity": float("inf"),
     "list": [1, "a", None],
