@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 
 REPORT_TO = "see 'Report a bug' in CONTRIBUTING.md"
 ADVICE = {  # by number of an OSError
-    errno.ENOSPC: "The disk is full: free some space, then repeat the command.",
-    errno.EDQUOT: "The quota of the disk is used up: free some space, then repeat the command.",
+    errno.ENOSPC: "The disk is full: free some space.",
+    errno.EDQUOT: "The quota of the disk is used up: free some space.",
+    errno.EFBIG: "Raise the limit of the size of a file (ulimit -f), or choose another disk.",
     errno.EACCES: "Check the permissions, or choose another place.",
     errno.EPERM: "Check the permissions, or choose another place.",
     errno.EROFS: "Choose a place that can be written.",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from selfsight.errors import RunError, UserError, suggest
+from selfsight.errors import ADVICE, RunError, UserError, suggest
 from selfsight.settings import RESTORE, check_fields, check_setting
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WriteError(f"{path} cannot be written: {error.strerror or error}.") from error
+        advice = ADVICE.get(error.errno or 0, "")
+        sentence = f"{path} cannot be written: {error.strerror or error}. {advice}"
+        raise WriteError(sentence.rstrip()) from error
 
 
 def write_json(path: Path, value: Any) -> None:

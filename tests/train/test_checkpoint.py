@@ -163,12 +163,14 @@ def test_a_kill_at_any_call_of_a_save_leaves_a_checkpoint(run, last, monkeypatch
     assert checkpoint.load(run)["step"] == (12 if call == 3 else 8)
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_and_no_half_file(run):
+@pytest.mark.parametrize("size", [1000, 300_000])  # within the buffer of the file, and beyond it
+def test_a_full_disk_leaves_the_last_checkpoint_and_no_half_file(run, size):
+    large = state(12) | {"probe": torch.zeros(10**5)}
     with (
-        largest_file(1000),
+        largest_file(size),
         pytest.raises(WriteError, match=r"last.pt cannot be written: File too large"),
     ):
-        checkpoint.save(run, state(12))
+        checkpoint.save(run, large)
     assert checkpoint.load(run)["step"] == 8
     assert not (run.checkpoints / "last.pt.part").exists()
     checkpoint.save(run, state(12))

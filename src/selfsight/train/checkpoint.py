@@ -166,10 +166,15 @@ class _HashingFile:
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.digest = file, hashlib.sha256()
+        self.failure: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
         self.digest.update(data)
-        return self.file.write(data)
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
 
     def flush(self) -> None:
         self.file.flush()
@@ -193,8 +198,11 @@ def _write(path: Path, state: Saved) -> None:
     try:
         with create_file(path) as file:
             hashing = _HashingFile(file)
+            try:
+                torch.save(state, hashing)  # type: ignore[arg-type]
+            except RuntimeError as error:  # of torch, which ends its archive after a failed write
+                raise hashing.failure or error from None
             # Its last two bytes are the length of the comment, which is zero.
-            torch.save(state, hashing)  # type: ignore[arg-type]
             comment = MARK + hashing.digest.hexdigest().encode()
             file.seek(-2, os.SEEK_END)
             file.write(len(comment).to_bytes(2, "little") + comment)
