@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -321,12 +322,13 @@ def _are_numbers(value: dict[str, Any], declared: dict[str, Any]) -> bool:
     if type(value.get("step")) is not int or "epoch" not in value:
         return False
     found = (value[name] for name in declared if name in value)
-    return all(type(v) in (int, float) and math.isfinite(v) for v in found)
+    return all(map(is_finite, found))
 
 
 def _write_lines(path: Path, values: list[dict[str, Any]]) -> None:
+    """Write records that were read: fields that are not declared may hold any value."""
     with explain_write_errors(path):
-        write_text(path, "".join(json.dumps(value, allow_nan=False) + "\n" for value in values))
+        write_text(path, "".join(json.dumps(to_json(value)) + "\n" for value in values))
 
 
 def open_run(run: Run | str | Path) -> Run:
@@ -350,6 +352,11 @@ def find_headline(result: Mapping[str, Any]) -> tuple[str, float] | None:
         if isinstance(value := result.get(name), int | float):
             return name, float(value)
     return None
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value of JSON is a finite number that a float can hold."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def to_json(value: Any) -> Any:

@@ -87,6 +87,9 @@ def load_or_create_split(
         write_json(path, saved)
     check_fields(saved, SPLIT, path, required=tuple(SPLIT))
     indices = saved["train"] + saved["test"]
+    for name in ("train", "test"):
+        if not saved[name]:
+            raise UserError(f"{path} is damaged: {name} holds no image. {RESTORE}")
     if sorted(set(indices)) != sorted(indices) or not set(indices) <= set(range(len(images))):
         raise UserError(f"{path} is damaged: an image is in it twice, or does not exist. {RESTORE}")
     return Split(torch.tensor(saved["train"]), torch.tensor(saved["test"]), tuple(saved["notes"]))

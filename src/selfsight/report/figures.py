@@ -1,13 +1,12 @@
 """Prepare the numbers of a run for drawing; the texts about them are in texts.toml."""
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from itertools import pairwise
 from typing import Any
 
-from selfsight.run_folder import find_headline
+from selfsight.run_folder import find_headline, is_finite
 
 Json = Any  # a value of json.loads
 Records = Sequence[Mapping[str, Json]]
@@ -30,7 +29,7 @@ GRADIENT_KEYS = {"num_negatives", "mean", "std", "bound"}
 
 def finite(values: Iterable[Json]) -> list[Number | None]:
     """Replace everything that is not a finite number by None."""
-    return [v if type(v) in (int, float) and math.isfinite(v) else None for v in values]
+    return [v if is_finite(v) else None for v in values]
 
 
 def number(value: Json) -> Number | None:
@@ -150,7 +149,8 @@ def _spectrum(values: Sequence[Json]) -> list[list[Number]]:
 def _bins(values: Json) -> list[list[Number]]:
     """Left edge and count of each bin, without the empty ones at either end."""
     bins = section({"bins": values}, "bins")
-    edges, counts = finite(bins.get("edges") or []), finite(bins.get("counts") or [])
+    lists = (bins.get(key) for key in ("edges", "counts"))
+    edges, counts = (finite(values if isinstance(values, list) else []) for values in lists)
     full = [i for i, count in enumerate(counts) if count]
     if not full or len(edges) != len(counts) + 1:
         return []

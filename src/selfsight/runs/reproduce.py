@@ -11,7 +11,7 @@ from rich.console import Console
 from selfsight import dist
 from selfsight.errors import DivergedError, UserError
 from selfsight.recipe import Recipe, list_differences, to_dict
-from selfsight.run_folder import Run, write_json
+from selfsight.run_folder import Run, is_finite, to_json, write_json
 from selfsight.runs.environment import compare_environments, describe_environment
 from selfsight.runs.start_resume import (
     check_local,
@@ -98,7 +98,7 @@ def reproduce_run(
         console.print(f"Differs: {text}.", soft_wrap=True)
     threads = torch.get_num_threads()
     images, again = open_recipe_images(adapted, device, console, source), Run(out)
-    dist.on_first(lambda: write_json(again.recipe_path, saved))
+    dist.on_first(lambda: write_json(again.recipe_path, to_json(saved)))
     diverged = ""
     try:
         # Sums of a CPU depend on the number of threads that compute them.
@@ -166,7 +166,7 @@ def _saved_threads(saved: Mapping[str, Any]) -> int | None:
 
 
 def _relative(before: Any, after: Any) -> float:
-    if not all(isinstance(x, int | float) for x in (before, after)):
+    if not (is_finite(before) and is_finite(after)):
         return float("inf")
     return float(abs(before - after) / max(abs(before), abs(after)))
 

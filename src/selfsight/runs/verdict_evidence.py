@@ -1,11 +1,11 @@
 """Gather the numbers of a run folder that its verdict is based on."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from selfsight.run_folder import is_finite
 from selfsight.train.collapse import RECENT
 
 Json = Mapping[str, Any]
@@ -227,6 +227,4 @@ def _first(records: Sequence[Json], key: str) -> float | None:
 
 def _number(value: Any) -> float | None:
     """Convert to a finite float, or None for anything else."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
+    return float(value) if is_finite(value) else None
