@@ -15,12 +15,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from selfsight import backbones, losses, methods, nn, optim, views
-    from selfsight.api import compare, evaluate, export, load, pretrain, resume, study
+    from selfsight.api import compare, embed, evaluate, export, load, pretrain, resume, study
     from selfsight.methods import METHODS
-    from selfsight.options import EvalOptions, ExportOptions, PretrainOptions, StudyOptions
+    from selfsight.options import (
+        EmbedOptions,
+        EvalOptions,
+        ExportOptions,
+        PretrainOptions,
+        StudyOptions,
+    )
 
 __all__ = [
     "METHODS",
+    "EmbedOptions",
     "EvalOptions",
     "ExportOptions",
     "PretrainOptions",
@@ -28,6 +35,7 @@ __all__ = [
     "__version__",
     "backbones",
     "compare",
+    "embed",
     "evaluate",
     "export",
     "load",
@@ -46,6 +54,7 @@ __all__ = [
 MODULES = ("backbones", "losses", "methods", "nn", "optim", "views")
 MODULE_OF = {
     "METHODS": "selfsight.methods",
+    "EmbedOptions": "selfsight.options",
     "EvalOptions": "selfsight.options",
     "ExportOptions": "selfsight.options",
     "PretrainOptions": "selfsight.options",
@@ -53,6 +62,7 @@ MODULE_OF = {
     **dict.fromkeys(
         (
             "compare",
+            "embed",
             "evaluate",
             "export",
             "load",

@@ -48,6 +48,7 @@ from selfsight.settings import COUNT, check_setting
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies import ARMS
 from selfsight.use_encoder import check_one_encoder
+from selfsight.use_encoder import embed as embed
 from selfsight.use_encoder import export as export
 from selfsight.use_encoder import load as load
 

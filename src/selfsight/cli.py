@@ -13,20 +13,19 @@ import tyro
 
 from selfsight.command_words import split_settings
 from selfsight.console import parse_flags
+from selfsight.encoder_commands import embed, export
 from selfsight.errors import StoppedError, UserError, describe_failure, escape, suggest
 from selfsight.listing_commands import methods, recipes, studies
 from selfsight.options import (
     BENCH_DEFAULTS,
     CONFORMANCE_DEFAULTS,
     EVAL_DEFAULTS,
-    EXPORT_DEFAULTS,
     PRETRAIN_DEFAULTS,
     REPRODUCE_DEFAULTS,
     STUDY_DEFAULTS,
     BenchOptions,
     ConformanceOptions,
     EvalOptions,
-    ExportOptions,
     Number,
     PretrainOptions,
     ReproduceOptions,
@@ -45,6 +44,7 @@ and prove how good they are.
   selfsight replay RUN                 where a step got a value that is not finite
   selfsight evaluate RUN...            kNN, linear, few labels, fine-tuning, ...
   selfsight export RUN --to NAME       the encoder for timm, torchvision, transformers, ONNX, ...
+  selfsight embed RUN DATA             a vector for every image, as Parquet or .npy
   selfsight report RUN                 one HTML page: curves, verdict, views, map, neighbors
   selfsight doctor DATA                a summary of the data and the recipe for it
   selfsight bench                      how fast training is on this machine, and what limits it
@@ -167,28 +167,6 @@ def evaluate(
     }
     if json:
         print_json(results if len(results) > 1 else next(iter(results.values())))
-
-
-def export(
-    run: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None,
-    /,
-    *,
-    options: Annotated[ExportOptions, INLINE] = EXPORT_DEFAULTS,
-    json: bool = False,
-) -> None:
-    """Write the encoder of a run, or any other, for another library; print the lines that load it.
-
-    The folder has the weights, the values of the transform, and a model card.
-
-    Args:
-        run: Run folder, or a file in its checkpoints.
-        json: Print JSON instead of text.
-    """
-    from selfsight import api
-
-    written = api.export(run, options, quiet=json)
-    if json:
-        print_json(written)
 
 
 def report(run: RunFolder, /, *, json: bool = False) -> None:
@@ -321,6 +299,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "replay": replay,
     "evaluate": evaluate,
     "export": export,
+    "embed": embed,
     "report": report,
     "doctor": doctor,
     "bench": bench,

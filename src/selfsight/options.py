@@ -50,6 +50,7 @@ RANGES: dict[str, Range] = {
     "minutes": Range(0, 10**7),
     "steps": COUNT,
     "tolerance": Range(0),
+    "shard_size": Range(1, 10**7),
 }
 
 
@@ -100,7 +101,7 @@ class PretrainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions:
-    """Which encoder, and the transform of its images: options of evaluate and export."""
+    """Which encoder, and the transform of its images: options of evaluate, export and embed."""
 
     backbone: Name = None
     """Any encoder in place of a run: timm:NAME, torchvision:NAME, FILE or NETWORK=FILE.
@@ -224,6 +225,32 @@ class ExportOptions(EncoderOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmbedOptions(EncoderOptions):
+    """Options of `selfsight embed`, which are also keywords of `selfsight.embed`."""
+
+    out: Folder = None
+    """Folder to write. If not given, RUN/embeddings/DATA, or embeddings/NAME-DATA for --backbone.
+    The same command goes on where an earlier one stopped."""
+    format: Annotated[Literal["parquet", "npy"], arg(metavar="NAME")] = "parquet"
+    """parquet: shards with the columns path, label and vector; npy: shards of vectors, each with
+    a JSON file of paths and labels."""
+    shard_size: int = 8192
+    """Images of a shard. What a stopped job loses is at most one shard."""
+    precision: Annotated[Literal["fp32", "bf16"], arg(metavar="NAME")] = "fp32"
+    """fp32, in which encoders are evaluated, or bf16, which is faster on a GPU."""
+    split: Name = None
+    """Split of the data, such as train or test. If not given, train if there are splits."""
+    labels: bool = False
+    """Read labels from sub-folders; those of lists, tar shards and Parquet are always read."""
+    label_column: Name = None
+    """Column of the labels in Parquet. If not given, the first that is called so."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+    overwrite: bool = False
+    """Replace other vectors in the folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchOptions:
     """Options of `selfsight bench`, which are also keywords of `selfsight.bench.run`."""
 
@@ -340,7 +367,7 @@ class ReproduceOptions:
 
 # Function defaults: frozen, so that sharing them is safe.
 PRETRAIN_DEFAULTS, EVAL_DEFAULTS = PretrainOptions(), EvalOptions()
-EXPORT_DEFAULTS = ExportOptions()
+EXPORT_DEFAULTS, EMBED_DEFAULTS = ExportOptions(), EmbedOptions()
 BENCH_DEFAULTS, STUDY_DEFAULTS = BenchOptions(), StudyOptions()
 CONFORMANCE_DEFAULTS = ConformanceOptions()
 REPRODUCE_DEFAULTS = ReproduceOptions()

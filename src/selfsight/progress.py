@@ -18,7 +18,9 @@ Item = TypeVar("Item")
 class DelayedProgress:
     """Progress of the first process, shown after a delay; without a title, nothing is shown."""
 
-    def __init__(self, title: str | None, total: int) -> None:
+    def __init__(self, title: str | None, total: int, *, unit: str | None = None) -> None:
+        """With a unit, such as images, also show how many of them a second."""
+        self.unit = unit
         self.title = None if dist.rank() or title is None else escape(title)
         self.total, self.done = total, 0
         self.started = self.printed = time.monotonic()
@@ -40,23 +42,30 @@ class DelayedProgress:
             return
         if self.console.is_terminal:
             self.bar = self.bar or self._start_bar()
-            self.bar.update(self.bar.task_ids[0], completed=self.done)
+            rate = self._describe_rate(now)
+            self.bar.update(self.bar.task_ids[0], completed=self.done, rate=rate)
         elif now - self.printed > LINE_EVERY:
             left = (now - self.started) / self.done * (self.total - self.done)
-            line = f"{self.title}: {self.done}/{self.total}, {left:.0f} s left"
+            rate = self._describe_rate(now)
+            line = f"{self.title}: {self.done}/{self.total}, {rate}{left:.0f} s left"
             print(line, file=self.console.file, flush=True)
             self.printed = now
+
+    def _describe_rate(self, now: float) -> str:
+        seconds = max(now - self.started, 1e-9)
+        return f"{self.done / seconds:,.0f} {self.unit}/s, " if self.unit else ""
 
     def _start_bar(self) -> Progress:
         bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeRemainingColumn(),
             console=self.console,
             transient=True,
         )
-        bar.add_task(str(self.title), total=self.total)
+        bar.add_task(str(self.title), total=self.total, rate="")
         bar.start()
         return bar
 

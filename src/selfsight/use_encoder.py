@@ -1,15 +1,22 @@
-"""Use a trained encoder: load it, and export it for other libraries."""
+"""Use a trained encoder: load it, export it for other libraries, embed images with it."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selfsight import auto_recipe
+from selfsight import auto_recipe, dist
 from selfsight.errors import UserError
 from selfsight.exporters.export_encoder import export_encoder
-from selfsight.options import EXPORT_DEFAULTS, EncoderOptions, ExportOptions
+from selfsight.options import (
+    EMBED_DEFAULTS,
+    EXPORT_DEFAULTS,
+    EmbedOptions,
+    EncoderOptions,
+    ExportOptions,
+)
 from selfsight.recipe import eval_transform
 from selfsight.run_folder import Run, open_run
+from selfsight.runs import embed as embedding
 from selfsight.runs import run_lock
 from selfsight.runs.encoders import load_recipe
 from selfsight.runs.image_encoder import ImageEncoder
@@ -46,15 +53,7 @@ def export(
     the code that loads it. A file of a run's checkpoints can be given in place of the run.
     """
     options = replace(options, **changes)
-    check_one_encoder(run, options)
-    if run is None:
-        name = str(options.backbone)
-        folder = Path("exports") / run_lock.file_name(f"{name}-{options.to}")
-    else:
-        where = _find_checkpoint(run)
-        name = str(where.file or where.run.path)
-        kept = f"-{where.file.stem}" if where.file else ""
-        folder = where.run.path / "export" / f"{options.to}{kept}"
+    name, folder = _choose_folder(run, options, "export", str(options.to))
     written = export_encoder(name, Path(options.out or folder), options)
     if not quiet:
         print(f"Wrote {', '.join(written['files'])} to {written['folder']}. Load it:\n")
@@ -62,6 +61,48 @@ def export(
         if written["license"] is None:
             print("README.md states no license: add one with --license before you publish it.")
     return written
+
+
+def embed(
+    run: Run | str | Path | None,
+    data: str | Path,
+    options: EmbedOptions = EMBED_DEFAULTS,
+    /,
+    *,
+    quiet: bool = False,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Write a vector for each image, by the encoder of a run or any other; returns a summary.
+
+    Keywords are the fields of EmbedOptions: `embed(run, "photos/", format="npy")`, or
+    `embed(None, "photos/", backbone="timm:resnet50")`. The same call goes on where an earlier one
+    was stopped. A file of a run's checkpoints can be given in place of the run.
+    """
+    check_setting("data", data, str | Path)
+    options = replace(options, **changes)
+    images = Path(str(data).split(":")[-1]).stem or "images"
+    split = f"-{options.split}" if options.split else ""
+    name, folder = _choose_folder(run, options, "embeddings", f"{images}{split}")
+    device = auto_recipe.resolve_device(options.device)
+    written = embedding.embed(name, str(data), Path(options.out or folder), device, options)
+    if not quiet and dist.prints():
+        print(embedding.describe(written))
+    return written
+
+
+def _choose_folder(
+    run: Run | str | Path | None, options: EncoderOptions, kind: str, name: str
+) -> tuple[str, Path]:
+    """The name of the encoder, and the folder for what is written unless --out is given."""
+    check_one_encoder(run, options)
+    if run is None:
+        encoder = str(options.backbone)
+        parent = "exports" if kind == "export" else kind
+        return encoder, Path(parent) / run_lock.file_name(f"{encoder}-{name}")
+    where = _find_checkpoint(run)
+    kept = f"-{where.file.stem}" if where.file else ""
+    folder = where.run.path / kind / run_lock.file_name(f"{name}{kept}")
+    return str(where.file or where.run.path), folder
 
 
 def _find_checkpoint(run: Run | str | Path) -> RunCheckpoint:

@@ -13,6 +13,9 @@ from tests.exporters import detectron2_stand_in
 from tests.exporters.saved_run import save_photo, save_run
 
 PAGE = Path(__file__).parents[2] / "docs/use_your_encoder.md"
+EMBEDDED = re.findall(
+    r"```sh\n(selfsight embed [^\n]+)\n```.*?```python\n(.*?)\n```", PAGE.read_text(), re.DOTALL
+)
 PAIRS = re.findall(
     r"```sh\n(selfsight export [^\n]+)\n```\s+```python\n(.*?)\n```", PAGE.read_text(), re.DOTALL
 )
@@ -26,6 +29,9 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     save_run(home / "runs/photos-auto", name="resnet18", image_size=224)
     save_photo(home / "photo.jpg")
+    (home / "photos").mkdir()
+    for seed in range(3):
+        save_photo(home / f"photos/{seed}.jpg", seed=seed)
     return home
 
 
@@ -56,3 +62,16 @@ def test_the_lines_of_the_page_give_the_features(
     limit = 1e-5 if "--with-transform" in command else LIMITS.get(target, 1e-5)
     print(f"{command}: {difference:.1e}")
     assert difference < limit
+
+
+@pytest.mark.slow
+def test_the_vectors_are_read_as_the_page_says(home, monkeypatch):
+    monkeypatch.chdir(home)
+    expected = selfsight.load("runs/photos-auto").encode(sorted(home.glob("photos/*")))
+    for command, lines in EMBEDDED:
+        main([*shlex.split(command)[1:], "--device", "cpu"])
+        names = {}
+        exec(lines, names)
+        assert names["paths"] == ["0.jpg", "1.jpg", "2.jpg"]
+        assert torch.equal(torch.from_numpy(names["vectors"]), expected)
+    assert len(EMBEDDED) == 2

@@ -53,7 +53,7 @@ def test_a_second_job_is_refused_and_told_who_holds_the_folder(old, photos, caps
             with pytest.raises(SystemExit) as stopped:
                 main(list(map(str, words)))
             assert stopped.value.code == 2
-            assert f"is being trained in by process {os.getpid()} on" in capsys.readouterr().err
+            assert f"is being written by process {os.getpid()} on" in capsys.readouterr().err
     assert content(old) == before
     with run_lock.lock_run(old):
         pass

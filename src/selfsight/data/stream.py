@@ -26,6 +26,7 @@ from selfsight.data.decode import (
     try_decode,
     try_read,
 )
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.image_store import COPY_THREADS, Allocate, copy_to_ragged
 from selfsight.data.nvjpeg import decode_with_nvjpeg
 from selfsight.data.order import MAX_LANES, MAX_WINDOW, WINDOW_CHUNKS, Shards
@@ -58,13 +59,17 @@ class StreamedImages:
         self,
         source: Source,
         *,
-        store_size: int,
         channels: int,
+        store_size: int | None = None,
+        transform: EvalTransform | None = None,
         decoder: str = "cpu",
         device: torch.device | str = "cpu",
         workers: int | None = None,
     ) -> None:
-        self.source, self.store_size, self.channels = source, store_size, channels
+        """Images have a short side of at most `store_size`, or are the crops of `transform`."""
+        self.source, self.channels, self.transform = source, channels, transform
+        crop = transform.crop if transform else None
+        self.pixels: dict[str, Any] = {"store_size": store_size, "channels": channels, "crop": crop}
         self.decoder = decoder
         self.device = torch.device(device if decoder == "nvjpeg" else "cpu")
         self.names, self.class_names, self.notes = source.names, source.class_names, source.notes
@@ -147,7 +152,10 @@ class StreamedImages:
 
     def _decode_on_gpu(self, numbers: list[int], results: list[Any]) -> tuple[Ragged, Tensor]:
         results = decode_with_nvjpeg(
-            results, store_size=self.store_size, channels=self.channels, device=self.device
+            results,
+            store_size=self.pixels["store_size"],
+            channels=self.channels,
+            device=self.device,
         )
         self._replace_unreadable(numbers, results)
         images = [torch.as_tensor(x, device=self.device) for x in results]
@@ -200,16 +208,14 @@ class StreamedImages:
             requests = [self._read(i) if local_path is None else local_path(i) for i in numbers]
         except (OSError, ValueError):
             return [self._decode_one(i) for i in numbers]
-        decoded = self.processes.decode(
-            requests, store_size=self.store_size, channels=self.channels
-        )
+        decoded = self.processes.decode(requests, **self.pixels)
         return [
             self._decode_one(i) if isinstance(x, str) else x
             for i, x in zip(numbers, decoded, strict=True)
         ]
 
     def _decode_one(self, i: int) -> Decoded:
-        return try_decode(lambda: self._read(i), store_size=self.store_size, channels=self.channels)
+        return try_decode(lambda: self._read(i), **self.pixels)
 
     def _read_chunk(self, numbers: Sequence[int]) -> list[Encoded | str]:
         return [try_read(self._read, i) for i in numbers]

@@ -63,10 +63,17 @@ def features(
     encoded: list[Tensor] = []
     moved: list[Tensor] = []
     with eval_mode(backbone):
-        batches = read_batches(store, ((0, part) for part in local), device)
-        for raw in track(batches, progress, len(local)):
-            crops = raw.images.padded() if store is not images else crop(raw.images, transform)
-            encoded.append(encode(backbone, transform.normalize(crops), autocast))
+        batches = encode_batches(
+            backbone,
+            store,
+            transform,
+            local,
+            are_crops=store is not images,
+            device=device,
+            autocast=autocast,
+        )
+        for _, h in track(batches, progress, len(local)):
+            encoded.append(h)
             if on_host and world == 1 and len(encoded) == MOVED_BATCHES:  # many: each one waits
                 moved.append(torch.cat(encoded).cpu())
                 encoded.clear()
@@ -79,6 +86,26 @@ def features(
         h = torch.cat(encoded)
     y = None if images.labels is None else images.labels[index.to(images.labels.device)]
     return Features(h, None if y is None else y.to(device), index.to(device))
+
+
+def encode_batches(
+    backbone: nn.Module,
+    images: ImageStore,
+    transform: EvalTransform,
+    batches: Iterable[Int64[Tensor, " _"]],
+    *,
+    are_crops: bool,
+    device: torch.device,
+    autocast: torch.dtype | None = None,
+) -> Iterator[tuple[Int64[Tensor, " n"], Float[Tensor, "n d"]]]:
+    """Yield numbers and features of each batch of a backbone in evaluation mode.
+
+    The next batches are read, decoded and copied meanwhile. `are_crops`: the images need only to
+    be normalized.
+    """
+    for raw in read_batches(images, ((0, part) for part in batches), device):
+        crops = raw.images.padded() if are_crops else crop(raw.images, transform)
+        yield raw.index, encode(backbone, transform.normalize(crops), autocast)
 
 
 def _gather_batches(rows: list[Tensor], batch_size: int, world: int) -> Float[Tensor, "m d"]:

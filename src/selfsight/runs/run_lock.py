@@ -139,7 +139,7 @@ def _acquire(folder: Path) -> int:
             holder = os.read(handle, 200).decode(errors="replace")
             os.close(handle)
             raise UserError(
-                f"{folder} is being trained in by {holder or 'another process'}. Wait for it, "
+                f"{folder} is being written by {holder or 'another process'}. Wait for it, "
                 "stop it, or give another --out."
             ) from None
         except OSError:  # a file system without locks

@@ -1,0 +1,67 @@
+"""The commands that use a trained encoder: export and embed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from selfsight.errors import UserError
+from selfsight.options import EMBED_DEFAULTS, EXPORT_DEFAULTS, EmbedOptions, ExportOptions
+from selfsight.run_folder import print_json
+
+INLINE = tyro.conf.arg(name="")  # flags of an options class without a prefix
+
+
+def export(
+    run: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None,
+    /,
+    *,
+    options: Annotated[ExportOptions, INLINE] = EXPORT_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Write the encoder of a run, or any other, for another library; print the lines that load it.
+
+    The folder has the weights, the values of the transform, and a model card.
+
+    Args:
+        run: Run folder, or a file in its checkpoints.
+        json: Print JSON instead of text.
+    """
+    from selfsight import use_encoder
+
+    written = use_encoder.export(run, options, quiet=json)
+    if json:
+        print_json(written)
+
+
+def embed(
+    words: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="RUN DATA", help_behavior_hint="")
+    ] = (),
+    /,
+    *,
+    options: Annotated[EmbedOptions, INLINE] = EMBED_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Write a vector for each image, by the encoder of a run, or any other (--backbone).
+
+    A job that was stopped goes on when the command is repeated. With torchrun, each process
+    writes its share of the shards.
+
+    Args:
+        words: Run folder, or a file in its checkpoints, and images as for pretrain. With
+            --backbone only the images.
+        json: Print a summary as JSON instead of text.
+    """
+    from selfsight import use_encoder
+
+    expected = ("DATA",) if options.backbone is not None else ("RUN", "DATA")
+    if len(words) != len(expected):
+        raise UserError(
+            f"Give {' and '.join(expected)}: `selfsight embed RUN DATA`, or `selfsight embed DATA "
+            "--backbone NAME`."
+        )
+    run = None if len(words) == 1 else words[0]
+    written = use_encoder.embed(run, words[-1], options, quiet=json)
+    if json:
+        print_json(written)
