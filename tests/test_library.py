@@ -20,10 +20,13 @@ assert "torch" not in sys.modules, "dir(selfsight) imports torch"
 selfsight.losses.info_nce, selfsight.views.moco_v2, selfsight.optim.LARS, selfsight.nn.Backbone
 selfsight.backbones.BackboneConfig
 assert "selfsight.api" not in sys.modules, "a part imports the commands"
+import selfsight.api, selfsight.bench
+compilers = {"torch._dynamo", "torchvision", "sklearn", "timm", "triton"} & set(sys.modules)
+assert not compilers, f"every command imports {compilers}, which takes seconds"
 """
 
 
-def test_importing_selfsight_imports_no_torch_and_its_parts_on_first_use():
+def test_importing_selfsight_imports_no_torch_its_parts_on_first_use_and_commands_no_compiler():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -315,14 +315,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def main(argv: list[str] | None = None) -> None:
     """Run a command; the exit status is 0 for success, 2 for a user error, 1 for a failure."""
     args = sys.argv[1:] if argv is None else argv
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
-        return
-    if args[0] == "--version":
-        print(__version__)
-        return
     try:
-        _run(args[0], args[1:])
+        try:
+            _run(args)
+        except SystemExit:  # after --help of a command
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # here, where a closed pipe is handled, and not at exit
     except UserError as error:
         print(f"selfsight: {describe_failure(error)}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -347,7 +346,14 @@ def _print_once(sentence: str) -> None:
         print(sentence, file=sys.stderr)
 
 
-def _run(name: str, args: list[str]) -> None:
+def _run(args: list[str]) -> None:
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return
+    if args[0] == "--version":
+        print(__version__)
+        return
+    name, args = args[0], args[1:]
     if name not in COMMANDS:
         raise UserError(
             f'There is no command "{name}".{suggest(name, COMMANDS)} Known: {", ".join(COMMANDS)}.'

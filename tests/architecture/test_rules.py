@@ -3,8 +3,6 @@
 import ast
 import inspect
 import re
-import subprocess
-import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -82,15 +80,6 @@ def test_the_wheel_holds_every_source_file_and_requires_the_tested_torch(tmp_pat
     for name in ("torch", "torchvision"):
         (requirement,) = (r for r in required if r.name == name)
         assert requirement.specifier.contains(versions[name])
-
-
-def test_commands_start_without_a_compiler():
-    """Importing one, or what imports it, would add seconds to every command."""
-    heavy = ("torch._dynamo", "torchvision", "sklearn", "timm", "triton")
-    names = f"[name for name in {heavy} if name in sys.modules]"
-    text = f"import sys, selfsight.api, selfsight.bench; print({names})"
-    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
 
 
 def test_only_views_calls_the_reference_implementation_of_views():
