@@ -73,11 +73,12 @@ def test_a_result_holds_numbers_settings_seed_and_source(run, photos, capsys):
     assert found["knn"]["settings"]["k"] == [1, 3]
 
 
-def test_protocols_that_train_take_epochs_and_settings(run, photos, capsys):
+def test_protocols_that_train_take_epochs_and_settings(run, tmp_path, capsys):
+    few = images(tmp_path / "few", count=20)
     found = evaluated(
         capsys,
         run.path,
-        *("--labeled", photos, "--protocol", "linear.moco", "fine_tune.pets"),
+        *("--labeled", few, "--protocol", "linear.moco", "fine_tune.pets"),
         *("--epochs", "1", "--batch-size", "16", "--head.lr", "0.5", "--no-untrained"),
     )
     assert set(found) == {"linear.moco", "fine_tune.pets"}
@@ -168,6 +169,7 @@ def test_the_transform_has_the_statistics_of_the_training_views(run):
 
 def test_few_labels_are_sampled_once_and_stored(run, photos, capsys):
     words = (run.path, "--labeled", photos, "--protocol", "few_labels.linear_1", "--per-class", 3)
+    words = (*words, "--no-untrained")
     first = evaluated(capsys, *words)
     (file,) = (run.path / "splits").glob("few-*.json")
     assert len(json.loads(file.read_text())["names"]) == 6
@@ -200,7 +202,7 @@ def noise(tmp_path_factory):
     """Noise of several shapes in classes at random: the neighbors change with any pixel."""
     folder = tmp_path_factory.mktemp("data") / "noise"
     rng = np.random.default_rng(0)
-    for i in range(48):
+    for i in range(24):
         size = ((97, 140), (180, 120), (64, 64), (41, 130))[i % 4]
         pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
         write(folder / "ab"[rng.integers(2)] / f"{i}.png", pixels)
