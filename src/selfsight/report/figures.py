@@ -115,7 +115,8 @@ def _per_layer(texts: Sequence[dict[str, Json]], records: Records) -> list[dict[
 
 def _dips(records: Records) -> list[Number]:
     """Steps at which online_knn was a point or more below its best: the count in the log rose."""
-    logged = [(number(r.get("step")), number(r.get("online_knn_dips"))) for r in records]
+    steps, counts = (finite(r.get(key) for r in records) for key in ("step", "online_knn_dips"))
+    logged = zip(steps, counts, strict=True)
     known = [(step, count) for step, count in logged if step is not None and count is not None]
     before = [0, *(count for _, count in known)]
     return [step for (step, count), last in zip(known, before, strict=False) if count > last]
