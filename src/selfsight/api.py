@@ -26,6 +26,7 @@ from selfsight.options import (
     PretrainOptions,
     ReproduceOptions,
 )
+from selfsight.outside_code import import_name
 from selfsight.recipe import (
     Recipe,
     list_differences,
@@ -82,7 +83,7 @@ def pretrain(
         run = Run(dist.on_first(lambda: run_lock.choose_folder(str(data), options)))
         with run_lock.lock_run(run):
             if options.resume and dist.on_first(run.recipe_path.exists):
-                recipe = load_recipe(run, trust=_names_outside_code(options, run))
+                recipe = load_recipe(run, trust=_imports_outside_code(options, run))
                 _check_same_settings(run, recipe, data, options, device)
                 # The command has DATA.
                 return _resume(run, recipe, device, clock, trust=True)
@@ -353,12 +354,20 @@ def _check_same_settings(
         )
 
 
-def _names_outside_code(options: PretrainOptions, run: Run) -> bool:
-    """Whether the command itself names all code from outside selfsight that the run uses."""
+def _imports_outside_code(options: PretrainOptions, run: Run) -> bool:
+    """Import the code from outside selfsight that the run uses, if the command itself names it all.
+
+    It is imported by these names alone, not from the folder that recipe.json has for it.
+    """
     named = {word.rpartition("=")[2] for word in options.settings} | {options.method}
     if isinstance(options.recipe, Recipe):
         named |= set(list_outside_code(to_dict(options.recipe)))
-    return named >= set(list_outside_code(run.saved_recipe()))
+    outside = list_outside_code(run.saved_recipe())
+    if not named >= set(outside):
+        return False
+    for name in outside:
+        import_name(name, "method or backbone")
+    return True
 
 
 def _resume(run: Run, recipe: Recipe, device: torch.device, clock: Stopwatch, trust: bool) -> Run:

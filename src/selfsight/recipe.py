@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method
 from selfsight.nn.chunked_encoder import check_chunk_size
 from selfsight.optim import Optim
+from selfsight.outside_code import find_again, import_name
 from selfsight.settings import (
     CHANNELS,
     COUNT,
@@ -183,17 +183,12 @@ def method_config(name: str) -> type[MethodConfig]:
     """Config class of a method: a key of METHODS or BASELINES, or `package.module:Name`."""
     if name in ALL_METHODS:
         return ALL_METHODS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise UserError(
             f'There is no method "{name}".{suggest(name, ALL_METHODS)} '
             f"Known: {', '.join(sorted(ALL_METHODS))}."
         )
-    try:
-        config_class = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # code of the user, which may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f'Cannot import the method "{name}": {reason}.') from error
+    config_class = import_name(name, "method")
     if not (isinstance(config_class, type) and issubclass(config_class, MethodConfig)):
         raise UserError(f'"{name}" is not a subclass of selfsight.methods.MethodConfig.')
     return config_class
@@ -227,6 +222,11 @@ def list_outside_code(saved: Mapping[str, Any]) -> list[str]:
     return [name for name in names if ":" in name and not name.startswith("timm:")]
 
 
+def trust_flag(recipe: Recipe) -> str:
+    """The flag that a command needs to load this recipe from its run folder, if any."""
+    return " --trust" if list_outside_code(to_dict(recipe)) else ""
+
+
 def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = False) -> Recipe:
     """Read the recipe that `to_dict` wrote; other keys of a run folder are ignored.
 
@@ -239,6 +239,8 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = Fa
             f'This recipe uses "{outside[0]}" from outside selfsight, and loading it runs that '
             "code. If you trust the author of the recipe, add --trust (in Python: trust=True)."
         )
+    if trust:
+        find_again({k: v for k, v in saved.get("outside_code", {}).items() if k in outside})
     method = saved.get("method")
     name = method.get("name") if isinstance(method, dict) else None
     if not isinstance(method, dict) or not isinstance(name, str):

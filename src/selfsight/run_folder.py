@@ -30,6 +30,7 @@ ABOUT_RUN = {  # what recipe.json holds beside the settings
     "environment": dict[str, str | int | bool | list[str] | None],
     "reasons": dict[str, str],
     "data_fingerprint": dict[str, str | int],
+    "outside_code": dict[str, str],
 }
 DAMAGED_ARCHIVE = (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 RECORD = {"step": int, "epoch": float, "time": float | None, "online_knn": float | None}

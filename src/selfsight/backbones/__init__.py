@@ -1,6 +1,5 @@
 """Backbones: networks that map each image to one feature vector."""
 
-import importlib
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -9,6 +8,7 @@ from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet, Stem
 from selfsight.backbones.vit import ViT, check_divides_into_patches
 from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
+from selfsight.outside_code import import_name
 from selfsight.settings import CHANNELS, PIXELS, check_settings
 
 # Width, depth, heads. MoCo v3 gives ViT-S twelve heads; DeiT-S has six.
@@ -116,15 +116,7 @@ def stem_for(image_size: int, name: str = "resnet18") -> Stem:
 
 def build_external(name: str, **arguments: Any) -> Backbone:
     """Import "package.module:Name" and call it; return the network."""
-    module, _, attribute = name.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            f'backbone.name is "{name}", but importing it failed: {error}. Write it as '
-            '"package.module:Name", with the package on the Python path.'
-        ) from error
-    network = factory(**arguments)
+    network = import_name(name, "backbone")(**arguments)
     if not isinstance(getattr(network, "dim", None), int):
         raise UserError(
             f'"{name}" returned a {type(network).__name__} without an integer `dim`. Set `dim` to '

@@ -1,7 +1,6 @@
 """Run every check on a method, and print a table."""
 
 import shutil
-import sys
 import textwrap
 import time
 import traceback
@@ -76,14 +75,10 @@ def run(
     name: str, options: ConformanceOptions = CONFORMANCE_DEFAULTS, *, quiet: bool = False
 ) -> dict[str, Any]:
     """Check the method `package.module:Config`, or one of this package; print each result."""
-    sys.path.insert(0, str(Path.cwd()))  # modules of the current folder can be named
-    try:
-        subject = build_subject(name, options)
-        checks = CHECKS | (COMPILED if options.compile else {})
-        found = check(subject, checks)
-        results = list(found if quiet else print_results(name, subject, found))
-    finally:
-        sys.path.pop(0)
+    subject = build_subject(name, options)
+    checks = CHECKS | (COMPILED if options.compile else {})
+    found = check(subject, checks)
+    results = list(found if quiet else print_results(name, subject, found))
     return {
         "method": name,
         "settings": asdict(subject.method),

@@ -23,13 +23,16 @@ from selfsight.data.loader import check_batch_size
 from selfsight.errors import StoppedError, UserError, list_first
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
+from selfsight.outside_code import locate_code
 from selfsight.recipe import (
     Data,
     Recipe,
     eval_transform,
     list_differences,
+    list_outside_code,
     method_name,
     to_dict,
+    trust_flag,
 )
 from selfsight.run_folder import Run, write_json
 from selfsight.runs.collect_scores import (
@@ -76,7 +79,8 @@ def start_run(
     the new one saves a checkpoint.
     """
     source = open_recipe_source(recipe)
-    about = {"data_fingerprint": fingerprint_everywhere(recipe, source)}
+    about: dict[str, Any] = {"data_fingerprint": fingerprint_everywhere(recipe, source)}
+    about["outside_code"] = locate_code(list_outside_code(to_dict(recipe)))
     check_memory(recipe, len(source), device)  # before hours of decoding
     recipe, storage_reasons = resolve_storage(recipe, source, device)
     recipe = replace(recipe, backbone=recipe.backbone.resolved())  # the file must say what is built
@@ -104,9 +108,8 @@ def start_run(
             raise UserError(f"{sentence} Yet training ran out of memory. Use a smaller one.")
     except BaseException:
         if dist.rank() == 0 and restore_old_run(run):
-            console.print(
-                f"The run that {run.path} held before is back: the new one had no checkpoint yet.",
-            )
+            text = "held before is back: the new one had no checkpoint yet."
+            console.print(f"The run that {run.path} {text}")
         raise
 
 
@@ -259,9 +262,7 @@ def _print_skipped(images: ImageStore, console: Console) -> None:
         return
     shown = ", ".join(f"{name} ({why})" for name, why in images.skipped[:5])
     more = ", ..." if len(images.skipped) > 5 else ""
-    console.print(
-        f"Skipped {len(images.skipped)} unreadable images: {shown}{more}",
-    )
+    console.print(f"Skipped {len(images.skipped)} unreadable images: {shown}{more}")
 
 
 def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
@@ -367,8 +368,8 @@ def _train_to_verdict(
         console.print(
             describe_seconds(clock.record()),
             f"Report: {run.report}",
-            f"Evaluate it: selfsight evaluate {run.path} --labeled FOLDER",
-            f'Use it:      selfsight.load("{run.path}")',
+            f"Evaluate it: selfsight evaluate {run.path} --labeled FOLDER{trust_flag(recipe)}",
+            f'Use it:      selfsight.load("{run.path}"{", trust=True" * bool(trust_flag(recipe))})',
             sep="\n",
         )
     dist.barrier()

@@ -15,7 +15,7 @@ from selfsight.methods import DataInfo, Method
 from selfsight.methods.base import NO_DATA_INFO
 from selfsight.nn.teacher import set_chunk_size
 from selfsight.optim import build_optimizer, describe_groups
-from selfsight.recipe import Recipe
+from selfsight.recipe import Recipe, trust_flag
 from selfsight.run_folder import Run, WriteError
 from selfsight.stop_signals import signal_name
 from selfsight.stopwatch import Stopwatch
@@ -172,7 +172,7 @@ def pretrain(
                     raise StoppedError(
                         f"Stopped by {signal_name(request.signal_number)} at step {state.step} of "
                         f"{total}. {saver.describe_kept()} Resume with: selfsight resume "
-                        f"{run.path}",
+                        f"{run.path}{trust_flag(recipe)}",
                         request.signal_number,
                     )
                 bar.advance()
@@ -184,12 +184,12 @@ def pretrain(
         if alarms is not None:  # before the last checkpoint is set aside
             alarms.record_divergence(state, str(error))
         kept = saver.set_diverged_aside()
-        where = f"See where it began: selfsight replay {run.path}"
+        where = f"See where it began: selfsight replay {run.path}{trust_flag(recipe)}"
         raise DivergedError(f"{error} {kept} {where}") from error
     except WriteError as error:
         raise WriteError(
             f"{error} {saver.describe_kept()} When the folder can be written again, resume "
-            f"with: selfsight resume {run.path}"
+            f"with: selfsight resume {run.path}{trust_flag(recipe)}"
         ) from error
     return state
 

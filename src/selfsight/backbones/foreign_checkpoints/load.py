@@ -42,6 +42,7 @@ from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.nn.image_norm import replace_batch_norm
+from selfsight.outside_code import find_again
 from selfsight.run_folder import Run
 from selfsight.settings import check_setting
 
@@ -132,6 +133,8 @@ def _from_run(
             f'{run.path} uses the network "{config.name}" from outside selfsight, and loading it '
             "runs that code. If you trust it, add --trust (in Python: trust=True)."
         )
+    places = run.saved_recipe().get("outside_code", {})
+    find_again({name: folder for name, folder in places.items() if name == config.name})
     backbone = convert_batch_norm(config.build(), None)
     if norm != "bn":
         backbone = replace_batch_norm(backbone, norm)
