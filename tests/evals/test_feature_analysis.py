@@ -154,6 +154,9 @@ def test_negatives_are_those_of_the_queue_up_to_its_size():
     setting = analysis(views=(View(size=16),), num_negatives=(4, 65536), negatives="queue")
     found = setting.measure(method).figures["gradients"]
     assert [row["num_negatives"] for row in found] == [4, 4, size, size]
+    settings = setting.settings(method)
+    assert settings["num_negatives"] == [4, size]
+    assert settings["notes"] == [f"The queue has {size} keys, not 65536."]
     # Once all keys of the queue are equal, more of them change nothing under EqCo's rule.
     method.queue.keys.copy_(method.queue.keys[:1].expand_as(method.queue.keys))
     _, few, _, all_of_them = setting.measure(method).figures["gradients"]

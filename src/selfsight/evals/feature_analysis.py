@@ -57,6 +57,15 @@ class LayerViews(NamedTuple):
     within: Float[Tensor, "d d"]  # covariance of views around the mean of their image
 
 
+EQCO_NUMBERS = {  # by their names in a record of the figure
+    "information_bound": "information_bound",
+    "gradient_norm": "mean",
+    "gradient_norm_std": "std",
+    "gradient_norm_bound": "bound",
+    "gradient_norm_expected_bound": "expected_bound",
+}
+
+
 class Embedded(NamedTuple):
     """Features and embeddings of the views of each image, and a key of each image.
 
@@ -137,19 +146,22 @@ class FeatureAnalysis:
         epochs = [{"epoch": epoch, "gradients": self.gradients(net)} for epoch, net in kept]
         figures = result.figures | ({"epochs": epochs} if epochs else {})
         if dist.rank() == 0:
-            run.write_result("analysis", to_json({**result.numbers, "settings": self.settings()}))
+            settings = self.settings(network)
+            run.write_result("analysis", to_json({**result.numbers, "settings": settings}))
             run.write_image_json("analysis", to_json(figures))
         return result.numbers
 
-    def settings(self) -> dict[str, Any]:
-        """The settings that decided the numbers, for the result file."""
+    def settings(self, network: nn.Module | None = None) -> dict[str, Any]:
+        """The settings that decided the numbers of a network, for the result file."""
         settings = self.analysis
-        counts, notes = list(settings.num_negatives), []
-        if settings.negatives == "images":
-            counts = list(_limit(settings.num_negatives, self.num_images - 1))
-            if self.num_images <= max(settings.num_negatives):
+        queue = None if network is None else self._find_queue(network)
+        available, notes = self.num_images - 1 if queue is None else len(queue), []
+        counts = list(_limit(settings.num_negatives, available))
+        if counts[-1] < max(settings.num_negatives):
+            notes = [f"The queue has {available} keys, not {max(settings.num_negatives)}."]
+            if queue is None:
                 notes = [
-                    f"{self.num_images} images have {counts[-1]} negatives each, not "
+                    f"{self.num_images} images have {available} negatives each, not "
                     f"{max(settings.num_negatives)}. Raise --set.max-images if there are more, or "
                     "use a run's queue: --set.negatives queue."
                 ]
@@ -342,11 +354,4 @@ def _layer_statistics(layer: LayerViews) -> tuple[dict[str, float], dict[str, An
 
 def _summary(gradients: list[dict[str, Any]]) -> dict[str, float]:
     """The numbers of the last record: the most negatives, with EqCo's alpha."""
-    last = gradients[-1]
-    return {
-        "information_bound": last["information_bound"],
-        "gradient_norm": last["mean"],
-        "gradient_norm_std": last["std"],
-        "gradient_norm_bound": last["bound"],
-        "gradient_norm_expected_bound": last["expected_bound"],
-    }
+    return {name: gradients[-1][key] for name, key in EQCO_NUMBERS.items()}

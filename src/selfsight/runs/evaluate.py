@@ -15,7 +15,7 @@ from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
 from selfsight.evals.eval_images import EvalImages, augmentation_size
-from selfsight.evals.feature_analysis import FeatureAnalysis
+from selfsight.evals.feature_analysis import EQCO_NUMBERS, FeatureAnalysis
 from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.protocols import (
     Evaluator,
@@ -61,6 +61,10 @@ from selfsight.views import View, moco_v2
 
 DEFAULT_PROTOCOLS = ("knn", "linear")
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")
+UNTRAINED_QUEUE = (
+    "The queue of the untrained network holds random vectors and no keys, so that its bounds and "
+    "gradients are left out."
+)
 Results = dict[str, dict[str, Any]]
 BuildEvaluator = Callable[[EncoderUnderTest], Evaluator]
 
@@ -278,15 +282,20 @@ def _analyze_features(
         raise UserError("--backbone needs --labeled: the images to analyze.")
     evaluator = build_evaluator("analysis", (images, views), options)
     assert isinstance(evaluator, FeatureAnalysis)
+    networks = [encoder.method or encoder.network for encoder in encoders]
+    settings, *_ = (evaluator.settings(network) for network in networks)  # checks all of them
     kept = load_kept_methods(run, recipe, device) if recipe and first.name == str(run.path) else ()
-    result: dict[str, Any] = evaluator.write(run, first.method or first.network, kept)
-    for other in encoders[1:]:
-        numbers = evaluator(other.method or other.network)
+    result: dict[str, Any] = evaluator.write(run, networks[0], kept)
+    for other, network in zip(encoders[1:], networks[1:], strict=True):
+        numbers = evaluator(network)
         if other.name == UNTRAINED:
+            if evaluator.analysis.negatives == "queue":
+                settings = settings | {"notes": [*settings.get("notes", ()), UNTRAINED_QUEUE]}
+                numbers = {k: v for k, v in numbers.items() if k not in EQCO_NUMBERS}
             result |= {f"{UNTRAINED}_{name}": value for name, value in numbers.items()}
         else:
             result.setdefault("against", {})[other.name] = numbers
-    result["settings"] = {**evaluator.settings(), "stored_size": store_size, **about}
+    result["settings"] = {**settings, "stored_size": store_size, **about}
     write_result(run, "analysis", result)
     return {"analysis": result}
 
