@@ -1,5 +1,7 @@
 """The automatic recipe: valid for any images, and each choice has its reason."""
 
+from dataclasses import replace
+
 import jaxtyping
 import pytest
 import torch
@@ -50,6 +52,14 @@ def test_what_is_given_is_kept_and_the_rest_fits_it():
     assert (made.epochs, made.batch_size) == (7, 48)
     assert made.method.queue_size % 48 == 0 and 48 % made.method.bn_group == 0
     assert "epochs" not in reasons and "batch_size" not in reasons
+
+
+@pytest.mark.parametrize("method", ["supervised", "mocov3"])
+def test_only_a_supervised_vit_learns_its_patches(method):
+    made, _ = build_auto_recipe(DataProfile(count=1000, short_side=32), CPU, method=method)
+    network = replace(made.backbone, name="vit_t4").build()
+    learned = {p.requires_grad for p in network.patch_embed.parameters()}
+    assert learned == {method == "supervised"}
 
 
 @pytest.mark.parametrize(("side", "size"), [(28, 32), (32, 32), (64, 64), (500, 64)])

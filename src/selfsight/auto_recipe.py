@@ -93,6 +93,9 @@ def build_auto_recipe(
     size, reasons["views"] = _view_size(data, gpu)
     store, reasons["data.store_size"] = _store_size(data, size)
     backbone, reasons["backbone"] = _backbone(data, size, gpu)
+    if method is not None and method_config(method).needs_labels:
+        # A ViT that is given in its place trains its patches, as supervised ViTs do.
+        backbone = replace(backbone, freeze_patch=False)
     if batch_size is None:
         queue = method is not None and getattr(method_config(method)(), "queue_size", 0) > 0
         batch_size, reasons["batch_size"] = _batch_size(data, size, gpu, queue, processes)
