@@ -11,6 +11,7 @@ REPORT_TO = "see 'Report a bug' in CONTRIBUTING.md"
 ADVICE = {  # by number of an OSError
     errno.ENOSPC: "The disk is full: free some space.",
     errno.EDQUOT: "The quota of the disk is used up: free some space.",
+    errno.EISDIR: "It is a folder: give the name of a file.",
     errno.EFBIG: "Raise the limit of the size of a file (ulimit -f), or choose another disk.",
     errno.EACCES: "Check the permissions, or choose another place.",
     errno.EPERM: "Check the permissions, or choose another place.",

@@ -22,7 +22,9 @@ LOCK = "lock"
 
 def choose_folder(data: str, options: PretrainOptions) -> Path:
     """Return --out, or runs/DATA-METHOD, numbered if that exists and is not to be resumed."""
-    if options.out:
+    if options.out is not None:
+        if not str(options.out).strip():
+            raise UserError("--out is empty; a variable of the shell may be unset. Give a folder.")
         return Path(options.out)
     suffix = options.recipe if isinstance(options.recipe, str) else options.method or "auto"
     name = file_name(f"{Path(data.split(':')[-1]).stem or 'run'}-{suffix}")

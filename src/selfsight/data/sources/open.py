@@ -43,6 +43,11 @@ def open_source(
     `label_column` names the column with the labels of Parquet files.
     """
     spec = str(data)
+    if not spec.strip():
+        raise UserError(
+            "The name of the data is empty; a variable of the shell may be unset. Give a folder: . "
+            "is the current one."
+        )
     source = _open_spec(spec, split, labels or not are_all(classes), label_column)
     if label_column is not None and source.label_column is None:
         raise UserError(
