@@ -4,8 +4,10 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from selfsight.errors import UserError
+from selfsight.evals import classifier
 from selfsight.evals.classifier import ClassifierEvaluator
 from selfsight.evals.classifier_settings import (
     COSINE,
@@ -175,6 +177,26 @@ def test_the_moving_average_is_scored_beside():
     found = trained(replace(WHOLE, regularization=Regularization(ema_decay=1.0)))(Small())
     assert found["accuracy"] == 1.0
     assert found["ema_accuracy"] < 0.9  # it never moved from the first weights
+
+
+def test_the_moving_average_is_timm_s(monkeypatch):
+    from timm.utils import ModelEmaV3  # two processes import this file too, and need no timm
+
+    theirs = []
+
+    class Both(AveragedModel):
+        def __init__(self, model, **settings):
+            super().__init__(model, **settings)
+            theirs.append(ModelEmaV3(model, decay=0.9, exclude_buffers=True))
+
+        def update_parameters(self, model):
+            super().update_parameters(model)
+            theirs[0].update(model)
+
+    monkeypatch.setattr(classifier, "AveragedModel", Both)
+    it = trained(replace(WHOLE, epochs=2, regularization=Regularization(ema_decay=0.9)))
+    ours = it.fit(Small(), it.data, (0.1,))[1].state_dict()
+    assert all(torch.equal(v, ours[k]) for k, v in theirs[0].module.state_dict().items())
 
 
 def test_top5_where_there_are_more_classes():

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from selfsight import dist, rng
 from selfsight.data.eval_transform import EvalTransform
@@ -169,16 +170,16 @@ class ClassifierEvaluator:
             optimizers.append((config, optimizer))
         average = None
         if regularization.ema_decay is not None:
-            from timm.utils import ModelEmaV3  # importing timm takes a second
-
             # Batch-norm statistics are copied, not averaged.
-            average = ModelEmaV3(model, decay=regularization.ema_decay, exclude_buffers=True)
+            moving = get_ema_multi_avg_fn(regularization.ema_decay)
+            average = AveragedModel(model, multi_avg_fn=moving).eval()
+            average.n_averaged += 1  # the first weights count, as in timm
         with torch.enable_grad(), eval_mode(backbone):  # restores the modes at the end
             backbone.train(not frozen)
             for step, batch, y in self._batches(data, device):
                 self._step(model, batch, y, optimizers, drops, step, data)
                 if average is not None:
-                    average.update(model)
+                    average.update_parameters(model)
         return model, None if average is None else average.module
 
     def _step(
