@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("method", [None, *METHODS])
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(
     count=st.integers(20, 2_000_000), side=st.integers(8, 4000), channels=st.sampled_from([1, 3])
 )

@@ -124,7 +124,7 @@ def test_several_processes_share_the_order_of_one(name):
     )
     images = StreamedImages(source, store_size=1, channels=3, workers=1)
     one = Loader(images, batch_size=batch, seed=5)
-    for world_size in (n for n in (5, 7, 10) if batch % n == 0):
+    for world_size in (n for n in (5, 7) if batch % n == 0):
         parts = [
             Loader(images, batch_size=batch, seed=5, rank=r, world_size=world_size)
             for r in range(world_size)

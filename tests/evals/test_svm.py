@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.metrics import average_precision_score
-from sklearn.model_selection import GridSearchCV
-from sklearn.svm import LinearSVC
 from torch import nn
 
 from selfsight.backbones import BackboneConfig
@@ -30,6 +27,8 @@ from selfsight.evals.splits import stratified
 from selfsight.evals.svm import SVM, build_published_svm, normalize_rows
 from tests.evals.small_networks import Means, bright, from_pixels, labeled
 
+# scikit-learn is imported where it is used: two processes import this file too.
+
 
 def present(*numbers):
     return np.array(numbers, bool)
@@ -40,6 +39,8 @@ SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
 
 def test_average_precision_of_a_hand_made_ranking():
     """Found at places 1, 3 and 4: precision 1, 2/3 and 3/4, of which deeper cuts lift the 2/3."""
+    from sklearn.metrics import average_precision_score
+
     truth = present(1, 0, 1, 1, 0)
     assert average_precision(SCORES, truth) == pytest.approx((1 + 3 / 4 + 3 / 4) / 3)
     # Recalls 0 to 0.3 are reached at place 1, the others at place 3 or 4.
@@ -56,6 +57,8 @@ def test_average_precision_of_a_perfect_and_of_the_worst_ranking():
 
 
 def test_interpolated_precision_is_never_below_scikit_learn_s():
+    from sklearn.metrics import average_precision_score
+
     g = np.random.default_rng(0)
     for _ in range(20):
         truth, scores = g.random(30) < 0.3, g.random(30)
@@ -86,6 +89,9 @@ def machine(**settings):
 
 
 def test_scikit_learn_s_grid_search_chooses_and_scores_the_same():
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import LinearSVC
+
     train, test = made(), made(seed=1)
     found = machine().score(train, test)
     x, probes = ((m.h / (m.h.norm(dim=1, keepdim=True) + 1e-5)).double() for m in (train, test))

@@ -132,7 +132,9 @@ def images() -> CachedImages:
 
 
 def train_two_steps(recipe: Recipe, folder):
-    """Train two steps with the training loop; return the state and the losses."""
+    """Train two steps with the training loop on plain crops; return the state and the losses."""
+    plain = {"jitter_p": 0.0, "gray": 0.0, "blur": 0.0, "solarize": 0.0}
+    recipe = replace(recipe, views=tuple(replace(view, **plain) for view in recipe.views))
     state = build_state(recipe, Run(folder), images(), torch.device("cpu"))
     loader = Loader(
         images(),
