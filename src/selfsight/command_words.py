@@ -23,9 +23,12 @@ def split_settings(
         args = args[: args.index("--")]
     parsed: list[str] = []
     settings: list[list[str]] = []
-    into = parsed
+    into, last_flag = parsed, ""
     for arg in args:
+        if last_flag and not arg.strip():
+            raise UserError(f"{last_flag} is followed by an empty word. Give a value, or none.")
         if arg.startswith("--"):
+            last_flag = arg[:80]
             flag = arg.split("=")[0].replace("_", "-").replace("--no-", "--")
             if not flag[2:3].isalpha():
                 raise UserError(
@@ -45,8 +48,6 @@ def split_settings(
 
         for words in settings:
             taken = 1 + (0 if "=" in words[0] else count_values(words[0]))
-            if not all(map(str.strip, words[taken:])):
-                raise UserError(f"{words[0]} is followed by an empty word that it has no use for.")
             positional[:0] = words[taken:]
             del words[taken:]
     for flag, *values in settings:

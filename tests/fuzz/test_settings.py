@@ -20,7 +20,7 @@ import selfsight
 from selfsight import api
 from selfsight.catalog import build_recipe
 from selfsight.cli import main
-from selfsight.errors import RunError, StoppedError, UserError
+from selfsight.errors import RunError, StoppedError, UserError, escape
 from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
 from selfsight.evals.detection import DetectorSettings
 from selfsight.evals.feature_analysis import AnalysisSettings
@@ -44,6 +44,7 @@ from tests.methods.small import SMALL
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 VALUES_EACH = 3  # of each setting
+PROGRESS = (" s left", " of them in bench-rows")  # of a request that takes longer than a case may
 COUNT = 1000
 WORDS = [
     *("0", "-1", "1", "2", "7", "0.5", "3.0", "100000", "1000000000000", "9" * 30, "9" * 5000),
@@ -155,7 +156,7 @@ def folder(tmp_path_factory):
     os.chdir(before)
 
 
-def flags_of(method: str, **changes: str | list[str]) -> list[str]:
+def flags_of(method: str, /, **changes: str | list[str]) -> list[str]:
     """The command line of `small_recipe`."""
     settings: dict[str, Any] = {"device": "cpu", "method": method, "epochs": 1, "batch-size": 4}
     settings |= {f"method.{k}": v for k, v in SMALL[method].items()}
@@ -266,7 +267,7 @@ def run_in_folder(case: Case, folder: Path) -> None:
 
 def judge(case: Case, outcome: Outcome) -> str | None:
     """None if the case held, else what is wrong with it."""
-    if outcome.failure is not None and " s left" in outcome.output:
+    if outcome.failure is not None and any(text in outcome.output for text in PROGRESS):
         return None  # accepted: 100,000 epochs take a while, and the progress says so
     if outcome.failure is not None:
         return f"{outcome.failure}: {outcome.output}"
@@ -275,7 +276,8 @@ def judge(case: Case, outcome: Outcome) -> str | None:
         words += ["CIFAR10"] * (case.of == "study")  # the data that a study lacks here
         said = outcome.said.replace("-", "_").lower()
         value = str(case.value[0] if isinstance(case.value, list) and case.value else case.value)
-        shown = " ".join(value[:20].split()).lower().replace("-", "_") if case.how == "flag" else ""
+        shown = " ".join(escape(value[:20]).split()) if case.how == "flag" else ""
+        shown = shown.lower().replace("-", "_")
         if not any(w.lower() in said for w in words if w != "0") and not (shown and shown in said):
             return f"refused without its name: {outcome.said}"
         if case.how == "python" and outcome.output.count("\n") > 3:
