@@ -28,7 +28,7 @@ from selfsight.exporters.model_card import describe_origin, write_card
 from selfsight.exporters.network_shape import NetworkShape, describe_network
 from selfsight.options import ExportOptions
 from selfsight.run_folder import explain_write_errors, write_json, write_text
-from selfsight.runs.encoders import check_encodes, load_encoder
+from selfsight.runs.encoders import load_with_options
 from selfsight.runs.load_method import find_checkpoint
 
 TARGETS: dict[str, ModuleType] = {
@@ -49,17 +49,7 @@ def export_encoder(name: str, folder: Path, options: ExportOptions) -> dict[str,
     """
     target = _check_options(options)
     with _new_folder(folder, overwrite=options.overwrite) as new:
-        loaded = load_encoder(
-            name,
-            torch.device("cpu"),
-            image_size=options.image_size,
-            trust=options.trust,
-            part=options.part,
-            stem=options.stem,
-            preprocess=options.preprocess,
-        )
-        if options.image_size is not None:
-            check_encodes(loaded)
+        loaded = load_with_options(name, torch.device("cpu"), options)
         encoder = describe_encoder(loaded.network, loaded.transform)
         check_carries(target, encoder.shape)
         write = TARGETS[target].write

@@ -3,10 +3,12 @@
 from typing import Any
 
 from selfsight.exporters.exported_encoder import ExportedEncoder
+from selfsight.methods import BASELINES
 from selfsight.run_folder import Run
 from selfsight.version import __version__
 
-LIBRARIES = {"hf": "transformers"}  # of Hugging Face, where it is not the target itself
+# Of Hugging Face, where it is not the target itself.
+LIBRARIES = {"hf": "transformers", "safetensors": "selfsight"}
 
 
 def write_card(
@@ -37,7 +39,7 @@ def write_card(
     sections = [
         "\n".join(header),
         "# An image encoder",
-        "\n".join(f"- {fact}" for fact in facts),
+        "\n".join(f"- {fact}" for fact in (f"Network: {encoder.shape.name}.", *facts)),
         "## Use",
         f"```python\n{lines}\n```",
         "## Input",
@@ -61,7 +63,8 @@ def describe_origin(name: str, run: Run | None) -> list[str]:
     of = f" of {saved['epochs']}" if epochs is not None and epochs < saved["epochs"] else ""
     length = f"{saved['epochs'] if epochs is None else epochs:g}{of} epochs"
     count = f" on {images:,} images" if images else ""
-    facts = [f"Trained without labels by {method}, {length}{count}.", written]
+    labels = "with" if method in BASELINES else "without"
+    facts = [f"Trained {labels} labels by {method}, {length}{count}.", written]
     verdict = run.result("verdict")
     return facts + ([f"Verdict of the run: {verdict['sentence']}"] if verdict else [])
 

@@ -6,6 +6,7 @@ number of processes.
 """
 
 import hashlib
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,7 @@ from selfsight import dist
 from selfsight.console import open_console
 from selfsight.data import Source, StreamedImages, open_source
 from selfsight.data.fingerprint import fingerprint_data
+from selfsight.data.sources.source import clean
 from selfsight.errors import UserError, list_first
 from selfsight.evals.features import BATCH_SIZE, encode_batches, eval_mode
 from selfsight.options import EmbedOptions
@@ -36,7 +38,7 @@ from selfsight.run_folder import (
     to_json,
     write_json,
 )
-from selfsight.runs.encoders import EncoderUnderTest, check_encodes, load_encoder
+from selfsight.runs.encoders import EncoderUnderTest, load_with_options
 from selfsight.runs.run_lock import LOCK, lock_run
 
 # Readers of Parquet leave out files that begin with an underscore.
@@ -71,17 +73,7 @@ def embed(
         console = open_console(stderr=True, quiet=not dist.prints())
         if source.notes:
             console.print("\n".join(source.notes))
-        encoder = load_encoder(
-            name,
-            device,
-            image_size=options.image_size,
-            trust=options.trust,
-            part=options.part,
-            stem=options.stem,
-            preprocess=options.preprocess,
-        )
-        if options.image_size is not None:
-            check_encodes(encoder)
+        encoder = load_with_options(name, device, options)
         with lock_run(Run(folder)):
             about = dist.on_first(lambda: _describe(source, encoder, options))
             missing = dist.on_first(lambda: _begin(folder, about, options))
@@ -158,48 +150,47 @@ def _encode_shards(
     """Encode the shards one after the other; the next is decoded while one is encoded."""
     transform = encoder.transform
     images = StreamedImages(source, transform=transform, channels=transform.channels)
-    batches = [
-        (number, part)
+    parts = (
+        part
         for number in shards
         for part in torch.tensor(_range(number, source, options)).split(BATCH_SIZE)
-    ]
-    numbers: list[Tensor] = []
-    rows: list[Tensor] = []
+    )
     with eval_mode(encoder.network):
         encoded = encode_batches(
             encoder.network,
             images,
             transform,
-            (part for _, part in batches),
+            parts,
             are_crops=True,
             device=device,
             autocast=torch.bfloat16 if options.precision == "bf16" else None,
         )
-        for i, (found, h) in enumerate(encoded):
-            numbers.append(found)
-            rows.append(h)
-            bar.advance(len(h))
-            number = batches[i][0]
-            if i + 1 == len(batches) or batches[i + 1][0] != number:
-                asked = np.array(_range(number, source, options))
-                # An unreadable image was replaced by another one.
-                kept = torch.cat(numbers).cpu().numpy() == asked
-                why = dict(images.skipped)
-                lost = [source.names[int(k)] for k in asked[~kept]]
-                skipped = [(name, why.get(name, "unreadable")) for name in lost]
-                yield Shard(number, asked[kept], torch.cat(rows).cpu().numpy()[kept], skipped)
-                numbers, rows = [], []
+        for number in shards:
+            asked = np.array(_range(number, source, options))
+            numbers: list[Tensor] = []
+            rows: list[Tensor] = []
+            for found, h in itertools.islice(encoded, -(-len(asked) // BATCH_SIZE)):
+                numbers.append(found)
+                rows.append(h)
+                bar.advance(len(h))
+            # An unreadable image was replaced by another one.
+            kept = torch.cat(numbers).cpu().numpy() == asked
+            why = dict(images.skipped)
+            lost = [source.names[int(k)] for k in asked[~kept]]
+            skipped = [(name, why.get(name, "unreadable")) for name in lost]
+            yield Shard(number, asked[kept], torch.cat(rows).cpu().numpy()[kept], skipped)
     images.close()
 
 
 def _write(shard: Shard, source: Source, folder: Path, options: EmbedOptions) -> None:
     """Write the files of a shard; that of the vectors, which says that it is whole, comes last."""
-    names = [str(source.names[int(i)]) for i in shard.index]
+    names = [clean(source.names[int(i)]) for i in shard.index]  # Parquet holds only UTF-8
     labels = [_label(source, int(i)) for i in shard.index]
     path = folder / SHARD.format(shard.number)
     with explain_write_errors(path):
         if shard.skipped:
-            write_json(folder / SKIPPED.format(shard.number), dict(shard.skipped))
+            skipped = {clean(name): why for name, why in shard.skipped}
+            write_json(folder / SKIPPED.format(shard.number), skipped)
         if options.format == "npy":
             write_json(path.with_suffix(".json"), {"path": names, "label": labels})
             with replace_file(path.with_suffix(".npy")) as file:
@@ -222,10 +213,10 @@ def _label(source: Source, i: int) -> str | list[str] | None:
     """Name of the class of an image, or of its classes; None if there is none."""
     if source.multilabels is not None:
         present = np.flatnonzero(source.multilabels[i] == 1)
-        return [source.class_names[k] for k in present]
+        return [clean(source.class_names[k]) for k in present]
     if source.labels is None or source.labels[i] < 0:
         return None
-    return source.class_names[source.labels[i]]
+    return clean(source.class_names[source.labels[i]])
 
 
 def _describe(source: Source, encoder: EncoderUnderTest, options: EmbedOptions) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from selfsight.methods import Method
 from selfsight.nn import Encoder
 from selfsight.nn.batch_norm import track_statistics
 from selfsight.nn.teacher import reinitialized
-from selfsight.options import EvalOptions
+from selfsight.options import EncoderOptions, EvalOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_folder import Run, replace_file
 from selfsight.runs.load_method import find_checkpoint, load_method
@@ -179,6 +179,22 @@ def load_encoder(
     return EncoderUnderTest(
         name, select(backbone), transform, weights=about.table(), license=about.license
     )
+
+
+def load_with_options(name: str, device: torch.device, options: EncoderOptions) -> EncoderUnderTest:
+    """Load the encoder of a run, of a library or of a file, as the options say."""
+    encoder = load_encoder(
+        name,
+        device,
+        image_size=options.image_size,
+        trust=options.trust,
+        part=options.part,
+        stem=options.stem,
+        preprocess=options.preprocess,
+    )
+    if options.image_size is not None:
+        check_encodes(encoder)
+    return encoder
 
 
 def _imported_transform(
