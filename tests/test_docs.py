@@ -20,7 +20,7 @@ from selfsight.recipe import Recipe
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS
 
-PAGES = sorted([*METHODS, *BASELINES, "eqco"])
+PAGES = sorted(path.stem for path in (ROOT / "docs/methods").glob("*.md"))
 RECIPE_FLAGS = {f"--{field.name.replace('_', '-')}" for field in fields(Recipe)}
 SECTIONS = ("The idea", "The equation", "Our forward", "Recipe", "Where", "Published numbers")
 
@@ -54,7 +54,7 @@ def visible_text(page: Path) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", page.read_text())).split())
 
 
-@pytest.mark.parametrize("name", sorted(METHODS | BASELINES))
+@pytest.mark.parametrize("name", sorted({*PAGES} & {*METHODS, *BASELINES}))
 def test_a_page_shows_the_forward_of_its_method(site, name):
     config = (METHODS | BASELINES)[name]
     class_name = inspect.signature(config.create).return_annotation

@@ -13,7 +13,6 @@ from packaging.requirements import Requirement
 
 from selfsight.methods import BASELINES, METHODS
 from selfsight.recipes import FILES
-from tests.methods.small import SMALL
 
 ALL_METHODS = METHODS | BASELINES
 ROOT = Path(__file__).parents[2]
@@ -37,8 +36,10 @@ def test_the_code_of_a_method_fits_on_one_screen():
 
 
 def test_a_method_is_found_by_its_name():
-    """Key, file, recipe file and small settings for the contract tests."""
-    assert {p.stem for p in METHOD_FILES} == set(ALL_METHODS) == set(FILES) == set(SMALL)
+    """Key, file, recipe file and test file."""
+    tests = {p.stem for p in (ROOT / "tests/methods").glob("test_*.py")}
+    assert {p.stem for p in METHOD_FILES} == set(ALL_METHODS) == set(FILES)
+    assert {f"test_{name}" for name in ALL_METHODS} <= tests
     for name, config in ALL_METHODS.items():
         assert inspect.getmodule(config).__name__ == f"selfsight.methods.{name}"
 

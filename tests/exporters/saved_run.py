@@ -6,7 +6,7 @@ from PIL import Image
 from torch import nn
 
 from selfsight.backbones import BackboneConfig
-from selfsight.methods import SimSiamConfig
+from selfsight.methods.simsiam import SimSiamConfig
 from selfsight.nn.batch_norm import BatchNorm
 from selfsight.optim.config import Optim
 from selfsight.recipe import Data, Recipe, to_dict

@@ -3,11 +3,13 @@
 Weights and sums are looked up by the names that parameters had when the traces were recorded;
 RECORDED_NAMES translates today's. `traces.json` holds for every machine to rounding; `exact.json`
 was recorded on one kind of processor and holds there to the last bit.
-`python -m tests.golden.trace` records both again; a commit that does so says why they changed.
+`python -m tests.golden.trace` adds what is not recorded yet, such as a new method; with the names
+of cases it records these again, and a commit that does so says why they changed.
 """
 
 import json
 import platform
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -150,6 +152,10 @@ def batch(config: Any, step: int) -> Batch:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    traces = {case: trace(case) for case in CASES}
-    RECORDED.write_text(json.dumps(traces, indent=1) + "\n")
-    EXACT.write_text(json.dumps({"recorded_on": processor(), "traces": traces}, indent=1) + "\n")
+    recorded, exact = (json.loads(path.read_text()) for path in (RECORDED, EXACT))
+    assert exact["recorded_on"] == processor(), "the last bits are of another processor"
+    for case in sys.argv[1:] or CASES.keys() - recorded.keys():
+        recorded[case] = exact["traces"][case] = trace(case)
+    recorded, exact["traces"] = ({c: r[c] for c in CASES} for r in (recorded, exact["traces"]))
+    RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
+    EXACT.write_text(json.dumps(exact, indent=1) + "\n")

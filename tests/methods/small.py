@@ -1,16 +1,20 @@
 """Every method at a size that a test can afford, and batches for it."""
 
+from dataclasses import asdict
+
 import torch
 
 from selfsight.backbones import BackboneConfig
 from selfsight.conformance import Subject
-from selfsight.conformance.subject import DATA, SMALL_BACKBONE, TOTAL_STEPS
+from selfsight.conformance.subject import DATA, SMALL_BACKBONE, TOTAL_STEPS, reduce_settings
 from selfsight.conformance.subject import SmallBackbone as Tiny
-from selfsight.methods import BASELINES, METHODS
+from selfsight.methods import METHODS
+from selfsight.recipe import ALL_METHODS, list_differences
 
 __all__ = ["SMALL", "Tiny", "make", "moment", "small", "views"]
 
-SMALL: dict[str, dict] = {
+# Settings with which numbers were recorded, or that a test needs; the rest follow from the method.
+CHOSEN: dict[str, dict] = {
     "barlow_twins": dict(dim=8, hidden_dim=16),
     "byol": dict(dim=8, hidden_dim=16),
     "fast_moco": dict(dim=8, predictor_dim=4),
@@ -28,13 +32,23 @@ SMALL: dict[str, dict] = {
     | dict(queue_epoch=0, freeze_steps=0),
     "vicreg": dict(dim=8, hidden_dim=16),
 }
+
+
+def reduced(config):
+    """The settings that `selfsight conformance` reduces, with the values that it gives them."""
+    small = reduce_settings(config())
+    changed = list_differences(asdict(config()), asdict(small))
+    return {name: getattr(small, name) for name, *_ in changed}
+
+
+SMALL = {name: CHOSEN.get(name, reduced(config)) for name, config in ALL_METHODS.items()}
 TOTAL, GLOBAL_BATCH = TOTAL_STEPS, Subject.batch_size
 NUM_IMAGES, NUM_CLASSES = DATA
 
 
 def small(name, **settings):
     """The settings of the method called `name`, small, with batches for it."""
-    return Subject(method=(METHODS | BASELINES)[name](**SMALL[name] | settings))
+    return Subject(method=ALL_METHODS[name](**SMALL[name] | settings))
 
 
 def make(name, **settings):

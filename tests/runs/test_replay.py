@@ -9,7 +9,7 @@ import torch
 from selfsight import api
 from selfsight.cli import main
 from selfsight.errors import DivergedError, UserError
-from selfsight.methods import SimCLR
+from selfsight.methods.simclr import SimCLR
 from selfsight.run_folder import Run
 from selfsight.train import checkpoint
 from tests.folders import images

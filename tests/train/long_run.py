@@ -15,7 +15,7 @@ import torch
 from selfsight.backbones import BackboneConfig
 from selfsight.console import open_console
 from selfsight.data import open_images, open_source
-from selfsight.methods import SimCLRConfig
+from selfsight.methods.simclr import SimCLRConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe
 from selfsight.run_folder import Run, write_json

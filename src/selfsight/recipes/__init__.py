@@ -5,45 +5,18 @@ published number with its source; `Ours:` gives the number that we measured, wit
 Cells of a paper's table are arms of a study instead (selfsight.studies).
 """
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable
 from types import ModuleType
 
 from selfsight.recipe import Recipe
-from selfsight.recipes import (
-    barlow_twins,
-    byol,
-    fast_moco,
-    instdisc,
-    jcl,
-    moco,
-    mocov3,
-    msbreg,
-    nnclr,
-    simclr,
-    simo,
-    simsiam,
-    supervised,
-    swav,
-    vicreg,
-)
 
 FILES: dict[str, ModuleType] = {
-    "barlow_twins": barlow_twins,
-    "byol": byol,
-    "fast_moco": fast_moco,
-    "instdisc": instdisc,
-    "jcl": jcl,
-    "moco": moco,
-    "mocov3": mocov3,
-    "msbreg": msbreg,
-    "nnclr": nnclr,
-    "simclr": simclr,
-    "simo": simo,
-    "simsiam": simsiam,
-    "supervised": supervised,
-    "swav": swav,
-    "vicreg": vicreg,
+    file.name: importlib.import_module(f"{__name__}.{file.name}")
+    for file in pkgutil.iter_modules(__path__)
+    if file.name != "base"
 }
 
 
