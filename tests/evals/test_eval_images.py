@@ -72,6 +72,7 @@ def test_unreadable_images_are_left_out_of_every_transform(tmp_path):
     (tmp_path / "x" / "c.png").write_bytes(b"nothing")
     images = EvalImages(open_source(str(tmp_path)), TRANSFORM)
     assert len(images) == 4 and [name for name, _ in images.skipped] == ["x/c.png"]
+    assert images.notes[0].startswith("1 of 5 images cannot be read and are left out: x/c.png (")
     other, network = EvalTransform(size=16, resize=16), Means()
     index = torch.tensor([3])
     found = features(network, images, other, index=index)

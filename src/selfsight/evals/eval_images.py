@@ -11,7 +11,7 @@ from selfsight.data import CachedImages, ImageStore, Source, load_images
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.sources.source import select_images
 from selfsight.data.storage import move_if_fits
-from selfsight.errors import UserError
+from selfsight.errors import UserError, list_first
 
 MIN_STORE_SIZE = 256
 
@@ -39,7 +39,8 @@ class EvalImages:
             self.first = {"store_size": store_size, "channels": transform.channels}
         first = self.load_first()
         self.names, self.labels, self.class_names = first.names, first.labels, first.class_names
-        self.skipped, self.notes = first.skipped, first.notes
+        self.skipped = first.skipped
+        self.notes = (*first.notes, *describe_skipped(first))
         if first.skipped:  # leave them out from now on, so that all share their numbering
             unreadable = {name for name, _ in first.skipped}
             readable = [i for i, name in enumerate(source.names) if name not in unreadable]
@@ -85,6 +86,15 @@ class EvalImages:
                 )
             self.loaded[key] = move_if_fits(images, self.device)
         return self.loaded[key]
+
+
+def describe_skipped(images: ImageStore) -> tuple[str, ...]:
+    """A sentence on the images that cannot be read, if there are any."""
+    if not images.skipped:
+        return ()
+    count, total = len(images.skipped), len(images) + len(images.skipped)
+    files = list_first([f"{name} ({why})" for name, why in images.skipped])
+    return (f"{count:,} of {total:,} images cannot be read and are left out: {files}.",)
 
 
 def _key(*, transform: EvalTransform | None = None, **settings: Any) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from selfsight.data import ImageStore, load_images, open_source
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
-from selfsight.evals.eval_images import EvalImages, augmentation_size
+from selfsight.evals.eval_images import EvalImages, augmentation_size, describe_skipped
 from selfsight.evals.feature_analysis import EQCO_NUMBERS, FeatureAnalysis
 from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.protocols import (
@@ -295,6 +295,8 @@ def _analyze_features(
             result |= {f"{UNTRAINED}_{name}": value for name, value in numbers.items()}
         else:
             result.setdefault("against", {})[other.name] = numbers
+    if skipped := describe_skipped(images):
+        settings = settings | {"notes": [*settings.get("notes", ()), *skipped]}
     result["settings"] = {**settings, "stored_size": store_size, **about}
     write_result(run, "analysis", result)
     return {"analysis": result}

@@ -56,6 +56,11 @@ def open_source(
     source = select_classes(source, classes)
     source = resolve_unlabeled(source, need_labels=labels)
     if labels and source.labels is None and source.multilabels is None:
+        if label_column is not None:
+            raise UserError(
+                f'Column "{label_column}" of {spec} has no labels: every row is null or below 0. '
+                "Name another with --label-column."
+            )
         raise UserError(
             f"{spec} has no labels. Measuring with labels needs a class for each image: "
             "sub-folders, a label after a tab in a list, a .cls file beside each image in a tar "
