@@ -332,7 +332,10 @@ def main(argv: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        print("\nselfsight: stopped. `selfsight resume RUN` resumes a run that was training.")
+        print(
+            "\nselfsight: stopped. `selfsight resume RUN` resumes a run that was training; `embed` "
+            "goes on when its command is repeated."
+        )
         raise SystemExit(130) from None
     except Exception as error:
         if os.environ.get("SELFSIGHT_TRACEBACK"):
