@@ -56,6 +56,7 @@ def export(
     name, folder = _choose_folder(run, options, "export", str(options.to))
     written = export_encoder(name, Path(options.out or folder), options)
     if not quiet:
+        print(f"{written['network']}: {written['trained']}")  # also of a run that is not finished
         print(f"Wrote {', '.join(written['files'])} to {written['folder']}. Load it:\n")
         print(f"{written['lines']}\n")
         if written["license"] is None:

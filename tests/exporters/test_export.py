@@ -228,6 +228,15 @@ def test_a_file_of_weights_is_exported_too(tmp_path, monkeypatch):
     assert written["license"] is None
 
 
+def test_an_unfinished_run_is_exported_and_said_to_be_so(run, tmp_path, capsys):
+    run.log({"step": 3, "epoch": 1.0})
+    selfsight.export(run, to="safetensors", out=tmp_path / "out")
+    run.log_path.unlink()
+    said = "resnet10: Trained without labels by simsiam, 1 of 2 epochs on 24 images."
+    assert said in capsys.readouterr().out
+    assert said.partition(": ")[2] in (tmp_path / "out/README.md").read_text()
+
+
 def test_an_existing_folder_is_replaced_only_with_overwrite(run, tmp_path, monkeypatch):
     out = tmp_path / "out"
     selfsight.export(run, to="safetensors", out=out, license="mit", quiet=True)

@@ -58,12 +58,13 @@ def export_encoder(name: str, folder: Path, options: ExportOptions) -> dict[str,
         lines = write(encoder, new)
         license_name = options.license or loaded.license
         where = find_checkpoint(name)
+        facts = describe_origin(name, None if where is None else where.run)
         card = write_card(
             encoder,
             target=target,
             lines=_with_folder(lines, "."),
             license_name=license_name,
-            facts=describe_origin(name, None if where is None else where.run),
+            facts=facts,
         )
         write_text(new / "README.md", card)
         mean, std = encoder.statistics
@@ -76,6 +77,7 @@ def export_encoder(name: str, folder: Path, options: ExportOptions) -> dict[str,
         "network": encoder.shape.name,
         "files": files,
         "license": license_name,
+        "trained": facts[0],
         "lines": _with_folder(lines, str(folder)),
     }
 
