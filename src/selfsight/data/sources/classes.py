@@ -32,7 +32,7 @@ def select_classes(source: Source, classes: Classes) -> Source:
     if are_all(classes):
         return source
     words = class_words(classes)
-    given = list_first(words)
+    given = list_first([word or '""' for word in words])
     if source.labels is None:
         raise UserError(
             f"--classes {given} selects classes, but {source.name} has none. Put each class into "
