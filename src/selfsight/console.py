@@ -45,7 +45,7 @@ def build_table(records: Iterable[Mapping[str, Any]], *, title: str | None = Non
     records = list(records)
     table = Table(title=title and escape(title), title_justify="left", header_style="bold")
     for number, name in enumerate(records[0] if records else ()):
-        header = escape(name.replace("_", " "))
+        header = escape(name)  # may be the path of a run, to be copied
         # The first column names the line and is copied by people, so it never wraps; a header
         # wraps only between words.
         width = min(12, max(map(len, header.split()), default=0))
