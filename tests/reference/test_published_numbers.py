@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from selfsight.losses import (
     barlow_twins,
@@ -15,9 +16,12 @@ from selfsight.losses import (
     regression,
     vicreg,
 )
-from selfsight.methods.base import Moment
+from selfsight.losses.clustering import centered_codes, swapped_prediction
+from selfsight.methods.base import Moment, Step
+from selfsight.methods.dino import DINOConfig
 from selfsight.methods.moco import MoCoConfig
 from selfsight.nn import Backbone
+from selfsight.nn.heads import DistillationHead
 from selfsight.optim import LARS, Optim, Schedule, build_optimizer, cosine, set_lr
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-12}
@@ -264,3 +268,71 @@ def test_lars(run, decay, exclude):
         for name, param in params.items():
             expected = file[f"{run}_step{step + 1}_{name}"]
             torch.testing.assert_close(param.detach(), expected, **TIGHT)
+
+
+@pytest.mark.parametrize("case", ["zero_e0", "c0_e0", "c0_e2", "c0_e7"])
+@in_both_precisions
+def test_dino(case, dtype):
+    file = numbers("dino", dtype)
+    (student,) = leaves(file, "student")
+    teacher = file["teacher"].unflatten(0, (2, -1))
+    center = torch.zeros(12, dtype=dtype) if case == "zero_e0" else file["center0"][0]
+    rise = DINOConfig(teacher_temperature=0.07, temperature_epochs=4)
+    temperature = rise.temperature_at(file[f"epoch_{case}"].double())
+    torch.testing.assert_close(
+        float(temperature), file[f"teacher_temp_{case}"].item(), rtol=1e-6, atol=0
+    )
+    codes = centered_codes(teacher, center, temperature=temperature)
+    loss = swapped_prediction(student.unflatten(0, (5, -1)), codes, temperature=0.1)
+    check(loss, file[f"loss_{case}"], [student], [file[f"grad_student_{case}"]])
+
+
+def test_dino_center_of_three_steps():
+    file = numbers("dino")
+    method = DINOConfig(dim=4, hidden_dim=4, out_dim=12).build(Backbone.wrap(nn.Identity(), dim=4))
+    method.double()
+    for teacher, center in zip(file["seq_teacher"], file["seq_center"], strict=True):
+        update = {"mean": teacher.mean(0)}
+        method.after_step(Moment(), Step(teacher.sum(), teacher, update=update))
+        torch.testing.assert_close(method.center, center, **TIGHT)
+
+
+def test_dino_momentum_and_temperature():
+    file = numbers("dino")
+    epochs, per_epoch = file["sched_epochs_niter"].tolist()
+    base, end = file["momentum_hp_base_final"].tolist()
+    for step, expected in enumerate(file["momentum_schedule"].tolist()):
+        at = Moment(step=step, total_steps=epochs * per_epoch)
+        assert float(cosine(at.progress, base, end)) == pytest.approx(expected, rel=1e-12)
+    rise = DINOConfig(teacher_temperature=0.07, temperature_epochs=4)
+    found = [float(rise.temperature_at(torch.tensor(float(e)).double())) for e in range(epochs)]
+    assert found == pytest.approx(file["teacher_temp_schedule"].tolist(), rel=1e-12)
+
+
+@pytest.mark.parametrize("form", ["plain", "bn", "freeg"])
+def test_dino_head(form):
+    file = numbers("dino")
+    head = DistillationHead(
+        6, 10, 10, 5, 12, norm=form == "bn", free_scale=form == "freeg"
+    ).double()
+    saved = {key.split("_p.")[1]: a for key, a in file.items() if key.startswith(f"head_{form}_p.")}
+    names = {"last_layer.weight_v": "last.weight", "last_layer.weight_g": "scale"}
+    saved = {names.get(key, key): a for key, a in saved.items()}
+    if form != "freeg":
+        assert (saved.pop("scale") == 1).all()
+    missing, unexpected = head.load_state_dict(saved, strict=False)
+    assert not unexpected and all("running" in m or "num_batches" in m for m in missing)
+    (x,) = leaves(file, f"head_{form}_x")
+    y = head(x)
+    torch.testing.assert_close(y, file[f"head_{form}_y"], **TIGHT)
+    parameters = dict(head.named_parameters())
+    theirs = {
+        names.get(k.split("_g.")[1], k.split("_g.")[1]): a
+        for k, a in file.items()
+        if k.startswith(f"head_{form}_g.")
+    }
+    assert parameters.keys() == theirs.keys()
+    gradients = torch.autograd.grad((y * file[f"head_{form}_w"]).sum(), [x, *parameters.values()])
+    expected = [file[f"head_{form}_grad_x"], *(theirs[name] for name in parameters)]
+    for mine, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-10)

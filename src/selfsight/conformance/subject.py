@@ -21,6 +21,7 @@ OF_EVERY_MODULE = frozenset(vars(nn.Module()))  # attributes that torch keeps
 SMALL_SETTINGS = {
     "bn_group": 4,
     "dim": 8,
+    "freeze_epochs": 0,
     "freeze_steps": 0,
     "hidden_dim": 16,
     "num_keys": 3,
@@ -29,6 +30,7 @@ SMALL_SETTINGS = {
     "num_prototypes": 6,
     "num_small": 2,
     "num_views": 3,
+    "out_dim": 6,
     "predictor_dim": 12,
     "queue_epoch": 0,
     "queue_size": 32,

@@ -56,11 +56,26 @@ def codes(scores: Scores, past: Float[Tensor, "q k"], full: Bool[Tensor, ""]) ->
     return sinkhorn(rows, counted=counted)[len(past) :]
 
 
+@torch.no_grad()
+@at_least_float32
+def centered_codes(
+    logits: Float[Tensor, "a n k"],
+    center: Float[Tensor, " k"],
+    *,
+    temperature: float | Float[Tensor, ""],
+) -> Float[Tensor, "a n k"]:
+    """Codes of DINO's teacher: a softmax of its logits less their mean over past batches."""
+    return ((logits - center) / temperature).softmax(-1)
+
+
 @at_least_float32
 def swapped_prediction(
     scores: Float[Tensor, "v n k"], codes: Float[Tensor, "a n k"], *, temperature: float
 ) -> Scalar:
-    """Each of the first A views' codes is predicted from all other views (SwAV, equation 2)."""
+    """Each of the first A views' codes is predicted from all other views.
+
+    SwAV, equation 2; DINO, equation 3.
+    """
     log_p = (scores / temperature).log_softmax(-1)  # [V, N, K]
     # All pairs of an assigned and a predicting view, less each view with itself: elementwise,
     # because a product of matrices, [A, NK] by [NK, V], has few entries with very long sums.
