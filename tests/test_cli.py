@@ -373,6 +373,13 @@ def test_a_field_that_nothing_declares_may_hold_anything(tmp_path, value):
     figures.features({"backbone": {"similarity": similarity, "eigenvalues": [value]}})
 
 
+@pytest.mark.parametrize("words", [["--overwrite", " "], ["--optim.nesterov", ""]], ids=str)
+def test_an_empty_word_after_a_switch_is_refused_with_its_name(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["pretrain", "photos", *words])
+    assert f"{words[0]} is followed by an empty word" in capsys.readouterr().err
+
+
 def test_damaged_files_of_a_run_are_named(finished, tmp_path, capsys):
     run = Run(shutil.copytree(finished.path, tmp_path / "run"))
     for file in (run.recipe_path, run.log_path, run.results / "verdict.json"):
