@@ -98,6 +98,7 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_finish():
     gc.freeze()  # or every search for garbage would go through all that was imported
     gc.enable()
+    gc.set_threshold(10_000, 50, 50)  # and would be made ten times as often
 
 
 def pytest_terminal_summary(terminalreporter, config):
