@@ -42,6 +42,30 @@ def test_a_choice_of_shapes_that_fails_leaves_no_size_behind():
                 add(torch.ones(2), y, torch.ones(3))
 
 
+def test_fixed_sizes_and_those_between_are_compared_each_time():
+    @partial(_check_once, has_shapes=True)
+    def add(
+        x: Float[Tensor, "n 2 *space"], y: Float[Tensor, "*space n"], z: Float[Tensor, "n _ ..."]
+    ):
+        return x
+
+    def call(*shapes):
+        add(*(torch.ones(shape) for shape in shapes))
+
+    for _ in range(2):
+        call((3, 2, 5, 4), (5, 4, 3), (3, 9))
+        call((3, 2), (3,), (3, 1, 1))
+        for wrong in (
+            [(3, 1, 5, 4), (5, 4, 3), (3, 9)],
+            [(3, 2, 5, 4), (4, 5, 3), (3, 9)],
+            [(3, 2, 5, 4), (5, 4, 2), (3, 9)],
+            [(3, 2, 5, 4), (5, 4, 3), (3,)],
+            [(3,), (3,), (3, 9)],
+        ):
+            with pytest.raises(BeartypeCallHintViolation):
+                call(*wrong)
+
+
 def test_plain_types_of_functions_and_dataclasses_are_checked():
     with pytest.raises(BeartypeCallHintViolation, match="temperature"):
         info_nce(torch.randn(4, 8), torch.randn(4, 8), temperature="0.1")

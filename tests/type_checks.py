@@ -10,7 +10,6 @@ import functools
 import inspect
 import typing
 from dataclasses import is_dataclass
-from operator import eq
 
 import jaxtyping
 import torch
@@ -67,7 +66,7 @@ def _check_once(function, *, has_shapes):
 
 
 def _compare_quickly(compare):
-    """Compare tensors with named sizes ("n c h w"); leave all else and every no to `compare`.
+    """Compare arrays with sizes ("n 3 *space"); leave all else and every no to `compare`.
 
     jaxtyping copies all sizes that are known so far, and spells the dtype, at each comparison.
     """
@@ -76,25 +75,47 @@ def _compare_quickly(compare):
     def check(cls, x):
         plan = plans.get(cls)
         if plan is None:
-            names = getattr(cls, "dim_str", "...").split()
-            if not all(name.isidentifier() for name in names) or "_" in names:
-                names = [...]
-            plan = plans[cls] = names, len(names), set()
-        names, ndim, seen = plan
-        shape = getattr(x, "shape", ())
-        if len(shape) == ndim and (type(x), getattr(x, "dtype", None)) in seen:
-            known = get_shape_memo()[0]
+            plan = plans[cls] = _plan_comparison(cls)
+        if plan is None:
+            return compare(cls, x)
+        names, star, after, seen = plan
+        shape = tuple(getattr(x, "shape", ()))
+        if star is not None and len(shape) >= len(names):
+            end = len(shape) - after
+            start = len(names) - after
+            shape, space = shape[:start] + shape[end:], (False, shape[start:end])
+        if len(shape) == len(names) and (type(x), getattr(x, "dtype", None)) in seen:
+            known, spaces = get_shape_memo()[:2]
             before = known.copy()
-            if all(map(eq, map(known.setdefault, names, shape), shape)):
-                return True
+            for name, size in zip(names, shape, strict=True):
+                if name.__class__ is int:
+                    if name != size:
+                        break
+                elif name != "_" and known.setdefault(name, size) != size:
+                    break
+            else:
+                if star is None or star == "..." or spaces.setdefault(star, space) == space:
+                    return True
             known.clear()
             known.update(before)
         right = compare(cls, x)
-        if right and names != [...]:
+        if right:
             seen.add((type(x), x.dtype))
         return right
 
     return check
+
+
+def _plan_comparison(cls):
+    """Sizes and their names; the name of what lies between, how many follow it; dtypes that fit."""
+    words = getattr(cls, "dim_str", "?").split()
+    stars = [i for i, word in enumerate(words) if word == "..." or word[:1] == "*"]
+    star = words.pop(stars[0]).removeprefix("*") if stars else None
+    plain = star is None or star == "..." or star.isidentifier()
+    if not plain or not all(word.isidentifier() or word.isdecimal() for word in words):
+        return None
+    names = [int(word) if word.isdecimal() else word for word in words]
+    return names, star, len(words) - stars[0] if stars else 0, set()
 
 
 def _arrays_in(hint):
