@@ -21,14 +21,6 @@ def imagenet_r50_1000ep() -> Recipe:
     )
 
 
-def imagenet_r50_100ep() -> Recipe:
-    """ResNet-50 on ImageNet, 100 epochs, batch 512.
-
-    Reference: none that we could confirm (the command is in facebookresearch/vicreg, README).
-    """
-    return replace(imagenet_r50_1000ep(), epochs=100, batch_size=512, optim=replace(LARS, lr=0.3))
-
-
 def cifar10_r18_1000ep() -> Recipe:
     """ResNet-18 on CIFAR-10, 1000 epochs.
 
