@@ -136,7 +136,7 @@ MISTAKES = {
     "unknown command": (["pretrian", "x"], 'Did you mean "pretrain"'),
     "missing data": (["pretrain", "no/such/folder"], "no file or folder"),
     "a variable of the shell that is unset": (["pretrain", ""], "the data is empty"),
-    "no name of a folder": (["pretrain", "PHOTOS", "--out", "", "--sbatch", "x"], "--out is empty"),
+    "no name of a folder": (["pretrain", "PHOTOS", "--out= ", "--sbatch", "x"], "--out is empty"),
     "near miss of a built-in": (["pretrain", "shape"], 'Did you mean "shapes"'),
     "unknown method": (["pretrain", "PHOTOS", "--method", "mocov4"], 'Did you mean "mocov3"'),
     "unknown recipe": (["pretrain", "PHOTOS", "--recipe", "mocov3.cifar"], "Did you mean"),
@@ -163,7 +163,7 @@ def test_a_mistake_gets_a_sentence_and_status_2(case, photos, tmp_path, capsys):
     words, expected = MISTAKES[case]
     words = [str(photos) if w == "PHOTOS" else w for w in words]
     if words[0] == "pretrain":
-        words += [] if "--out" in words else ["--out", str(tmp_path / "out")]
+        words += [] if "--out= " in words else ["--out", str(tmp_path / "out")]
         words += [] if "--device" in words else ["--device", "cpu"]
     assert expected in fails(capsys, *words)
     assert not (tmp_path / "out").exists()
