@@ -2,9 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # all processes of the tests share what one has compiled
-fast-tests check: export OMP_NUM_THREADS := 1  # a worker per core: a second thread only waits
+test check: export OMP_NUM_THREADS := 1  # a worker per core: a second thread only waits
 
-.PHONY: install demo docs test fast-tests check audit fuzz learn lint gpu clean
+.PHONY: install demo docs test check audit fuzz learn lint gpu clean
 
 install: .venv/.installed
 
@@ -26,9 +26,6 @@ lint: install
 	$(BIN)/lint-imports
 
 test: install
-	@$(MAKE) --no-print-directory --jobs 2 lint fast-tests  # lint uses one core, beside the tests
-
-fast-tests: install
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m "not slow and not learning and not gpu"
 
 check: install
