@@ -206,4 +206,4 @@ def test_a_random_command_line_never_ends_in_a_traceback(folder, tmp_path, recor
     cases = list(enumerate(lines))
     name = f"random command lines, {parsed} of them past parsing"
     assert_none_failed(name, cases, lambda case: judge(outputs[case[0]]), record_property)
-    assert parsed >= len(lines) / 3
+    assert parsed >= len(lines) / (3 if len(lines) >= 100 else 5)  # few lines scatter

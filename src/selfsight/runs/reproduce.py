@@ -187,4 +187,7 @@ def _describe(
             f"Equal within {largest:.2g} up to step {end}; the first difference is at step "
             f"{first.step}: {where}."
         )
-    return f"Differs from step {first.step} on: {where}. The largest difference is {largest:.2g}."
+    return (
+        f"Differs from step {first.step} of log.jsonl on: {where}. "
+        f"The largest difference is {largest:.2g}."
+    )
