@@ -215,6 +215,11 @@ class Run:
         """Read the settings of the run, and what was recorded beside them."""
         saved = read_object(self.recipe_path) or {}
         check_fields(saved, ABOUT_RUN, self.recipe_path)
+        if fingerprint := saved.get("data_fingerprint"):
+            parts = ("images", "names", "bytes")
+            check_fields(
+                fingerprint, {}, self.recipe_path, required=parts, prefix="data_fingerprint."
+            )
         environment = saved.get("environment", {})
         check_fields(environment, {"threads": int}, self.recipe_path, prefix="environment.")
         return saved

@@ -6,6 +6,7 @@ type that its field declares and with a range for its numbers; the error names t
 
 import functools
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -106,8 +107,13 @@ def check_fields(
         if name not in saved:
             raise UserError(f"{source} is damaged: it has no {prefix}{name}. {RESTORE}")
     for name in declared.keys() & saved.keys():
+        type_, value = declared[name], saved[name]
         try:
-            check_setting(prefix + name, saved[name], declared[name])
+            if typing.get_origin(type_) is dict and isinstance(value, dict):
+                for key, item in value.items():  # so that an error names the item, not the table
+                    check_setting(f"{prefix}{name}.{key}", item, typing.get_args(type_)[1])
+            else:
+                check_setting(prefix + name, value, type_)
         except UserError as error:
             raise UserError(f"{source} is damaged: {error} {RESTORE}") from None
 
@@ -184,7 +190,10 @@ def _declared_types(cls: Any) -> dict[str, tuple[Any, Check]]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether this is a number that a float can hold: a whole number of JSON may be longer."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) <= sys.float_info.max
+    return isinstance(value, float)
 
 
 @functools.cache

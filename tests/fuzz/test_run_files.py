@@ -198,6 +198,8 @@ def test_a_damaged_file_of_a_run_is_named_and_never_a_traceback(folder, tmp_path
         shutil.rmtree(work)
         if outcome.failure is not None:
             return f"{outcome.failure}: {outcome.output}"
+        if case.command == "reproduce" and "Differs from step" in outcome.output:
+            return None  # another value may be valid, and then gives another run
         file = Path(case.file).name
         if outcome.status and file not in outcome.output:
             return f"refused without the name of the file: {outcome.said}"
