@@ -276,9 +276,10 @@ def judge(case: Case, outcome: Outcome) -> str | None:
         words += ["CIFAR10"] * (case.of == "study")  # the data that a study lacks here
         said = outcome.said.replace("-", "_").lower()
         value = str(case.value[0] if isinstance(case.value, list) and case.value else case.value)
-        shown = " ".join(escape(value[:20]).split()) if case.how == "flag" else ""
-        shown = shown.lower().replace("-", "_")
-        if not any(w.lower() in said for w in words if w != "0") and not (shown and shown in said):
+        # A value stands for its setting: a pattern, or a word too many.
+        shown = [" ".join(text.split()) for text in (escape(value[:20]), value[:20])]
+        words += [text for text in shown if text]
+        if not any(w.lower().replace("-", "_") in said for w in words if w != "0"):
             return f"refused without its name: {outcome.said}"
         if case.how == "python" and outcome.output.count("\n") > 3:
             return f"refused in many lines: {outcome.output}"
