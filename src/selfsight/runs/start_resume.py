@@ -135,7 +135,7 @@ def resume_run(
     difference = describe_other_images(run, fingerprint_everywhere(recipe, source))
     if difference is not None:
         raise UserError(
-            f"{run.path} was started with other images than {recipe.data.path} holds: "
+            f"{run.recipe_path} records other images than {recipe.data.path} holds: "
             f"{difference}. Restore the data, or start a new run with another --out."
         )
     check_memory(recipe, len(source), device)
