@@ -120,6 +120,12 @@ class Recipe:
         validate_method(self.method, batch_size=self.batch_size, view_sizes=sizes)
         for view in self.views:
             self.backbone.check_view_size(view.size)
+        if self.backbone.in_channels != self.data.channels:
+            raise UserError(
+                f"backbone.in_channels is {self.backbone.in_channels} and data.channels is "
+                f"{self.data.channels}, but the network gets the images as they are. "
+                "Set both to the same number."
+            )
         if self.chunk is not None:
             with torch.device("meta"):  # norms are known once the network is built
                 method = self.method.build(self.backbone.build())
