@@ -42,6 +42,7 @@ RESULT = {
     "against": dict[str, dict[str, Any]],
     "n": int,
 }
+LABEL_FREE = {"effective_rank": dict[str, Any], "retrieval": dict[str, Any]}
 HEADLINES = ("accuracy", "map", "box_AP")  # the main number of a result is the first that it has
 # A list of numbers, each on its own line: strings of JSON have no line breaks.
 NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
@@ -260,7 +261,7 @@ class Run:
         """Read the result of one evaluation; None if there is none."""
         path = self.results / f"{name}.json"
         result = read_object(path)
-        check_fields(result or {}, RESULT, path)
+        check_fields(result or {}, RESULT | (LABEL_FREE if name == "label_free" else {}), path)
         return result
 
     def write_result(self, name: str, value: dict[str, Any]) -> None:
