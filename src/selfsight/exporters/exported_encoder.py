@@ -7,7 +7,13 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from selfsight.data.eval_transform import EvalTransform
-from selfsight.exporters.network_shape import NetworkShape, ResNetShape, ViTShape
+from selfsight.exporters.network_shape import (
+    LibraryNet,
+    NetworkShape,
+    OtherNet,
+    ResNetShape,
+    ViTShape,
+)
 from selfsight.run_folder import replace_file
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's
@@ -55,10 +61,14 @@ class ExportedEncoder(NamedTuple):
 
 
 def find_shape_gap(shape: NetworkShape, library: str) -> str | None:
-    """Say which part of a ResNet or ViT of selfsight torchvision and timm have not; None if none.
+    """Say what torchvision or timm has no network for; None if it has.
 
     A stem is no such part, since a line or two replace it.
     """
+    if isinstance(shape, OtherNet):
+        return f"{library} has no {shape.name}"
+    if isinstance(shape, LibraryNet) and shape.library != library:
+        return f"it is {shape.library}'s {shape.name}, whose names {library} does not use"
     if isinstance(shape, ResNetShape) and not shape.is_plain:
         if shape.norm != "bn":
             return "its norm layers are not batch norm"

@@ -13,7 +13,6 @@ from selfsight.exporters.exported_encoder import (
 from selfsight.exporters.network_shape import (
     LibraryNet,
     NetworkShape,
-    OtherNet,
     ResNetShape,
     ViTShape,
 )
@@ -22,10 +21,6 @@ from selfsight.run_folder import write_json
 
 def find_gap(shape: NetworkShape) -> str | None:
     """Say what timm has no network for; None if it has."""
-    if isinstance(shape, OtherNet):
-        return f"timm has no {shape.name}"
-    if isinstance(shape, LibraryNet) and shape.library == "torchvision":
-        return f"it is torchvision's {shape.name}, whose names timm does not use"
     return find_shape_gap(shape, "timm")
 
 

@@ -19,10 +19,6 @@ NAMED = ((2, 2, 2, 2), (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3))
 
 def find_gap(shape: NetworkShape) -> str | None:
     """Say what torchvision has no network for; None if it has."""
-    if isinstance(shape, OtherNet):
-        return f"torchvision has no {shape.name}"
-    if isinstance(shape, LibraryNet) and shape.library == "timm":
-        return f"it is timm's {shape.name}, whose names torchvision does not use"
     return find_shape_gap(shape, "torchvision")
 
 
