@@ -30,7 +30,7 @@ BROKEN = [
     ("resume", "the momentum is a plain attribute", "After a resume"),
     ("bf16", "the loss is bf16", "the loss is torch.bfloat16"),
     ("teacher gradient", "the teacher gets a gradient", "respect to teacher.net"),
-    ("positives", "the positive is a negative", "It cannot fall below log 2"),
+    ("positives", "the positive is a negative", "cannot fall below log 2"),
     ("labels", "labels are read", "The loss depends on labels"),
     ("image index", "the index is read", "depends on the index of the images"),
     ("two processes", "the loss depends on the share of a process", "The losses of two"),
@@ -64,7 +64,8 @@ def compare(subject, processes):
 def test_a_check_fails_for_a_method_that_breaks_its_rule(
     name, breaks, reason, request, monkeypatch
 ):
-    monkeypatch.setattr(leakage_checks, "LEARNING_STEPS", 20)  # the good one needs fewer
+    monkeypatch.setattr(leakage_checks, "STARTS", 1)  # the good one needs no other
+    monkeypatch.setattr(leakage_checks, "LEARNING_STEPS", 20)  # nor as many
     if name == "two processes":
         processes = request.getfixturevalue("two_processes")
         checks = {name: lambda s: compare(s, processes)}

@@ -17,7 +17,8 @@ from selfsight.conformance.subject import (
 from selfsight.methods import Moment
 
 LOW_TEMPERATURE = 0.02
-LEARNING_STEPS = 300  # on one batch; most methods need fewer than 50
+LEARNING_STEPS = 50  # on one batch; most methods need fewer than 30
+STARTS = 16  # two images that share a neighbor in NNCLR keep their loss up; other weights free them
 
 
 def check_teacher_gradient(subject: Subject) -> None:
@@ -44,21 +45,22 @@ def check_positives(subject: Subject) -> None:
     if "temperature" in {field.name for field in fields(config)}:
         config = replace(config, temperature=LOW_TEMPERATURE)
     subject = replace(subject, method=config)
-    method = subject.build()
-    optimizer = torch.optim.Adam(trained_parameters(method), lr=0.01)
     lowest = math.inf
-    for _ in range(LEARNING_STEPS):
-        # Neither after_step nor another batch: keys and queue stay, and the queries learn them.
-        loss = subject.forward(method).loss
-        lowest = min(lowest, loss.item() / config.info_nce_scale)
-        if lowest < math.log(2) / 2:
-            return
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    for seed in range(STARTS):
+        method = subject.build(seed=seed)
+        optimizer = torch.optim.Adam(trained_parameters(method), lr=0.01)
+        for _ in range(LEARNING_STEPS):
+            # Neither after_step nor another batch: keys and queue stay, and the queries learn them.
+            loss = subject.forward(method).loss
+            lowest = min(lowest, loss.item() / config.info_nce_scale)
+            if lowest < math.log(2) / 2:
+                return
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
     raise BrokenRuleError(
-        f"In {LEARNING_STEPS} steps on one batch InfoNCE fell to {lowest:.3f}. It cannot fall "
-        "below log 2 = 0.693 where the positive is also a negative."
+        f"In {STARTS} times {LEARNING_STEPS} steps on one batch InfoNCE fell to {lowest:.3f}. It "
+        "cannot fall below log 2 = 0.693 where the positive is also a negative."
     )
 
 
