@@ -26,7 +26,7 @@ LONG = (
     "recipes/test_recipes.py",
     "evals/test_classifier.py",
     "bench/test_scaling.py",
-    "report/test_browser.py",
+    "report_page/test_browser.py",
     "detection/test_train.py",
     "test_cli.py",
     "data/test_workers.py",

@@ -21,7 +21,7 @@ from selfsight.command_words import split_settings
 from selfsight.errors import DivergedError, UserError
 from selfsight.methods import METHODS
 from selfsight.options import BenchOptions, EvalOptions, PretrainOptions
-from selfsight.report import figures
+from selfsight.report_page import figures
 from selfsight.run_folder import Run
 from selfsight.runs.verdict import judge
 from tests.folders import QUICK, images

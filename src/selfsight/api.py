@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from selfsight import auto_recipe, dist
-from selfsight import doctor as doctors
+from selfsight import auto_recipe, data_summary, dist
 from selfsight.catalog import build_recipe
 from selfsight.console import build_table, open_console
 from selfsight.data import open_source
@@ -181,12 +180,12 @@ def doctor(
     """Summarize the data from a sample, with the recipe that pretrain would use."""
     check_setting("data", data, str | Path)
     check_setting("sample", sample, int, COUNT)
-    summary = doctors.inspect_data(data, sample=sample)
+    summary = data_summary.inspect_data(data, sample=sample)
     profile, torch_device = _profile(summary), auto_recipe.resolve_device(device)
     recipe, reasons = auto_recipe.build_auto_recipe(profile, torch_device)
     if not quiet:
         console = open_console()
-        console.print(*doctors.describe(summary), sep="\n")
+        console.print(*data_summary.describe(summary), sep="\n")
         console.print(start_resume.recipe_table(recipe, reasons))
     return asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons}
 
@@ -289,7 +288,7 @@ def _build_recipe(
             classes=options.classes,
             label_column=options.label_column,
         )
-        profile = _profile(doctors.inspect_data(source, sample=SAMPLE))
+        profile = _profile(data_summary.inspect_data(source, sample=SAMPLE))
         recipe, reasons = auto_recipe.build_auto_recipe(
             profile,
             device,
@@ -376,7 +375,7 @@ def _resume(run: Run, recipe: Recipe, device: torch.device, clock: Stopwatch, tr
     return run
 
 
-def _profile(summary: doctors.DataSummary) -> auto_recipe.DataProfile:
+def _profile(summary: data_summary.DataSummary) -> auto_recipe.DataProfile:
     if not summary.short_side:
         name, why = summary.unreadable[0]
         raise UserError(

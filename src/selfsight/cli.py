@@ -176,7 +176,7 @@ def report(run: RunFolder, /, *, json: bool = False) -> None:
         run: Run folder.
         json: Print a summary of the page as JSON.
     """
-    from selfsight import report as pages
+    from selfsight import report_page as pages
     from selfsight.run_folder import open_run
 
     folder = open_run(run)

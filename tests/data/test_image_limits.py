@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from selfsight import doctor
+from selfsight import data_summary
 from selfsight.data import load_images, open_source, remote
 from selfsight.data.decode import decode, read_header
 from selfsight.data.image_limits import UnreadableError
@@ -68,7 +68,7 @@ def test_odd_files_are_skipped_with_the_reason(tmp_path, kind, reason):
     images = load_images(source, store_size=16)
     assert len(images) == 1 and [name for name, _ in images.skipped] == ["odd.jpg"]
     assert reason in images.skipped[0][1]
-    assert reason in doctor.inspect_data(tmp_path).unreadable[0][1]
+    assert reason in data_summary.inspect_data(tmp_path).unreadable[0][1]
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.parquet"])
@@ -152,7 +152,9 @@ def test_folders_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     assert list(source.names) == ["a/1.png"]
     assert "1 sub-folder could not be read" in source.notes[0]
     assert "b (Permission denied)" in source.notes[0]
-    assert "b (Permission denied)" in "".join(doctor.describe(doctor.inspect_data(tmp_path)))
+    assert "b (Permission denied)" in "".join(
+        data_summary.describe(data_summary.inspect_data(tmp_path))
+    )
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from selfsight import dist, report
+from selfsight import dist, report_page
 from selfsight.console import build_table, open_console
 from selfsight.data import (
     ImageStore,
@@ -296,7 +296,7 @@ def write_verdict(run: Run, recipe: Recipe) -> Verdict:
     """Judge the run from its folder; write the verdict and the report."""
     verdict = judge(run.records(), run.all_results(), to_dict(recipe), run.events())
     run.write_result("verdict", asdict(verdict))
-    report.write(run)
+    report_page.write(run)
     return verdict
 
 

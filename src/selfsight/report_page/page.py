@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from selfsight.errors import UserError
-from selfsight.report import figures
-from selfsight.report.figures import Json, Records, finite_items, latest, section
+from selfsight.report_page import figures
+from selfsight.report_page.figures import Json, Records, finite_items, latest, section
 from selfsight.run_folder import Run, open_run, to_json, write_text
 
 SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
@@ -134,4 +134,4 @@ def _to_script_json(value: Json) -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("selfsight.report").joinpath(name).read_text("utf-8")
+    return resources.files("selfsight.report_page").joinpath(name).read_text("utf-8")

@@ -14,7 +14,7 @@ Number = int | float
 Point = tuple[Number, Number | None, Number]  # step, epoch, value
 
 TEXTS: dict[str, list[dict[str, Json]]] = tomllib.loads(
-    resources.files("selfsight.report").joinpath("texts.toml").read_text("utf-8")
+    resources.files("selfsight.report_page").joinpath("texts.toml").read_text("utf-8")
 )
 HEADLINE_NAMES = {
     "accuracy": "share of test images with the right label",

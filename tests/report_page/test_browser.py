@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, sync_playwright
 from playwright.sync_api import Page as Tab
 
-from selfsight import report
+from selfsight import report_page
 from selfsight.run_folder import Run
-from tests.report.folders import HOSTILE, RECIPE, analyze, records, tile_color
+from tests.report_page.folders import HOSTILE, RECIPE, analyze, records, tile_color
 
 pytestmark = pytest.mark.browser
 MARGIN = 26  # as in map.js
@@ -39,7 +39,7 @@ def open_page(browser) -> Iterator[Callable[..., Tab]]:
         )
         contexts.append(context)
         tab = context.new_page()
-        address = report.write(run).as_uri()
+        address = report_page.write(run).as_uri()
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on("request", lambda r: r.url == address or complaints.append(r.url))

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfsight import report
+from selfsight import report_page
 from selfsight.errors import UserError
-from selfsight.report import figures
-from selfsight.report.page import SCRIPTS
+from selfsight.report_page import figures
+from selfsight.report_page.page import SCRIPTS
 from selfsight.run_folder import Run
-from tests.report.folders import HOSTILE, analyze, records
+from tests.report_page.folders import HOSTILE, analyze, records
 
 
 class Page(HTMLParser):
@@ -47,13 +47,13 @@ class Page(HTMLParser):
 
 
 def page(run: Run) -> Page:
-    return Page(report.write(run).read_text("utf-8"))
+    return Page(report_page.write(run).read_text("utf-8"))
 
 
 def test_the_page_lies_in_the_run_folder_and_nothing_else_is_left(make_run):
     run = make_run()
     before = set(run.path.iterdir())
-    assert report.write(run) == run.path / "report.html"
+    assert report_page.write(run) == run.path / "report.html"
     assert set(run.path.iterdir()) - before == {run.report}
 
 
@@ -190,7 +190,7 @@ def test_nothing_is_loaded_from_elsewhere(make_run):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_set_text_and_never_markup(script):
-    code = resources.files("selfsight.report").joinpath(script).read_text("utf-8")
+    code = resources.files("selfsight.report_page").joinpath(script).read_text("utf-8")
     markup = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "</script")
     assert not [word for word in markup if word in code]
 
@@ -205,7 +205,7 @@ def test_an_unfinished_run_has_a_page(make_run, missing):
     assert bool(data["curves"][0]["points"]) is (missing in ("results", "images"))
     assert (data["verdict"]["verdict"] == "running") is (missing in ("results", "all"))
     assert (data["sheets"]["map"] is None) is (missing in ("images", "all"))
-    assert report.summary(run)["verdict"] == data["verdict"]["verdict"]
+    assert report_page.summary(run)["verdict"] == data["verdict"]["verdict"]
 
 
 def test_a_layout_without_its_sheet_counts_as_missing(make_run):
@@ -217,7 +217,7 @@ def test_a_layout_without_its_sheet_counts_as_missing(make_run):
 def test_a_run_without_a_verdict_says_how_far_it_is(make_run):
     run = make_run()
     (run.results / "verdict.json").unlink()
-    assert "epoch 1.9 of 4" in report.summary(run)["sentence"]
+    assert "epoch 1.9 of 4" in report_page.summary(run)["sentence"]
 
 
 def test_a_single_record_is_a_curve_of_one_point(make_run):
@@ -244,7 +244,7 @@ def test_gradient_norms_are_a_curve_for_each_layer_and_dips_are_marked():
 def test_online_knn_comes_from_the_log_if_there_is_no_result(make_run):
     run = make_run()
     (run.results / "online_knn.json").unlink()
-    assert report.summary(run)["figures"]["online_knn_accuracy"] == pytest.approx(
+    assert report_page.summary(run)["figures"]["online_knn_accuracy"] == pytest.approx(
         0.3 + 0.4 * 19 / 20
     )
 
@@ -252,10 +252,10 @@ def test_online_knn_comes_from_the_log_if_there_is_no_result(make_run):
 def test_baselines_on_training_images_replace_missing_ones(make_run):
     run = make_run()
     run.write_result("online_baselines", {"pixels": 0.5, "chance": 0.25})
-    assert report.summary(run)["figures"]["pixels"] == 0.2
+    assert report_page.summary(run)["figures"]["pixels"] == 0.2
     (run.results / "baselines.json").unlink()
-    assert report.summary(run)["figures"]["pixels"] == 0.5
-    assert report.summary(run)["figures"]["chance"] == 0.25
+    assert report_page.summary(run)["figures"]["pixels"] == 0.5
+    assert report_page.summary(run)["figures"]["chance"] == 0.25
 
 
 def test_values_that_are_not_finite_become_gaps_and_are_counted(make_run):
@@ -267,12 +267,12 @@ def test_values_that_are_not_finite_become_gaps_and_are_counted(make_run):
     assert [point[0] for point in data["curves"][0]["points"]] == [0, 10, 20, 60, 70, 80, 90]
     assert data["curves"][0]["missing"] == 3
     assert data["results"]["knn"]["settings"]["x"] is None
-    json.dumps(report.summary(run), allow_nan=False)
+    json.dumps(report_page.summary(run), allow_nan=False)
 
 
 def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match=r"has no recipe\.json"):
-        report.write(Run(tmp_path))
+        report_page.write(Run(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -299,8 +299,8 @@ def test_thinning_keeps_order_ends_and_extremes(values, most):
 
 def test_the_summary_holds_verdict_figures_and_places(make_run):
     run = make_run()
-    report.write(run)
-    found = report.summary(run)
+    report_page.write(run)
+    found = report_page.summary(run)
     assert (found["verdict"], found["sentence"]) == ("learning", "It is learning.")
     assert (found["figures"]["step"], found["figures"]["linear_accuracy"]) == (190, 0.8)
     assert found["intervals"] == {"knn_accuracy": [0.6, 0.8]}
@@ -318,7 +318,7 @@ def test_commands_survive_any_folder_name(make_run):
 
 
 def test_the_report_needs_no_torch():
-    code = "import selfsight.report, sys; sys.exit('torch' in sys.modules)"
+    code = "import selfsight.report_page, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

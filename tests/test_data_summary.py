@@ -3,7 +3,7 @@ from json import dumps
 
 import pytest
 
-from selfsight import doctor
+from selfsight import data_summary
 from tests.data.image_files import parquet, pixels, png, write
 
 
@@ -17,7 +17,7 @@ def folder(tmp_path):
 
 
 def test_an_examination_tells_what_is_there(folder):
-    found = doctor.inspect_data(folder)
+    found = data_summary.inspect_data(folder)
     assert (found.count, found.sampled) == (5, 5)
     assert (found.smallest, found.largest) == ((20, 10), (60, 50))
     assert (found.short_side, found.channels, found.classes) == (30, 3, 0)
@@ -29,22 +29,22 @@ def test_an_examination_tells_what_is_there(folder):
 
 
 def test_an_examination_is_json_and_words(folder):
-    found = doctor.inspect_data(folder)
+    found = data_summary.inspect_data(folder)
     dumps(asdict(found))
-    words = "\n".join(doctor.describe(found))
+    words = "\n".join(data_summary.describe(found))
     for part in ("5 images", "20x10 to 60x50", "broken.jpg", "1.png = again.png"):
         assert part in words
 
 
 def test_gray_images_have_one_channel(tmp_path):
     write(tmp_path / "1.png", pixels()[..., 0])
-    assert doctor.inspect_data(tmp_path).channels == 1
+    assert data_summary.inspect_data(tmp_path).channels == 1
     write(tmp_path / "2.png", pixels())
-    assert doctor.inspect_data(tmp_path).channels == 3
+    assert data_summary.inspect_data(tmp_path).channels == 3
 
 
 def test_a_sample_is_part_of_the_whole(tmp_path):
     file = parquet(tmp_path / "x.parquet", [pixels(seed=i) for i in range(40)], [0] * 40, ["a"])
-    found = doctor.inspect_data(file, sample=8)
+    found = data_summary.inspect_data(file, sample=8)
     assert (found.count, found.sampled, found.classes) == (40, 8, 1)
     assert found.duplicates == ()
