@@ -72,6 +72,8 @@ class OutsideMethod(Method):
             loss = loss.expand(len(x1))
         if breaks == "the loss depends on the share of a process":
             loss = loss * len(x1)
+        if breaks == "":  # what a loss needs of the whole batch, with its gradient
+            loss = loss + dist.mean(q.mean(0)).square().sum()
         if breaks == "the loss is bf16":
             loss = loss.bfloat16() if q.dtype == torch.bfloat16 else loss
         if breaks == "labels are read":

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from selfsight import dist
 from selfsight.cli import main
 from selfsight.conformance import CHECKS, Subject, check, leakage_checks, run
 from selfsight.conformance.check_method import COMPILED
 from selfsight.conformance.process_group import ProcessGroup, RankError
+from selfsight.conformance.subject import BrokenRuleError
 from selfsight.conformance.training_checks import compare_traces, train
 from selfsight.methods import METHODS
 from tests.conformance.outside_method import OutsideConfig
@@ -73,6 +75,24 @@ def test_a_check_fails_for_a_method_that_breaks_its_rule(
         checks = {name: CHECKS[name]}
     (result,) = check(subject(breaks), checks)
     assert result.outcome == "fail" and reason in result.reason
+
+
+def train_without_gradient(subject):
+    """Train with a mean over processes that is a constant to autograd."""
+
+    def mean(x):
+        return dist.all_sum(x.detach()) / dist.world_size()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "mean", mean)
+        return train(subject, steps=1)
+
+
+def test_a_mean_over_processes_that_lost_its_gradient_fails_the_check_of_two(two_processes):
+    one = train(subject(), steps=1)
+    for several in two_processes(train_without_gradient, subject()):
+        with pytest.raises(BrokenRuleError, match="The gradients of two processes are not"):
+            compare_traces(one, several)
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def train_step(
     optimizer.step()
     method.after_step(subject.moment(step), result)
     average_running_statistics(method)
-    return dist.mean(result.loss), gradients
+    return dist.mean(result.loss.detach()), gradients
 
 
 def compare_traces(one: Trace, several: Trace) -> None:

@@ -155,8 +155,8 @@ def all_sum(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
 
 
 def mean(x: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """Average over processes without gradients, for logging."""
-    return all_sum(x.detach()) / world_size()
+    """Average over processes; gradients are averaged over processes too."""
+    return x if world_size() == 1 else all_sum(x) / world_size()
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:

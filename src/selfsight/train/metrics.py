@@ -96,7 +96,7 @@ class Metrics:
         record["information_bound"] = information_bound(
             self.recipe.method, chance=record["chance_loss"], loss=record["loss"]
         )
-        record |= {name: float(dist.mean(value)) for name, value in step.logs.items()}
+        record |= {name: float(dist.mean(value.detach())) for name, value in step.logs.items()}
         not_finite = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
         longest, finished = state.scaler.read_longest_run(), record["epoch"] == self.recipe.epochs
         max_skipped = state.scaler.max_skipped

@@ -139,7 +139,7 @@ def trained(neck):
         optimizer.zero_grad()
         loss.backward()
         average_gradients(parameters)
-        losses.append(dist.mean(loss))
+        losses.append(dist.mean(loss.detach()))
         gradients.append([p.grad.clone() for p in parameters])
         optimizer.step()
     return losses, gradients, {k: v.clone() for k, v in detector.state_dict().items()}
