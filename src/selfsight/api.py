@@ -1,7 +1,6 @@
 """The commands as Python functions: pretrain, resume, evaluate, compare, load, export, doctor."""
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -12,11 +11,8 @@ import torch
 from rich.console import Console
 
 from selfsight import auto_recipe, data_summary, dist
-from selfsight.catalog import build_recipe
 from selfsight.console import build_table, open_console
-from selfsight.data import open_source
-from selfsight.data.sources.classes import class_words
-from selfsight.errors import UserError, list_first, suggest
+from selfsight.errors import UserError, suggest
 from selfsight.options import (
     EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
@@ -25,15 +21,13 @@ from selfsight.options import (
     PretrainOptions,
     ReproduceOptions,
 )
-from selfsight.outside_code import import_name
-from selfsight.recipe import (
-    Recipe,
-    list_differences,
-    list_outside_code,
-    method_name,
-    override,
-    to_dict,
+from selfsight.pretrain_recipe import (
+    build_pretrain_recipe,
+    check_same_settings,
+    import_outside_code,
+    profile_data,
 )
+from selfsight.recipe import Recipe, to_dict
 from selfsight.run_folder import Run, explain_write_errors, open_run
 from selfsight.run_study import reproduce_arm
 from selfsight.run_study import study as study
@@ -51,8 +45,6 @@ from selfsight.use_encoder import check_one_encoder
 from selfsight.use_encoder import embed as embed
 from selfsight.use_encoder import export as export
 from selfsight.use_encoder import load as load
-
-SAMPLE = 128  # images that the automatic recipe is chosen from
 
 
 def pretrain(
@@ -82,12 +74,12 @@ def pretrain(
         run = Run(dist.on_first(lambda: run_lock.choose_folder(str(data), options)))
         with run_lock.lock_run(run):
             if options.resume and dist.on_first(run.recipe_path.exists):
-                recipe = load_recipe(run, trust=_imports_outside_code(options, run))
-                _check_same_settings(run, recipe, data, options, device)
+                recipe = load_recipe(run, trust=import_outside_code(options, run))
+                check_same_settings(run, recipe, data, options, device)
                 # The command has DATA.
                 return _resume(run, recipe, device, clock, trust=True)
             dist.on_first(lambda: run_lock.check_folder(run, overwrite=options.overwrite))
-            recipe, reasons = _build_recipe(data, options, device)
+            recipe, reasons = build_pretrain_recipe(data, options, device)
             automatic = options.recipe is None
             start_resume.start_run(
                 recipe, reasons, run, device, console, clock, automatic=automatic
@@ -181,7 +173,7 @@ def doctor(
     check_setting("data", data, str | Path)
     check_setting("sample", sample, int, COUNT)
     summary = data_summary.inspect_data(data, sample=sample)
-    profile, torch_device = _profile(summary), auto_recipe.resolve_device(device)
+    profile, torch_device = profile_data(summary), auto_recipe.resolve_device(device)
     recipe, reasons = auto_recipe.build_auto_recipe(profile, torch_device)
     if not quiet:
         console = open_console()
@@ -268,7 +260,7 @@ def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.devi
         )
     if options.recipe is not None and not isinstance(options.recipe, str):
         raise UserError("--sbatch needs the name of a recipe: a Recipe has no command line.")
-    _build_recipe(data, options, device)
+    build_pretrain_recipe(data, options, device)
     out, path = run_lock.choose_folder(str(data), options), Path(str(options.sbatch))
     with explain_write_errors(path):
         path.write_text(slurm_script(str(data), options, out))
@@ -276,115 +268,10 @@ def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.devi
     return Run(out)
 
 
-def _build_recipe(
-    data: str | Path, options: PretrainOptions, device: torch.device
-) -> tuple[Recipe, dict[str, str]]:
-    """Build the recipe of a command, with the reasons of automatic settings."""
-    reasons: dict[str, str] = {}
-    if options.recipe is None:
-        source = open_source(
-            data,
-            labels=options.labels,
-            classes=options.classes,
-            label_column=options.label_column,
-        )
-        profile = _profile(data_summary.inspect_data(source, sample=SAMPLE))
-        recipe, reasons = auto_recipe.build_auto_recipe(
-            profile,
-            device,
-            method=options.method,
-            epochs=options.epochs,
-            batch_size=options.batch_size,
-            processes=dist.world_size(),
-        )
-    else:
-        recipe = _named_recipe(options)
-    recipe, adapted = auto_recipe.adapt_to_device(_apply(recipe, data, options), device)
-    return recipe, reasons | adapted
-
-
-def _named_recipe(options: PretrainOptions) -> Recipe:
-    check_setting("recipe", options.recipe, str | Recipe)
-    named = options.recipe
-    return build_recipe(named) if isinstance(named, str) else named
-
-
-def _apply(recipe: Recipe, data: str | Path, options: PretrainOptions) -> Recipe:
-    """Replace the settings of a recipe by those that the command gives."""
-    given = {name: getattr(options, name) for name in ("epochs", "batch_size", "seed")}
-    given["keep_epochs"] = tuple(options.keep_epochs) or None
-    recipe = override(recipe, given, options.settings)
-    data_settings = replace(
-        recipe.data,
-        path=str(data),
-        classes=class_words(options.classes) or recipe.data.classes,
-        labels=options.labels or recipe.data.labels,
-        label_column=options.label_column or recipe.data.label_column,
-    )
-    return replace(recipe, data=data_settings)
-
-
-def _check_same_settings(
-    run: Run, saved: Recipe, data: str | Path, options: PretrainOptions, device: torch.device
-) -> None:
-    """Raise a UserError if the command asks for other settings than the run has.
-
-    What the command leaves to be chosen automatically is as the run has it.
-    """
-    asked = _apply(saved if options.recipe is None else _named_recipe(options), data, options)
-    same = {k: getattr(saved.data, k) for k in ("storage", "decoder")}
-    same = {k: v for k, v in same.items() if getattr(asked.data, k) == "auto"}
-    if os.path.realpath(asked.data.path) == os.path.realpath(saved.data.path):
-        same["path"] = saved.data.path
-    asked = replace(asked, data=replace(asked.data, **same))
-    (asked, _), (saved, _) = (
-        auto_recipe.adapt_to_device(replace(r, backbone=r.backbone.resolved()), device)
-        for r in (asked, saved)
-    )
-    differences = list_differences(to_dict(asked), to_dict(saved))
-    if options.method not in (None, method_name(saved.method)):
-        differences.insert(0, ("method", options.method, method_name(saved.method)))
-    if differences:
-        texts = [f"{name} is {a} in the command and {b} in the run" for name, a, b in differences]
-        raise UserError(
-            f"{run.path} was started with other settings: {list_first(texts, 3, '; ')}. "
-            "A run keeps its settings: repeat its command to resume it, or start another run with "
-            "another --out."
-        )
-
-
-def _imports_outside_code(options: PretrainOptions, run: Run) -> bool:
-    """Import the code from outside selfsight that the run uses, if the command itself names it all.
-
-    It is imported by these names alone, not from the folder that recipe.json has for it.
-    """
-    named = {word.rpartition("=")[2] for word in options.settings} | {options.method}
-    if isinstance(options.recipe, Recipe):
-        named |= set(list_outside_code(to_dict(options.recipe)))
-    outside = list_outside_code(run.saved_recipe())
-    if not named >= set(outside):
-        return False
-    for name in outside:
-        import_name(name, "method or backbone")
-    return True
-
-
 def _resume(run: Run, recipe: Recipe, device: torch.device, clock: Stopwatch, trust: bool) -> Run:
     recipe, _ = auto_recipe.adapt_to_device(recipe, device)
     start_resume.resume_run(recipe, run, device, _console(), clock, trust=trust)
     return run
-
-
-def _profile(summary: data_summary.DataSummary) -> auto_recipe.DataProfile:
-    if not summary.short_side:
-        name, why = summary.unreadable[0]
-        raise UserError(
-            f"None of {summary.sampled} images read from {summary.data} is readable: {name}, for "
-            f"one, because {why}. Check the files."
-        )
-    return auto_recipe.DataProfile(
-        count=summary.count, short_side=summary.short_side, channels=summary.channels
-    )
 
 
 def _console() -> Console:

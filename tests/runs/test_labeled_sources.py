@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from selfsight.api import _build_recipe
 from selfsight.data.sources.classes import CLASS_LISTS
 from selfsight.errors import UserError
 from selfsight.options import EvalOptions, PretrainOptions
+from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.runs.labeled_sources import open_labeled
 from selfsight.runs.start_resume import open_recipe_source
 from tests.data.image_files import pixels, png, write
@@ -68,7 +68,7 @@ def test_pretrain_reads_its_labels_from_the_column_of_the_flag(tmp_path):
 
     def source(**options):
         given = PretrainOptions(recipe="moco.cifar10_r18_200ep", **options)
-        return open_recipe_source(_build_recipe(file, given, torch.device("cpu"))[0])
+        return open_recipe_source(build_pretrain_recipe(file, given, torch.device("cpu"))[0])
 
     assert source().labels.tolist() == columns["fine_label"]
     assert any("--label-column coarse_label" in note for note in source().notes)

@@ -1,0 +1,133 @@
+"""The recipe of `pretrain`: named or automatic, with the settings that the command gives."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from selfsight import auto_recipe, data_summary, dist
+from selfsight.catalog import build_recipe
+from selfsight.data import open_source
+from selfsight.data.sources.classes import class_words
+from selfsight.errors import UserError, list_first
+from selfsight.options import PretrainOptions
+from selfsight.outside_code import import_name
+from selfsight.recipe import (
+    Recipe,
+    list_differences,
+    list_outside_code,
+    method_name,
+    override,
+    to_dict,
+)
+from selfsight.run_folder import Run
+from selfsight.settings import check_setting
+
+SAMPLE = 128  # images that the automatic recipe is chosen from
+
+
+def build_pretrain_recipe(
+    data: str | Path, options: PretrainOptions, device: torch.device
+) -> tuple[Recipe, dict[str, str]]:
+    """Build the recipe of a command, with the reasons of automatic settings."""
+    reasons: dict[str, str] = {}
+    if options.recipe is None:
+        source = open_source(
+            data,
+            labels=options.labels,
+            classes=options.classes,
+            label_column=options.label_column,
+        )
+        profile = profile_data(data_summary.inspect_data(source, sample=SAMPLE))
+        recipe, reasons = auto_recipe.build_auto_recipe(
+            profile,
+            device,
+            method=options.method,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            processes=dist.world_size(),
+        )
+    else:
+        recipe = _named_recipe(options)
+    recipe, adapted = auto_recipe.adapt_to_device(_apply(recipe, data, options), device)
+    return recipe, reasons | adapted
+
+
+def check_same_settings(
+    run: Run, saved: Recipe, data: str | Path, options: PretrainOptions, device: torch.device
+) -> None:
+    """Raise a UserError if the command asks for other settings than the run has.
+
+    What the command leaves to be chosen automatically is as the run has it.
+    """
+    asked = _apply(saved if options.recipe is None else _named_recipe(options), data, options)
+    same = {k: getattr(saved.data, k) for k in ("storage", "decoder")}
+    same = {k: v for k, v in same.items() if getattr(asked.data, k) == "auto"}
+    if os.path.realpath(asked.data.path) == os.path.realpath(saved.data.path):
+        same["path"] = saved.data.path
+    asked = replace(asked, data=replace(asked.data, **same))
+    (asked, _), (saved, _) = (
+        auto_recipe.adapt_to_device(replace(r, backbone=r.backbone.resolved()), device)
+        for r in (asked, saved)
+    )
+    differences = list_differences(to_dict(asked), to_dict(saved))
+    if options.method not in (None, method_name(saved.method)):
+        differences.insert(0, ("method", options.method, method_name(saved.method)))
+    if differences:
+        texts = [f"{name} is {a} in the command and {b} in the run" for name, a, b in differences]
+        raise UserError(
+            f"{run.path} was started with other settings: {list_first(texts, 3, '; ')}. "
+            "A run keeps its settings: repeat its command to resume it, or start another run with "
+            "another --out."
+        )
+
+
+def import_outside_code(options: PretrainOptions, run: Run) -> bool:
+    """Import the code from outside selfsight that the run uses, if the command itself names it all.
+
+    It is imported by these names alone, not from the folder that recipe.json has for it.
+    """
+    named = {word.rpartition("=")[2] for word in options.settings} | {options.method}
+    if isinstance(options.recipe, Recipe):
+        named |= set(list_outside_code(to_dict(options.recipe)))
+    outside = list_outside_code(run.saved_recipe())
+    if not named >= set(outside):
+        return False
+    for name in outside:
+        import_name(name, "method or backbone")
+    return True
+
+
+def profile_data(summary: data_summary.DataSummary) -> auto_recipe.DataProfile:
+    """What the automatic recipe needs to know of the data; at least one image must be readable."""
+    if not summary.short_side:
+        name, why = summary.unreadable[0]
+        raise UserError(
+            f"None of {summary.sampled} images read from {summary.data} is readable: {name}, for "
+            f"one, because {why}. Check the files."
+        )
+    return auto_recipe.DataProfile(
+        count=summary.count, short_side=summary.short_side, channels=summary.channels
+    )
+
+
+def _named_recipe(options: PretrainOptions) -> Recipe:
+    check_setting("recipe", options.recipe, str | Recipe)
+    named = options.recipe
+    return build_recipe(named) if isinstance(named, str) else named
+
+
+def _apply(recipe: Recipe, data: str | Path, options: PretrainOptions) -> Recipe:
+    """Replace the settings of a recipe by those that the command gives."""
+    given = {name: getattr(options, name) for name in ("epochs", "batch_size", "seed")}
+    given["keep_epochs"] = tuple(options.keep_epochs) or None
+    recipe = override(recipe, given, options.settings)
+    data_settings = replace(
+        recipe.data,
+        path=str(data),
+        classes=class_words(options.classes) or recipe.data.classes,
+        labels=options.labels or recipe.data.labels,
+        label_column=options.label_column or recipe.data.label_column,
+    )
+    return replace(recipe, data=data_settings)
