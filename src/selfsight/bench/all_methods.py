@@ -26,7 +26,7 @@ from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
-from selfsight.runs.start_resume import open_recipe_source
+from selfsight.runs.open_images import open_recipe_source
 
 Row = dict[str, Any]
 VIT_S = "mocov3.imagenet_vit_s16_300ep"

@@ -24,7 +24,7 @@ from selfsight.nn import encoders
 from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.runs.environment import device_name
-from selfsight.runs.start_resume import (
+from selfsight.runs.open_images import (
     open_recipe_images,
     open_recipe_source,
     resolve_storage,

@@ -21,7 +21,7 @@ from selfsight.console import open_console
 from selfsight.errors import UserError
 from selfsight.options import BENCH_DEFAULTS, BenchOptions
 from selfsight.recipe import Recipe, override
-from selfsight.runs.start_resume import open_recipe_source
+from selfsight.runs.open_images import open_recipe_source
 
 DEFAULT_ON_CPU, DEFAULT_ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
 NUM_GENERATED = 4096  # images, if no data are given and the recipe's views are large

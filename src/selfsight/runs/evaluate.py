@@ -49,6 +49,7 @@ from selfsight.runs.labeled_sources import (
     open_labeled,
 )
 from selfsight.runs.load_method import find_checkpoint, load_kept_methods
+from selfsight.runs.open_images import open_run_images
 from selfsight.runs.report_data import write_map_and_neighbors
 from selfsight.runs.score_protocols import (
     score_label_free,
@@ -56,7 +57,7 @@ from selfsight.runs.score_protocols import (
     score_protocol,
     write_result,
 )
-from selfsight.runs.start_resume import open_run_images, write_verdict
+from selfsight.runs.start_resume import write_verdict
 from selfsight.views import View, moco_v2
 
 DEFAULT_PROTOCOLS = ("knn", "linear")

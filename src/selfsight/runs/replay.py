@@ -11,7 +11,7 @@ from selfsight.errors import UserError, list_first
 from selfsight.progress import DelayedProgress
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run
-from selfsight.runs.start_resume import open_run_images
+from selfsight.runs.open_images import open_run_images
 from selfsight.train import checkpoint
 from selfsight.train.compile import configure_torch
 from selfsight.train.cuda_graph import StepRunner

@@ -8,27 +8,16 @@ from rich.console import Console
 from rich.table import Table
 
 from selfsight import dist, report_page
-from selfsight.console import build_table, open_console
-from selfsight.data import (
-    ImageStore,
-    Source,
-    StreamedImages,
-    find_url,
-    open_images,
-    open_source,
-    plan_storage,
-)
-from selfsight.data.fingerprint import compare_fingerprints, fingerprint_data
+from selfsight.console import build_table
+from selfsight.data import ImageStore, StreamedImages
 from selfsight.data.loader import check_batch_size
-from selfsight.errors import StoppedError, UserError, list_first
+from selfsight.errors import StoppedError, UserError
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
 from selfsight.outside_code import locate_code
 from selfsight.recipe import (
-    Data,
     Recipe,
     eval_transform,
-    list_differences,
     list_outside_code,
     method_name,
     to_dict,
@@ -46,6 +35,16 @@ from selfsight.runs.environment import (
     describe_environment,
     device_name,
 )
+from selfsight.runs.open_images import (
+    Reasons,
+    check_local,
+    describe_other_images,
+    fingerprint_everywhere,
+    open_recipe_images,
+    open_recipe_source,
+    print_skipped,
+    resolve_storage,
+)
 from selfsight.runs.report_data import write_map_and_neighbors, write_views
 from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
@@ -58,9 +57,6 @@ from selfsight.train.memory_check import check_memory
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import describe_data, pretrain
 from selfsight.train.state import State
-
-Reasons = dict[str, str]
-Fingerprint = dict[str, str | int]
 
 
 def start_run(
@@ -151,118 +147,6 @@ def _note_resume(run: Run, device: torch.device) -> None:
     if differs:
         step = checkpoint.read_step(run.checkpoints / checkpoint.LAST) or 0
         run.add_event({"event": "resumed", "run": str(run.path), "step": step, "differs": differs})
-
-
-def fingerprint_everywhere(recipe: Recipe, source: Source) -> Fingerprint:
-    """Fingerprint the images; raise a UserError if processes differ in them or in their recipes.
-
-    Each machine may have the images in another place.
-    """
-    own = to_dict(replace(recipe, data=replace(recipe.data, path=""))), fingerprint_data(source)
-    first, *others = dist.gather_objects(own)
-    for rank, other in enumerate(others, start=1):
-        texts = [
-            f"{name} is {a} in process 0 and {b} in process {rank}"
-            for name, a, b in list_differences(first[0], other[0])
-        ]
-        if (difference := compare_fingerprints(first[1], other[1])) is not None:
-            texts.append(f"process {rank} has other images than process 0 ({difference})")
-        if texts:
-            raise UserError(
-                f"The processes of a run must be started alike, but {list_first(texts, 3, '; ')}."
-            )
-    return own[1]
-
-
-def describe_other_images(run: Run, fingerprint: Fingerprint) -> str | None:
-    """Say how the images differ from those that the run was started with; None if they do not."""
-    saved = run.saved_recipe().get("data_fingerprint") or {}
-    return compare_fingerprints(saved, fingerprint)
-
-
-def open_run_images(
-    run: Run, recipe: Recipe, device: torch.device, *, trust: bool = False, quiet: bool = False
-) -> ImageStore:
-    """Open the images of a run to evaluate with them; say so if they have changed since."""
-    check_local(run, recipe, trust=trust)
-    source = open_recipe_source(recipe)
-    fingerprint = dist.on_first(lambda: fingerprint_data(source))
-    difference = describe_other_images(run, fingerprint)
-    if difference is not None:
-        open_console(stderr=True, quiet=quiet or dist.rank() != 0).print(
-            f"{recipe.data.path} no longer holds the images that {run.path} was trained on: "
-            f"{difference}.",
-        )
-    return open_recipe_images(recipe, device, source=source)
-
-
-def check_local(run: Run, recipe: Recipe, *, trust: bool) -> None:
-    """Raise a UserError if a recipe.json, which may be a stranger's, names images on a network."""
-    url = find_url(recipe.data.path)
-    if url is not None and not trust:
-        raise UserError(
-            f"The images of {run.path} are on a network: its recipe.json names {url}. If you trust "
-            "that address, add --trust (in Python: trust=True)."
-        )
-
-
-def open_recipe_source(recipe: Recipe) -> Source:
-    """Open the encoded images of a recipe."""
-    data = recipe.data
-    source = open_source(
-        data.path, labels=data.labels, classes=data.classes, label_column=data.label_column
-    )
-    if data.label_column is not None and source.labels is None:
-        raise UserError(
-            f'Column "{data.label_column}" of {data.path} has several classes per image, and '
-            "measuring while training needs one. Name another column with --label-column, or "
-            "leave it out."
-        )
-    if recipe.method.needs_labels and source.labels is None:
-        raise UserError(
-            f"{method_name(recipe.method)} needs labels, and {data.path} has none. Add --labels "
-            "if its sub-folders are classes, or choose another method of `selfsight methods`."
-        )
-    return source
-
-
-def resolve_storage(recipe: Recipe, source: Source, device: torch.device) -> tuple[Recipe, Reasons]:
-    """Replace `auto` in how the images are stored and decoded by a choice, with its reasons."""
-    data = recipe.data
-    plan = plan_storage(source, **_storage_settings(data), device=device)
-    data = replace(data, storage=plan.storage, decoder=plan.decoder)
-    return replace(recipe, data=data), plan.reasons
-
-
-def _storage_settings(data: Data) -> dict[str, Any]:
-    return {name: getattr(data, name) for name in ("storage", "decoder", "store_size", "channels")}
-
-
-def open_recipe_images(
-    recipe: Recipe,
-    device: torch.device,
-    console: Console | None = None,
-    source: Source | None = None,
-) -> ImageStore:
-    """Open the images of a recipe; cached pixels are on the device if they fit."""
-    source = open_recipe_source(recipe) if source is None else source
-    if device.type != "cuda" and recipe.data.decoder == "nvjpeg":  # a run from another machine
-        recipe = replace(recipe, data=replace(recipe.data, decoder="cpu"))
-    recipe, _ = resolve_storage(recipe, source, device)
-    images = open_images(source, **_storage_settings(recipe.data), device=device)
-    if console and images.notes:
-        console.print(*images.notes, sep="\n")
-    if console:
-        _print_skipped(images, console)
-    return images
-
-
-def _print_skipped(images: ImageStore, console: Console) -> None:
-    if not images.skipped:
-        return
-    shown = ", ".join(f"{name} ({why})" for name, why in images.skipped[:5])
-    more = ", ..." if len(images.skipped) > 5 else ""
-    console.print(f"Skipped {len(images.skipped)} unreadable images: {shown}{more}")
 
 
 def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
@@ -357,7 +241,7 @@ def _train_to_verdict(
             run.log_seconds(clock.record())
         raise
     if isinstance(images, StreamedImages):  # a stream finds unreadable images while it trains
-        _print_skipped(images, console)
+        print_skipped(images, console)
     if dist.rank() == 0:
         _evaluate_trained(recipe, run, images, device, state)
         clock.lap("evaluation")

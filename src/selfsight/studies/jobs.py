@@ -15,7 +15,7 @@ from selfsight.evals.splits import stratified
 from selfsight.options import StudyOptions
 from selfsight.recipe import Recipe, override
 from selfsight.run_folder import Run
-from selfsight.runs.start_resume import open_recipe_images
+from selfsight.runs.open_images import open_recipe_images
 from selfsight.studies.base import Scale, Study
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe
 
