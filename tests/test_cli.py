@@ -45,8 +45,8 @@ def fails(capsys, *words, code=2):
     with pytest.raises(SystemExit) as stop:
         main([str(w) for w in words])
     assert stop.value.code == code
-    said = " ".join("".join(c for c in capsys.readouterr().err if c not in "│╭╮╰╯─").split())
-    assert "Traceback" not in said
+    said = capsys.readouterr().err.rstrip("\n")
+    assert "Traceback" not in said and "╭" not in said
     return said
 
 
@@ -253,7 +253,7 @@ def test_a_class_that_looks_like_a_flag_is_explained_and_can_be_given(monkeypatc
     [
         (["--batch-size", "0"], "batch_size is 0; it must be 1 or more"),
         (["--epochs", "-1"], "epochs is -1; it must be 1 or more"),
-        (["--method", "moco", "--method.queue-size", "1e12"], "invalid literal"),
+        (["--method", "moco", "--method.queue-size", "1e12"], 'queue_size is "1e12"; it must be'),
         (["--method", "moco", "--method.queue-size", "1000000000000"], "method.queue_size is 1000"),
         (["--method", "moco", "--method.queue-size", "900000000"], "GiB of memory"),
         (["--out", "/proc/x"], "/proc/x"),

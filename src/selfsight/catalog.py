@@ -7,13 +7,14 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from itertools import groupby
 from typing import Any
 
 from selfsight.console import build_table, format_setting, open_console
 from selfsight.errors import UserError, suggest
 from selfsight.evals.protocols import FlagSettings
+from selfsight.flags import list_settings
 from selfsight.methods import MethodConfig
 from selfsight.recipe import ALL_METHODS, Recipe, method_name
 from selfsight.recipes import RECIPES
@@ -91,7 +92,7 @@ def list_recipes(word: str = "") -> list[Row]:
 
 def list_flags(name: str) -> list[Row]:
     """List each setting of a recipe with the flag that changes it."""
-    return [{"flag": flag, "value": value} for flag, value in _flags(build_recipe(name))]
+    return [{"flag": flag, "value": value} for flag, value in list_settings(build_recipe(name))]
 
 
 def count_values(flag: str) -> int:
@@ -331,27 +332,14 @@ def _paragraph(text: str, title: str) -> str | None:
     return " ".join(match[1].split()).rstrip(".") if match else None
 
 
-def _flags(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Walk the settings of nested dataclasses as (flag, value)."""
-    for field in fields(config):
-        value, name = getattr(config, field.name), f"{path}{field.name}".replace("_", "-")
-        if is_dataclass(value):
-            yield from _flags(value, f"{name}.")
-        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-            for index, item in enumerate(value):
-                yield from _flags(item, f"{name}.{index}.")
-        else:
-            yield f"--{name}", value
-
-
 def _changed_flags(arm: Arm) -> list[str]:
     """List the flags that turn the arm's recipe into the arm; views are only counted."""
     recipe, changed = RECIPES[arm.recipe](), arm.build()
-    before = dict(_flags(recipe))
+    before = dict(list_settings(recipe))
     flags = [
         f"{flag} {format_setting(value)}"
-        for flag, value in _flags(changed)
-        if before.get(flag, _flags) != value and not flag.startswith("--views.")
+        for flag, value in list_settings(changed)
+        if before.get(flag, list_settings) != value and not flag.startswith("--views.")
     ]
     if recipe.views != changed.views:
         flags.append(f"({len(changed.views)} views)")

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from selfsight.command_words import split_settings
-from selfsight.console import parse_flags
+from selfsight.command_words import check_settings_exist, split_settings
 from selfsight.encoder_commands import embed, export
 from selfsight.errors import StoppedError, UserError, describe_failure, escape, suggest
+from selfsight.flags import parse_flags
 from selfsight.listing_commands import methods, recipes, studies
 from selfsight.options import (
     BENCH_DEFAULTS,
@@ -368,9 +368,13 @@ def _run(args: list[str]) -> None:
         return functools.partial(command, *args, **keywords)
 
     target: Callable[..., Any] = prepare
-    options = inspect.signature(command).parameters.get("options")
-    if options is not None and hasattr(options.default, "settings"):
-        flags = [*inspect.signature(command).parameters, *(f.name for f in fields(options.default))]
-        args, settings = split_settings(args, flags, nested_only=command is evaluate)
-        target = functools.partial(prepare, options=replace(options.default, settings=settings))
-    parse_flags(target, prog=f"selfsight {name}", args=args)()
+    parameters = inspect.signature(command).parameters
+    default: Any = parameters["options"].default if "options" in parameters else None
+    names = [*parameters, *(f.name for f in fields(default))] if default else [*parameters]
+    words = {n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY} | {"options"}
+    known = [f"--{flag.replace('_', '-')}" for flag in names if flag not in words]
+    if hasattr(default, "settings"):
+        args, settings = split_settings(args, names, nested_only=command is evaluate)
+        check_settings_exist(settings, name, known)
+        target = functools.partial(prepare, options=replace(default, settings=settings))
+    parse_flags(target, known=known, prog=f"selfsight {name}", args=args)()

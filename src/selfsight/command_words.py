@@ -2,8 +2,10 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import fields
 
 from selfsight.errors import UserError
+from selfsight.flags import refuse_flag
 from selfsight.settings import LONGEST_TEXT
 
 
@@ -59,6 +61,20 @@ def split_settings(
     leading = list(itertools.takewhile(lambda word: not word.startswith("-"), parsed))
     parsed = [*leading, *positional, *parsed[len(leading) :]]
     return parsed, [word for words in settings for word in words]
+
+
+def check_settings_exist(words: list[str], name: str, known: list[str]) -> None:
+    """Raise a UserError for a flag without a dot that no recipe has, before an image is read."""
+    for word in words:
+        flag = word.split("=")[0].replace("_", "-").replace("--no-", "--")
+        if not word.startswith("--") or "." in flag:
+            continue
+        from selfsight.recipe import Recipe
+
+        names = () if name == "conformance" else [field.name for field in fields(Recipe)]
+        of_recipe = [f"--{setting.replace('_', '-')}" for setting in names]
+        if flag not in of_recipe:
+            raise refuse_flag(word, f"selfsight {name}", [*known, *of_recipe])
 
 
 def _protect(word: str) -> str:

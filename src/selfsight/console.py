@@ -1,12 +1,8 @@
 """Text and tables for the terminal."""
 
-import contextlib
-import io
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -27,17 +23,6 @@ class _Terminal(Console):
 def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Open the terminal for text in which names of strangers may look like markup or controls."""
     return _Terminal(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
-
-
-def parse_flags(target: Callable[..., Any], **options: Any) -> Any:
-    """Call what tyro builds from a command line; its messages repeat words of it, escaped here."""
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(target, **options)
-    finally:
-        for line in said.getvalue().split("\n")[:-1]:
-            print(escape(line), file=sys.stderr)
 
 
 def build_table(records: Iterable[Mapping[str, Any]], *, title: str | None = None) -> Table:

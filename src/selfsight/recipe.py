@@ -10,9 +10,9 @@ import torch
 import tyro
 
 from selfsight.backbones import BackboneConfig
-from selfsight.console import parse_flags
 from selfsight.data.eval_transform import EvalTransform, standard_transform
 from selfsight.errors import UserError, suggest
+from selfsight.flags import parse_flags
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method
 from selfsight.nn.chunked_encoder import check_chunk_size

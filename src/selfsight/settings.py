@@ -83,7 +83,7 @@ def check_setting(name: str, value: Any, declared: Any, range_: Range = ANY) -> 
         return
     if fits(value, None):
         each = "made of numbers, each " if isinstance(value, list | tuple) else ""
-        none = ", or none" if type(None) in typing.get_args(declared) else ""
+        none = ", or None" if type(None) in typing.get_args(declared) else ""
         expected = f"{each}{range_}{none}"
     else:
         expected = _describe(declared, range_)
@@ -270,7 +270,7 @@ def _describe(declared: Any, range_: Range) -> str:
     origin, args = typing.get_origin(declared), typing.get_args(declared)
     if origin in (typing.Union, types.UnionType):
         options = [_describe(option, range_) for option in args if option is not type(None)]
-        none = ["none"] if type(None) in args else []
+        none = ["None"] if type(None) in args else []
         return ", or ".join([*dict.fromkeys(options), *none])
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"

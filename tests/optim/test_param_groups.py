@@ -274,7 +274,7 @@ def test_the_state_dict_holds_the_groups(network, tmp_path):
         ({"betas": (0.9, 1.0)}, r"optim.betas is \(0.9, 1.0\).*below 1"),
         ({"weight_decay": -0.1}, "optim.weight_decay is -0.1; it must be 0 or more"),
         ({"trust_coefficient": 0.0}, "optim.trust_coefficient is 0.0"),
-        ({"clip": 0.0}, "above 0 .* or none"),
+        ({"clip": 0.0}, "above 0 .* or None"),
         ({"name": "lars", "nesterov": True}, "SGD with momentum"),
     ],
 )

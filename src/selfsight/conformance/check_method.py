@@ -21,8 +21,8 @@ from selfsight.conformance.subject import (
     Subject,
     reduce_settings,
 )
-from selfsight.console import parse_flags
 from selfsight.errors import UserError
+from selfsight.flags import parse_flags
 from selfsight.methods import MethodConfig
 from selfsight.methods.base import validate_method
 from selfsight.options import CONFORMANCE_DEFAULTS, ConformanceOptions

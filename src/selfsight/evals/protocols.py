@@ -13,7 +13,7 @@ import tyro
 from torch import nn
 
 from selfsight import dist
-from selfsight.console import format_setting, parse_flags
+from selfsight.console import format_setting
 from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
 from selfsight.evals import few_labels, fine_tune, linear_augmented, svm, transfer
@@ -35,6 +35,7 @@ from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.per_image import Scores
 from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.svm import SVM
+from selfsight.flags import parse_flags
 from selfsight.options import EvalOptions
 from selfsight.views import View
 

@@ -1,0 +1,127 @@
+"""Flags of the command line: parse them, and say in one sentence what is wrong with one."""
+
+import contextlib
+import functools
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import tyro
+
+# Not a public part of tyro: without it, its own messages are printed, in boxes.
+from tyro import _errors as tyro_errors
+
+from selfsight.errors import UserError, escape, list_first, suggest
+from selfsight.settings import check_setting
+
+
+def parse_flags(target: Callable[..., Any], *, known: Iterable[str] = (), **options: Any) -> Any:
+    """Call what tyro builds from a command line; a word that it refuses is a UserError.
+
+    `known` are the flags to suggest from, beside those of the default settings.
+    """
+    default = options.get("default")
+    known = [*known, *(flag for flag, _ in list_settings(default))] if default else list(known)
+    refuse = functools.partial(_refuse, words=list(options.get("args", ())), known=known)
+    said = io.StringIO()
+    try:
+        with tyro_errors.on_parse_error(refuse), contextlib.redirect_stderr(said):
+            return tyro.cli(target, **options)
+    finally:  # events that `_refuse` does not know: the message repeats words of the command line
+        for line in said.getvalue().split("\n")[:-1]:
+            print(escape(line), file=sys.stderr)
+
+
+def list_settings(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """List the settings of nested dataclasses as (flag, value)."""
+    for field in fields(config):
+        value, name = getattr(config, field.name), f"{path}{field.name}".replace("_", "-")
+        if is_dataclass(value):
+            yield from list_settings(value, f"{name}.")
+        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
+            for index, item in enumerate(value):
+                yield from list_settings(item, f"{name}.{index}.")
+        else:
+            yield f"--{name}", value
+
+
+def refuse_flag(flag: str, command: str, known: Iterable[str]) -> UserError:
+    """Build the error of a flag that does not exist, with the nearest that does."""
+    name = flag.split("=")[0]
+    path = "" if name.startswith("--") else f" If it is the name of a file, write ./{name}."
+    return UserError(f"There is no flag {name}.{suggest(name, known)}{path} See: {command} --help")
+
+
+def _refuse(event: tyro_errors.ParseErrorEvent, *, words: list[str], known: list[str]) -> None:
+    """Raise a UserError for what tyro refuses; it prints events that are not known here."""
+    see = f"See: {event.prog} --help"
+    if isinstance(event, tyro_errors.UnrecognizedArgs):
+        flag = next((token for token in event.tokens if token.startswith("-")), None)
+        if flag is not None:
+            raise refuse_flag(flag, event.prog, known)
+        raise UserError(
+            f'"{list_first(event.tokens)}" is more than this command takes. A switch takes no '
+            f"value, and a name with spaces needs quotes. {see}"
+        )
+    if isinstance(event, tyro_errors.MissingArgs):
+        _refuse_missing([context.arg for context in event.missing_arguments], event, words, known)
+    if isinstance(event, tyro_errors.BadValue):
+        if event.argument.is_positional():
+            _refuse_missing([event.argument], event, words, known)
+        count = event.argument.lowered.nargs
+        values = f"{count} values" if isinstance(count, int) and count > 1 else "a value"
+        raise UserError(f"{event.argument.display_name()} needs {values}. {see}")
+    if isinstance(event, tyro_errors.InvalidChoice):
+        flag = event.argument.lowered.name_or_flags[0]
+        check_setting(_setting_name(flag), event.value, event.argument.field.type_stripped)
+        choices = ", ".join(event.choices)
+        raise UserError(f'{flag} is "{event.value}"; it must be one of {choices}.')
+    if isinstance(event, tyro_errors.InstantiationFailure):
+        if event.argument is None:
+            raise UserError(_join(event.message))
+        flag = event.argument.lowered.name_or_flags[0]
+        value = " ".join(_words_after(flag, words))
+        check_setting(_setting_name(flag), value, event.argument.field.type_stripped)
+        raise UserError(f'{flag} is "{value}": {_join(event.message)}')
+
+
+def _refuse_missing(
+    missing: Sequence[Any],
+    event: tyro_errors.ParseErrorEvent,
+    words: Sequence[str],
+    known: Sequence[str],
+) -> None:
+    """Raise a UserError for words that are missing, or for the flag that stands in their place."""
+    flags = [word for word in words if word.startswith("-")]
+    for flag in flags:
+        if flag.split("=")[0].replace("_", "-").replace("--no-", "--") not in known:
+            raise refuse_flag(flag, event.prog, known)
+    names = " and ".join(str(arg.lowered.metavar) for arg in missing)
+    helps = _join(" ".join(str(arg.field.helptext or "") for arg in missing))
+    be = "is" if len(missing) == 1 else "are"
+    raise UserError(f"{names} {be} missing. {helps} See: {event.prog} --help")
+
+
+def _setting_name(flag: str) -> str:
+    """Name of a setting as Python and recipe.json have it: optim.lr_1d for --optim.lr-1d."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _words_after(flag: str, words: Sequence[str]) -> list[str]:
+    """The values that a command line gives to a flag."""
+    values: list[str] = []
+    inside = False
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            inside = name.replace("_", "-") == flag
+            values = values if not inside else [value] if value else []
+        elif inside:
+            values.append(word)
+    return values
+
+
+def _join(text: str) -> str:
+    return " ".join(text.split())
