@@ -451,10 +451,15 @@ def test_seeds_of_one_recipe_have_a_spread_of_their_own(tmp_path):
         write_scores(tmp_path / str(i), (torch.arange(100) < n).long(), seed=i)
         for i, n in enumerate(right)
     ]
-    notes = compare(runs)[1]
+    rows, notes = compare(runs)
+    for row in rows:  # --json prints them
+        numbers = [row[f"linear_seeds{end}"] for end in ("", "_mean", "_std")]
+        assert numbers == pytest.approx([3, np.mean(right) / 100, np.std(right, ddof=1) / 100])
+    assert list(format_records(rows)[0]) == ["run", "linear"]
     expected = "linear: over 3 seeds of one recipe 70.0%, standard deviation 10.0 points"
     assert notes[-1] == f"{expected} (60.0% to 80.0%)."
-    assert not any("seeds" in note for note in compare(runs[:1])[1])
+    rows, others = compare(runs[:1])
+    assert not any("seeds" in word for word in (*others, *rows[0]))
     runs.append(write_scores(tmp_path / "again", (torch.arange(100) < 9).long(), seed=2))
     assert compare(runs)[1][-1] == notes[-1]  # the same seed a second time does not count
 

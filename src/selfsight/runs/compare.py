@@ -17,6 +17,7 @@ from selfsight.run_folder import Run, find_headline
 from selfsight.runs.collect_scores import read_per_image
 
 ENDS = ("_low", "_high")  # of the interval of a number
+SEEDS = ("_seeds", "_seeds_mean", "_seeds_std")  # of a number over runs that differ in the seed
 PERCENT = (
     *("accuracy", "top5", "ap", "precision", "retrieval"),
     *("knn", "linear", "few_labels", "fine_tune"),
@@ -36,10 +37,38 @@ class Measure(NamedTuple):
     key: str
 
 
+class SeedSpread(NamedTuple):
+    """A number of runs that differ in the seed alone.
+
+    This is the spread of training; that of the test images is the interval of each run.
+    """
+
+    measure: Measure
+    runs: tuple[str, ...]
+    values: tuple[float, ...]  # one for each seed
+
+    def numbers(self) -> dict[str, int | float]:
+        """The columns that this adds to the record of each of its runs."""
+        values = (len(self.values), statistics.mean(self.values), statistics.stdev(self.values))
+        return {f"{self.measure.column}{end}": v for end, v in zip(SEEDS, values, strict=True)}
+
+    def describe(self) -> str:
+        """Say the mean, the standard deviation and the range."""
+        count, mean, std = self.numbers().values()
+        low, high = (format_number(end(self.values), self.measure.key) for end in (min, max))
+        return (
+            f"{self.measure.column}: over {count} seeds of one recipe "
+            f"{format_number(mean, self.measure.key)}, standard deviation {100 * std:.1f} points "
+            f"({low} to {high})."
+        )
+
+
 def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
     """Collect a record for each run with a key for each measure, and notes on what differs.
 
-    An accuracy is followed by the ends of its interval, as `knn k20_low` and `knn k20_high`.
+    An accuracy is followed by the ends of its interval, as `knn k20_low` and `knn k20_high`. If
+    there are runs of its recipe with other seeds, `knn k20_seeds` is their number, and
+    `knn k20_seeds_mean` and `knn k20_seeds_std` are the mean and the standard deviation over them.
     """
     folders = {run.path.name: run for run in runs}
     if len(folders) < len(runs):
@@ -52,14 +81,18 @@ def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
         )
     measures = {name: _measures(of_run) for name, of_run in results.items()}
     numbers = {name: _numbers(of_run, measures[name]) for name, of_run in results.items()}
+    headlines = list(dict.fromkeys(m for name in folders for m in _headlines(measures[name])))
+    spreads = [s for m in headlines for s in _spread_over_seeds(m, folders, results)]
+    for spread in spreads:
+        for name in spread.runs:
+            numbers[name] |= spread.numbers()
     columns = list(dict.fromkeys(column for of_run in numbers.values() for column in of_run))
     records = [
         {"run": name, **{column: of_run.get(column) for column in columns}}
         for name, of_run in numbers.items()
     ]
-    headlines = list(dict.fromkeys(m for name in folders for m in _headlines(measures[name])))
     notes = [note for m in headlines for note in _compare_pairs(m, folders, results)]
-    notes += [note for m in headlines for note in _spread_over_seeds(m, folders, results)]
+    notes += [spread.describe() for spread in spreads]
     return records, _differences(results) + notes + _best_without_labels(runs)
 
 
@@ -99,29 +132,22 @@ def _compare_pairs(
 
 def _spread_over_seeds(
     measure: Measure, folders: Mapping[str, Run], results: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """Mean and standard deviation over runs of one recipe with different seeds.
-
-    This is the spread of training; that of the test images is the interval of each run.
-    """
-    recipes: dict[str, dict[str, float]] = {}
+) -> list[SeedSpread]:
+    """Find the recipes with runs of several seeds; a seed counts once."""
+    recipes: dict[str, list[tuple[str, str, float]]] = {}
     for name, run in folders.items():
         recipe = run.saved_recipe()
         number = results[name].get(measure.result, {}).get(measure.key)
         if recipe and isinstance(number, int | float):
             same = {key: value for key, value in recipe.items() if key not in NOT_OF_RECIPE}
-            recipes.setdefault(repr(same), {}).setdefault(str(recipe.get("seed")), number)
-    sentences = []
-    for numbers in (list(by_seed.values()) for by_seed in recipes.values()):
-        if len(numbers) > 1:
-            mean, std = statistics.mean(numbers), statistics.stdev(numbers)
-            sentences.append(
-                f"{measure.column}: over {len(numbers)} seeds of one recipe "
-                f"{format_number(mean, measure.key)}, standard deviation {100 * std:.1f} points "
-                f"({format_number(min(numbers), measure.key)} to "
-                f"{format_number(max(numbers), measure.key)})."
-            )
-    return sentences
+            recipes.setdefault(repr(same), []).append((name, str(recipe.get("seed")), number))
+    spreads = []
+    for runs in recipes.values():
+        by_seed = {seed: number for _, seed, number in reversed(runs)}  # the first run of a seed
+        if len(by_seed) > 1:
+            names = tuple(name for name, _, _ in runs)
+            spreads.append(SeedSpread(measure, names, tuple(by_seed.values())))
+    return spreads
 
 
 def _best_without_labels(runs: Sequence[Run]) -> list[str]:
@@ -140,7 +166,8 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]
 
     Accuracies are in per cent with their intervals; a missing number is an empty cell.
     """
-    measures = [name for name in records[0] if name != "run" and not is_end(name)]
+    beside = (*ENDS, *SEEDS)  # told with a number, or below the table
+    measures = [name for name in records[0] if name != "run" and not name.endswith(beside)]
     if len(records) > len(measures):
         return [
             {"run": r["run"], **{name: format_measure(r, name) for name in measures}}
