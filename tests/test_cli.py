@@ -19,6 +19,7 @@ from selfsight import api
 from selfsight.cli import main
 from selfsight.command_words import split_settings
 from selfsight.errors import DivergedError, UserError
+from selfsight.exporters.model_card import describe_origin
 from selfsight.methods import METHODS
 from selfsight.options import BenchOptions, EvalOptions, PretrainOptions
 from selfsight.report_page import figures
@@ -389,3 +390,8 @@ def test_damaged_files_of_a_run_are_named(finished, tmp_path, capsys):
             said = fails(capsys, "report", run.path)
             assert f"{file}" in said and "is damaged" in said
         file.write_bytes(good)
+    verdict = run.results / "verdict.json"
+    verdict.write_text('{"sentence": ["a"]}')
+    assert f"{verdict} is damaged: sentence is" in fails(capsys, "report", run.path)
+    verdict.write_text('{"state": "a"}')  # whoever reads the sentence does without
+    assert not any("Verdict" in fact for fact in describe_origin("run", run))

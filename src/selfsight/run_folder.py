@@ -35,14 +35,17 @@ ABOUT_RUN = {  # what recipe.json holds beside the settings
 DAMAGED_ARCHIVE = (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 RECORD = {"step": int, "epoch": float, "time": float | None, "online_knn": float | None}
 EVENT = {"step": int, "event": str, "differs": list[str]}
-RESULT = {
+RESULT = {  # fields that any result may have
     "settings": dict[str, Any],
     "differences": dict[str, dict[str, dict[str, Any]]],
     "per_class": dict[str, dict[str, Any]],
     "against": dict[str, dict[str, Any]],
     "n": int,
 }
-LABEL_FREE = {"effective_rank": dict[str, Any], "retrieval": dict[str, Any]}
+FIELDS_OF_RESULT = {  # those that are read from one result, by its name
+    "label_free": {"effective_rank": dict[str, Any], "retrieval": dict[str, Any]},
+    "verdict": {"verdict": str, "sentence": str, "evidence": list[dict[str, Any]]},
+}
 HEADLINES = ("accuracy", "map", "box_AP")  # the main number of a result is the first that it has
 # A list of numbers, each on its own line: strings of JSON have no line breaks.
 NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
@@ -261,7 +264,7 @@ class Run:
         """Read the result of one evaluation; None if there is none."""
         path = self.results / f"{name}.json"
         result = read_object(path)
-        check_fields(result or {}, RESULT | (LABEL_FREE if name == "label_free" else {}), path)
+        check_fields(result or {}, RESULT | FIELDS_OF_RESULT.get(name, {}), path)
         return result
 
     def write_result(self, name: str, value: dict[str, Any]) -> None:

@@ -65,8 +65,8 @@ def describe_origin(name: str, run: Run | None) -> list[str]:
     count = f" on {images:,} images" if images else ""
     labels = "with" if method in BASELINES else "without"
     facts = [f"Trained {labels} labels by {method}, {length}{count}.", written]
-    verdict = run.result("verdict")
-    return facts + ([f"Verdict of the run: {verdict['sentence']}"] if verdict else [])
+    sentence = (run.result("verdict") or {}).get("sentence")
+    return facts + ([f"Verdict of the run: {sentence}"] if sentence else [])
 
 
 def _epochs_trained(run: Run) -> float | None:
