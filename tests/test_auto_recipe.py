@@ -13,7 +13,10 @@ from selfsight.auto_recipe import DataProfile, adapt_to_device, build_auto_recip
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
+from selfsight.options import PretrainOptions
+from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import from_dict, to_dict
+from tests.folders import images
 
 CPU = torch.device("cpu")
 
@@ -52,6 +55,13 @@ def test_what_is_given_is_kept_and_the_rest_fits_it():
     assert (made.epochs, made.batch_size) == (7, 48)
     assert made.method.queue_size % 48 == 0 and 48 % made.method.bn_group == 0
     assert "epochs" not in reasons and "batch_size" not in reasons
+
+
+def test_a_setting_that_a_flag_replaces_loses_the_automatic_reason(tmp_path):
+    options = PretrainOptions(settings=("--backbone.name", "vit_t4"))
+    made, reasons = build_pretrain_recipe(images(tmp_path), options, CPU)
+    assert made.backbone.name == "vit_t4" and "backbone" not in reasons
+    assert {"views", "optim", "data.store_size"} <= set(reasons)
 
 
 @pytest.mark.parametrize("method", ["supervised", "mocov3"])

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -50,7 +51,12 @@ def build_pretrain_recipe(
         )
     else:
         recipe = _named_recipe(options)
-    recipe, adapted = auto_recipe.adapt_to_device(_apply(recipe, data, options), device)
+    given = _apply(recipe, data, options)
+    # A reason is that of the automatic value, and not of the one that a flag replaced it with.
+    reasons = {
+        k: why for k, why in reasons.items() if attrgetter(k)(given) == attrgetter(k)(recipe)
+    }
+    recipe, adapted = auto_recipe.adapt_to_device(given, device)
     return recipe, reasons | adapted
 
 

@@ -364,8 +364,8 @@ def _print(
     console = open_console()
     for table in tables:
         console.print(build_table(table))
-    lines = [*notes, *([sentence, f"Report: {run.report}"] if sentence else [f"{run.results}"])]
-    console.print(*lines, sep="\n")
+    where = [sentence, f"Report: {run.report}"] if sentence else [f"Results: {run.results}"]
+    console.print(*notes, *where, sep="\n")
 
 
 def _load_labeled(
