@@ -35,14 +35,14 @@ ABOUT_RUN = {  # what recipe.json holds beside the settings
 DAMAGED_ARCHIVE = (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 RECORD = {"step": int, "epoch": float, "time": float | None, "online_knn": float | None}
 EVENT = {"step": int, "event": str, "differs": list[str]}
-RESULT = {  # fields that any result may have
+RESULT: dict[str, Any] = {  # fields that any result may have
     "settings": dict[str, Any],
     "differences": dict[str, dict[str, dict[str, Any]]],
     "per_class": dict[str, dict[str, Any]],
     "against": dict[str, dict[str, Any]],
     "n": int,
 }
-FIELDS_OF_RESULT = {  # those that are read from one result, by its name
+FIELDS_OF_RESULT: dict[str, dict[str, Any]] = {  # those that are read from one result, by its name
     "label_free": {"effective_rank": dict[str, Any], "retrieval": dict[str, Any]},
     "verdict": {"verdict": str, "sentence": str, "evidence": list[dict[str, Any]]},
 }
