@@ -100,7 +100,7 @@ def test_swav_ends_at_a_thousandth():
 
 @pytest.mark.parametrize("warmup", [10.0, 12.0])
 def test_a_warm_up_as_long_as_the_run_is_refused(warmup):
-    with pytest.raises(UserError, match=r"warmup_epochs is 1\d but the run has only 10 epochs"):
+    with pytest.raises(UserError, match=r"warmup_epochs is 1\d, but epochs is 10"):
         Schedule(warmup_epochs=warmup).check(10)
 
 

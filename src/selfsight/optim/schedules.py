@@ -67,16 +67,16 @@ class Schedule:
         check_settings(self, "schedule.", RANGES)
         if self.name == "step" and not self.milestones:
             raise UserError(
-                'schedule.name is "step" without milestones, so the learning rate never '
-                'falls. Give schedule.milestones, or use "constant".'
+                'optim.schedule.name is "step" without milestones, so the learning rate never '
+                'falls. Give optim.schedule.milestones, or use "constant".'
             )
 
     def check(self, epochs: int | float) -> None:
         """Raise a UserError if the warm-up is as long as the run or longer."""
         if self.warmup_epochs and self.warmup_epochs >= epochs:
             raise UserError(
-                f"schedule.warmup_epochs is {self.warmup_epochs:g} but the run has only {epochs:g} "
-                "epochs. Lower the warm-up or raise epochs."
+                f"optim.schedule.warmup_epochs is {self.warmup_epochs:g}, but epochs is "
+                f"{epochs:g}. Lower the warm-up or raise epochs."
             )
 
     def lr(self, epoch: Number, total_epochs: Number, peak: Number) -> Number:
