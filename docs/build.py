@@ -76,7 +76,7 @@ def build(out: Path, root: Path = ROOT) -> list[Path]:
     pages = [*collect_pages(root), build_methods_page(root)]
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(ROOT / "docs" / "style.css", out / "style.css")
-    for image in (root / "docs").rglob("*.svg"):
+    for image in (p for p in (root / "docs").rglob("*") if p.suffix in (".svg", ".png")):
         target = out / image.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(image, target)

@@ -3,7 +3,7 @@
 A table stands between two markers, in any page:
 
     <!-- ledger: STUDY SCALE -->              all arms, verdicts, and what they were measured with
-    <!-- ledger: STUDY SCALE ARM ... -->      the numbers of some arms; "all" for all
+    <!-- ledger: STUDY SCALE ARM ... -->      the numbers of some arms, of "all", or of those "run"
     <!-- end of ledger -->
 
 The test of the pages fails if a table differs from what the ledger gives.
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from docs.plots import draw_curves, draw_time, draw_varied
+from docs.plots import draw_accuracy, draw_curves, draw_time, draw_varied
 
 from selfsight.studies import STUDIES, find_study
 from selfsight.studies.ledger import Entry, read_ledger
@@ -22,7 +22,7 @@ from selfsight.studies.tables import render_results, render_short
 
 ROOT = Path(__file__).resolve().parents[1]
 PLOT_TITLES = {  # by the end of the file's name
-    "": "Accuracy against what is varied: ours, and published",
+    "": "Accuracy: ours, and published",
     "_curves": "Curves of training",
     "_time": "Accuracy against the time of training",
 }
@@ -65,6 +65,8 @@ def draw_plots(entries: Sequence[Entry]) -> dict[str, str]:
             plots[f"{study.name}.svg"] = plot
         if study.claims and (plot := draw_curves(study, "cifar10", entries)):
             plots[f"{study.name}_curves.svg"] = plot
+    if plot := draw_accuracy(STUDIES["methods"], "cifar10", entries):
+        plots["methods.svg"] = plot
     if plot := draw_time(STUDIES["methods"], "cifar10", entries):
         plots["methods_time.svg"] = plot
     return plots

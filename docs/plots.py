@@ -61,6 +61,61 @@ def draw_varied(study: Study, scale: str, entries: Sequence[Entry]) -> str | Non
     return _join(panels, f"{study.name}: accuracy against {study.varied}")
 
 
+def draw_accuracy(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
+    """kNN accuracy of the arms that were run, the best first: ours, and what is published."""
+    arms = {arm.name: arm for arm in study.arms}
+    rows = []
+    for result in arm_results(study, scale, entries):
+        if (mean := result.mean("knn_200")) is None:
+            continue
+        seed = min(result.accuracies("knn_200"))
+        found = result.entries[seed].results["knn_200"]
+        interval = (100 * found["low"], 100 * found["high"])
+        if spread := result.spread("knn_200"):
+            interval = (mean - spread, mean + spread)
+        arm = arms.get(result.arm.like, result.arm)
+        published = arm.published if "kNN (k = 200)" in arm.metric else None
+        rows.append((mean, interval, published, result.arm.name))
+    if len(rows) < 2:
+        return None
+    rows.sort(reverse=True)
+    numbers = [v for mean, ends, published, _ in rows for v in (*ends, published or mean)]
+    ticks = _nice_ticks(min(numbers) - 2, max(numbers) + 1)
+    low, high = min(min(numbers) - 2, ticks[0]), max(max(numbers) + 1, ticks[-1])
+    left, width, step = 130, 2 * WIDTH, 26
+    height = TOP + step * len(rows) + BOTTOM
+
+    def place(value: float) -> float:
+        return left + (value - low) / (high - low) * (width - left - RIGHT - 40)
+
+    parts = [
+        f'<text x="{left}" y="16" font-weight="bold">{scale}: kNN accuracy (k = 200), %</text>'
+        f'<text x="{width - RIGHT}" y="16" text-anchor="end">'
+        "filled: ours, with its interval; hollow: published</text>"
+    ]
+    bottom = TOP + step * len(rows)
+    parts += [
+        f'<line x1="{place(t):.1f}" x2="{place(t):.1f}" y1="{TOP}" y2="{bottom}" stroke="#dddddd"/>'
+        f'<text x="{place(t):.1f}" y="{bottom + 16}" text-anchor="middle">{t:g}</text>'
+        for t in ticks
+    ]
+    for number, (mean, (start, end), published, name) in enumerate(rows):
+        y = TOP + step * (number + 0.5)
+        parts.append(
+            f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{html.escape(name)}</text>'
+            f'<line x1="{place(start):.1f}" x2="{place(end):.1f}" y1="{y}" y2="{y}" '
+            f'stroke="{COLORS[0]}" stroke-width="2"/>'
+            f'<circle cx="{place(mean):.1f}" cy="{y}" r="4.5" fill="{COLORS[0]}"/>'
+            f'<text x="{width - RIGHT}" y="{y + 4}" text-anchor="end">{mean:.1f}</text>'
+        )
+        if published is not None:
+            parts.append(
+                f'<circle cx="{place(published):.1f}" cy="{y}" r="4.5" fill="#ffffff" '
+                f'stroke="{COLORS[1]}" stroke-width="1.5"/>'
+            )
+    return _join(["\n".join(parts)], "Accuracy of the methods, ours and published", width, height)
+
+
 def draw_time(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
     """Accuracy of each arm against the minutes of its training."""
     points, names = [], []
@@ -111,17 +166,17 @@ def _names(names: str | tuple[str, ...]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
-def _join(panels: Sequence[str], title: str, width: int = WIDTH) -> str:
+def _join(panels: Sequence[str], title: str, width: int = WIDTH, height: int = HEIGHT) -> str:
     body = "".join(
         f'<g transform="translate({number * width} 0)">{panel}</g>\n'
         for number, panel in enumerate(panels)
     )
     total = width * len(panels)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {height}" '
         f'width="{total}" font-family="sans-serif" font-size="11" role="img">\n'
         f"<title>{html.escape(title)}</title>\n"
-        f'<rect width="{total}" height="{HEIGHT}" fill="#ffffff"/>\n{body}</svg>\n'
+        f'<rect width="{total}" height="{height}" fill="#ffffff"/>\n{body}</svg>\n'
     )
 
 

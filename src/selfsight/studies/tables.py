@@ -123,12 +123,16 @@ def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:
 
 
 def render_short(study: Study, scale: str, entries: Sequence[Entry], arms: Sequence[str]) -> str:
-    """Markdown: the numbers of some arms, or of "all"."""
+    """Markdown: the numbers of some arms, of "all", or of those that were "run"."""
     rows = list_results(study, scale, entries)
-    unknown = set(arms) - {"all"} - {row["arm"] for row in rows}
+    unknown = set(arms) - {"all", "run"} - {row["arm"] for row in rows}
     if unknown:
         raise UserError(f"{study.name} has no arm {', '.join(sorted(unknown))} at {scale}.")
-    chosen = rows if "all" in arms else [row for row in rows if row["arm"] in arms]
+    chosen = [
+        row
+        for row in rows
+        if "all" in arms or ("run" in arms and row["seeds"]) or row["arm"] in arms
+    ]
     return _markdown(
         [
             {
