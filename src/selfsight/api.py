@@ -37,6 +37,7 @@ from selfsight.runs import replay as replays
 from selfsight.runs import reproduce as reproduction
 from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe
+from selfsight.runs.import_start import import_start
 from selfsight.runs.slurm import slurm_script
 from selfsight.settings import COUNT, check_setting
 from selfsight.stopwatch import Stopwatch
@@ -79,10 +80,11 @@ def pretrain(
                 # The command has DATA.
                 return _resume(run, recipe, device, clock, trust=True)
             dist.on_first(lambda: run_lock.check_folder(run, overwrite=options.overwrite))
-            recipe, reasons = build_pretrain_recipe(data, options, device)
+            start = import_start(options)
+            recipe, reasons = build_pretrain_recipe(data, options, device, start)
             automatic = options.recipe is None
             start_resume.start_run(
-                recipe, reasons, run, device, console, clock, automatic=automatic
+                recipe, reasons, run, device, console, clock, automatic=automatic, start=start
             )
     return run
 
@@ -260,7 +262,7 @@ def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.devi
         )
     if options.recipe is not None and not isinstance(options.recipe, str):
         raise UserError("--sbatch needs the name of a recipe: a Recipe has no command line.")
-    build_pretrain_recipe(data, options, device)
+    build_pretrain_recipe(data, options, device, import_start(options))
     out, path = run_lock.choose_folder(str(data), options), Path(str(options.sbatch))
     with explain_write_errors(path):
         path.write_text(slurm_script(str(data), options, out))

@@ -82,15 +82,19 @@ def build_auto_recipe(
     epochs: int | None = None,
     batch_size: int | None = None,
     processes: int = 1,
+    image_size: int | None = None,
 ) -> tuple[Recipe, Reasons]:
     """Build a recipe for these images on this device, with the given settings if any.
 
-    The batch is one that this many processes can share equally.
+    The batch is one that this many processes can share equally. `image_size` is that of an encoder
+    to start from.
     """
     reasons: Reasons = {}
     gpu = device.type == "cuda"
 
     size, reasons["views"] = _view_size(data, gpu)
+    if image_size is not None:
+        size, reasons["views"] = image_size, f"the encoder to start from expects {image_size} px"
     store, reasons["data.store_size"] = _store_size(data, size)
     backbone, reasons["backbone"] = _backbone(data, size, gpu)
     if method is not None and method_config(method).needs_labels:

@@ -63,6 +63,11 @@ class PretrainOptions:
     recipe: Annotated[Any, arg(metavar="NAME", constructor=str, help_behavior_hint="")] = None
     """A recipe of `selfsight recipes` or an arm of `selfsight studies` (STUDY.ARM), in place of
     automatic settings. In Python, also a Recipe."""
+    init: Name = None
+    """Encoder to start from: timm:NAME, a run folder, FILE or NETWORK=FILE, as for evaluate
+    --backbone. Its backbone is trained at a tenth of the learning rate (--start.lr-factor);
+    --start.freeze N leaves its first N stages or blocks as they are. If not given, random weights.
+    """
     epochs: Number = None
     """Passes over the images. If not given, as the recipe says."""
     batch_size: Number = None
@@ -92,6 +97,12 @@ class PretrainOptions:
     label_column: Name = None
     """Column of the labels in Parquet, for the same. If not given, the first that is called or
     described as labels."""
+    part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
+    """--init: prefix of the weights to load, from a file that holds several encoders."""
+    stem: Name = None
+    """--init: stem of a ResNet in a file, as for evaluate --stem."""
+    trust: bool = False
+    """--init: let a file of weights, or the recipe of a run, run code when it is read."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe as flags: ("--optim.lr", "0.3")."""
 

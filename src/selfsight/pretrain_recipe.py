@@ -23,15 +23,28 @@ from selfsight.recipe import (
     to_dict,
 )
 from selfsight.run_folder import Run
+from selfsight.runs.import_start import (
+    LR_FACTOR,
+    StartEncoder,
+    check_fits,
+    with_start,
+    with_statistics,
+)
 from selfsight.settings import check_setting
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
 
 
 def build_pretrain_recipe(
-    data: str | Path, options: PretrainOptions, device: torch.device
+    data: str | Path,
+    options: PretrainOptions,
+    device: torch.device,
+    start: StartEncoder | None = None,
 ) -> tuple[Recipe, dict[str, str]]:
-    """Build the recipe of a command, with the reasons of automatic settings."""
+    """Build the recipe of a command, with the reasons of automatic settings.
+
+    `start` is the encoder of --init.
+    """
     reasons: dict[str, str] = {}
     if options.recipe is None:
         source = open_source(
@@ -41,6 +54,8 @@ def build_pretrain_recipe(
             label_column=options.label_column,
         )
         profile = profile_data(data_summary.inspect_data(source, sample=SAMPLE))
+        if start is not None:
+            profile = _match_channels(profile, start)
         recipe, reasons = auto_recipe.build_auto_recipe(
             profile,
             device,
@@ -48,15 +63,22 @@ def build_pretrain_recipe(
             epochs=options.epochs,
             batch_size=options.batch_size,
             processes=dist.world_size(),
+            image_size=None if start is None else start.image_size,
         )
     else:
         recipe = _named_recipe(options)
+    if start is not None:
+        automatic = options.recipe is None
+        recipe = with_start(recipe, start, automatic=automatic)
+        reasons |= {"backbone": f"the network of {start.name}"} if automatic else {}
     given = _apply(recipe, data, options)
     # A reason is that of the automatic value, and not of the one that a flag replaced it with.
     reasons = {
         k: why for k, why in reasons.items() if attrgetter(k)(given) == attrgetter(k)(recipe)
     }
     recipe, adapted = auto_recipe.adapt_to_device(given, device)
+    if start is not None:
+        check_fits(recipe, start)
     return recipe, reasons | adapted
 
 
@@ -67,7 +89,16 @@ def check_same_settings(
 
     What the command leaves to be chosen automatically is as the run has it.
     """
-    asked = _apply(saved if options.recipe is None else _named_recipe(options), data, options)
+    base = saved
+    if options.recipe is not None:
+        base = _named_recipe(options)
+        if saved.start.name:
+            base = replace(
+                base,
+                start=replace(saved.start, lr_factor=LR_FACTOR, freeze=0),
+                views=with_statistics(base.views, saved.views[0].mean, saved.views[0].std),
+            )
+    asked = _apply(base, data, options)
     same = {k: getattr(saved.data, k) for k in ("storage", "decoder")}
     same = {k: v for k, v in same.items() if getattr(asked.data, k) == "auto"}
     if os.path.realpath(asked.data.path) == os.path.realpath(saved.data.path):
@@ -80,6 +111,8 @@ def check_same_settings(
     differences = list_differences(to_dict(asked), to_dict(saved))
     if options.method not in (None, method_name(saved.method)):
         differences.insert(0, ("method", options.method, method_name(saved.method)))
+    if str(options.init or "") != saved.start.name:
+        differences.insert(0, ("init", options.init, saved.start.name or None))
     if differences:
         texts = [f"{name} is {a} in the command and {b} in the run" for name, a, b in differences]
         raise UserError(
@@ -103,6 +136,19 @@ def import_outside_code(options: PretrainOptions, run: Run) -> bool:
     for name in outside:
         import_name(name, "method or backbone")
     return True
+
+
+def _match_channels(
+    profile: auto_recipe.DataProfile, start: StartEncoder
+) -> auto_recipe.DataProfile:
+    """Read the images with the channels of an encoder: gray as color, and the other way round."""
+    channels = start.backbone.in_channels
+    if {profile.channels, channels} <= {1, 3} or profile.channels == channels:
+        return replace(profile, channels=channels)
+    raise UserError(
+        f"The images have {profile.channels} channels, and --init {start.name} was trained on "
+        f"{channels}. Start from an encoder for {profile.channels}, or from random weights."
+    )
 
 
 def profile_data(summary: data_summary.DataSummary) -> auto_recipe.DataProfile:

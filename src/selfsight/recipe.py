@@ -72,6 +72,26 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """The weights that a backbone starts from; heads are new. They lie in the run folder."""
+
+    name: tyro.conf.Suppress[str] = ""
+    """Encoder of --init; empty: random weights."""
+    license: tyro.conf.Suppress[str | None] = None
+    """License of the weights, where it is known."""
+    checksum: tyro.conf.Suppress[str] = ""
+    """SHA-256 of the file of the weights in the run folder."""
+    lr_factor: float = 1.0
+    """Learning rate of the backbone, in units of that of the heads."""
+    freeze: int = 0
+    """How many stages of a ResNet, or blocks of a ViT, are not trained, counted from the stem."""
+
+    def __post_init__(self) -> None:
+        ranges = {"lr_factor": Range(0, 1000, low_allowed=False), "freeze": Range(0, 1000)}
+        check_settings(self, "start.", ranges)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that decides what a run computes."""
 
@@ -80,6 +100,7 @@ class Recipe:
     optim: Optim
     backbone: BackboneConfig
     data: Data = Data()
+    start: Start = Start()
     epochs: int = 100
     batch_size: int = 256
     """Images per optimizer step over all processes."""
@@ -125,6 +146,11 @@ class Recipe:
                 f"backbone.in_channels is {self.backbone.in_channels} and data.channels is "
                 f"{self.data.channels}, but the network gets the images as they are. "
                 "Set both to the same number."
+            )
+        if not self.start.name and self.start != Start():
+            raise UserError(
+                "start.lr_factor and start.freeze are for weights that a run starts from, and it "
+                "starts from random ones. Name an encoder with --init, or leave them out."
             )
         if self.chunk is not None:
             with torch.device("meta"):  # norms are known once the network is built
@@ -256,5 +282,6 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = Fa
     rest = {k: v for k, v in saved.items() if k in known and k != "method"}
     if isinstance(rest.get("data"), dict):  # runs from before this setting do not have it
         rest["data"] = {"label_column": None} | rest["data"]
+    rest = {"start": dataclasses.asdict(Start())} | rest
     converted = build_settings(method_config(name), settings, "method.", complete=complete)
     return build_settings(Recipe, rest | {"method": converted}, "", complete=complete)

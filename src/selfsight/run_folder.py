@@ -196,6 +196,11 @@ class Run:
         return self.checkpoints / "untrained_statistics.safetensors"
 
     @property
+    def start_weights(self) -> Path:
+        """File of the weights that the backbone started from, if they were not random."""
+        return self.path / "start.safetensors"
+
+    @property
     def overwritten(self) -> Path:
         """Folder of the run that this one overwrites, until it saves its first checkpoint."""
         return self.path / "overwritten"

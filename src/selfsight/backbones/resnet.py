@@ -34,6 +34,13 @@ def shortcut(i: int, o: int, stride: int) -> nn.Module:
     return nn.Sequential(conv(i, o, 1, stride), nn.BatchNorm2d(o))
 
 
+def find_stem(network: "ResNet") -> Stem:
+    """The name of a network's stem."""
+    conv = network.conv1
+    first = (conv.kernel_size[0], conv.stride[0], int(conv.padding[0]))
+    return next(stem for stem, shape in STEMS.items() if shape == first)
+
+
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions."""
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from selfsight import dist, rng
+from selfsight.backbones.layer_depths import layer_depths
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.classifier_settings import ClassifierSettings
@@ -29,7 +30,6 @@ from selfsight.evals.features import (
     module_device,
 )
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.layer_decay import layer_depths
 from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select_best
 from selfsight.evals.mixup import mix_batch, smooth_labels
 from selfsight.evals.per_image import Scores, score_predictions

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from selfsight.backbones.resnet import STEMS, BasicBlock, ResNet, Stem
+from selfsight.backbones.resnet import STEMS, BasicBlock, ResNet, Stem, find_stem
 from selfsight.backbones.vit import TokenBatchNorm, ViT
 from selfsight.nn.image_norm import StandardizedConv
 
@@ -158,12 +158,11 @@ def _describe_resnet(network: ResNet) -> ResNetShape:
     conv, norm = network.conv1, "bn"
     if isinstance(network.bn1, nn.GroupNorm):
         norm = "ws" if isinstance(conv, StandardizedConv) else "ln"
-    first = (conv.kernel_size[0], conv.stride[0], int(conv.padding[0]))
     return ResNetShape(
         block="BasicBlock" if isinstance(blocks[0], BasicBlock) else "Bottleneck",
         depths=tuple(len(layer) for layer in network.layers),  # type: ignore[arg-type]
         width=conv.out_channels,
-        stem=next(stem for stem, shape in STEMS.items() if shape == first),
+        stem=find_stem(network),
         channels=conv.in_channels,
         norm=norm,  # type: ignore[arg-type]
     )

@@ -18,20 +18,25 @@ def build_optimizer(
     *,
     batch_size: int,
     fused: bool | None = None,
+    backbone_lr: float = 1.0,
 ) -> torch.optim.Optimizer:
     """Build the optimizer with the groups of `param_groups`.
 
     With `fused`, it uses torch's fused kernels and keeps learning rates in tensors on the device,
     so that a step recorded as a CUDA graph can be replayed at another learning rate. None: fused if
-    the parameters are on a GPU.
+    the parameters are on a GPU. `backbone_lr` is a factor on the backbone's learning rate.
     """
     groups = param_groups(
-        named_parameters, exclude_1d=config.exclude_1d, split_1d=config.lr_1d is not None
+        named_parameters,
+        exclude_1d=config.exclude_1d,
+        split_1d=config.lr_1d is not None,
+        split_backbone=backbone_lr != 1,
     )
     device = groups[0]["params"][0].device
     fused = device.type == "cuda" if fused is None else fused
     for group in groups:
         base_lr = config.lr_1d if group["is_1d"] and config.lr_1d is not None else config.lr
+        base_lr *= backbone_lr if group["in_backbone"] else 1.0
         lr = scaled_lr(base_lr, config.scale, batch_size)
         constant = group["in_predictor"] and config.predictor_lr == "constant"
         group["base_lr"] = base_lr

@@ -24,6 +24,7 @@ def param_groups(
     *,
     exclude_1d: bool = True,
     split_1d: bool = False,
+    split_backbone: bool = False,
 ) -> list[dict[str, Any]]:
     """Split trainable parameters into groups for an optimizer, e.g. `LARS(param_groups(net), lr)`.
 
@@ -31,29 +32,34 @@ def param_groups(
         module: A module, or pairs of names and parameters.
         exclude_1d: Give biases and norms a group with `weight_decay=0` and `adapt=False`.
         split_1d: Give biases and norms a group even if they are not excluded.
+        split_backbone: Give the student's backbone groups of its own.
 
     Parameters named "predictor." have separate groups, so that their learning rate can be
     constant. Settings that a group does not state are those given to the optimizer.
     """
     named = module.named_parameters() if isinstance(module, nn.Module) else module
     split_1d = split_1d or exclude_1d
-    parameters: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    parameters: dict[tuple[bool, bool, bool], list[nn.Parameter]] = {}
     for name, parameter in named:
         if parameter.requires_grad:
             in_predictor = name.startswith("predictor.")
             is_1d = split_1d and is_excluded_from_adaptation(parameter)
-            parameters.setdefault((in_predictor, is_1d), []).append(parameter)
+            in_backbone = split_backbone and name.startswith("student.backbone.")
+            parameters.setdefault((in_backbone, in_predictor, is_1d), []).append(parameter)
     if not parameters:
         raise UserError("There is nothing to train: no parameter requires a gradient.")
 
     groups = []
-    for in_predictor, is_1d in sorted(parameters):
-        label = "predictor" if in_predictor else "network"
+    for key in sorted(parameters):
+        in_backbone, in_predictor, is_1d = key
+        rest = "heads" if split_backbone else "network"
+        label = "predictor" if in_predictor else "backbone" if in_backbone else rest
         if split_1d:
             label += " biases and norms" if is_1d else " weights"
         group: dict[str, Any] = {
-            "params": parameters[in_predictor, is_1d],
+            "params": parameters[key],
             "label": label,
+            "in_backbone": in_backbone,
             "in_predictor": in_predictor,
             "is_1d": is_1d,
         }

@@ -44,6 +44,8 @@ def describe_results(results: Results) -> list[str]:
         notes += _describe_classes(name, result)
         notes += [f"{name}: {settings['note']}"] if "note" in settings else []
         notes += settings.get("notes", ())
+        if "started_from" in settings:
+            notes.append(f"untrained: the run's start, {settings['started_from']}.")
     return list(dict.fromkeys(notes))
 
 

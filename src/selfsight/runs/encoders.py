@@ -31,6 +31,7 @@ from selfsight.settings import check_setting
 from selfsight.train.grad_scaler import STATISTICS
 from selfsight.train.online_eval import sample_images
 from selfsight.train.pretrain import build_method
+from selfsight.train.start_weights import read_start
 from selfsight.views import apply_views
 
 IMAGE_SIZE = 224  # of encoders that do not state their image size
@@ -165,7 +166,10 @@ def load_encoder(
         method = load_method(where, recipe, device)
         transform = eval_transform(recipe, image_size)
         network = _feature_network(method.student, source)
-        return EncoderUnderTest(name, select(network), transform, method, recipe)
+        license_name = recipe.start.license
+        return EncoderUnderTest(
+            name, select(network), transform, method, recipe, license=license_name
+        )
     if source != "backbone":
         raise UserError(f"{name} has no projector: --features projector needs a run folder.")
     from selfsight.backbones.foreign_checkpoints.load import load_backbone  # imports timm: a second
@@ -222,11 +226,14 @@ def build_untrained_student(
 
     Training changes these statistics even at a learning rate of 0, and by themselves they can move
     kNN by several points: without them the comparison would show more than what was learned.
-    They are saved for evaluations, which may not have these images.
+    They are saved for evaluations, which may not have these images. Weights that a run starts from
+    keep their statistics: with them they could be used instead.
     """
-    student = build_method(recipe, device).student
-    if not any(name.endswith(STATISTICS) for name, _ in student.named_buffers()):
-        return student  # layer norm has none
+    student = build_method(recipe, device, start=read_start(run, recipe.start)).student
+    if recipe.start.name or not any(
+        name.endswith(STATISTICS) for name, _ in student.named_buffers()
+    ):
+        return student
     updates, batch = min(steps, UPDATES), min(recipe.batch_size, MAX_IMAGES)
     index = sample_images(images, updates * batch, recipe.seed)
     rows = torch.arange(updates * batch).view(updates, batch) % len(index)
@@ -250,8 +257,9 @@ def build_untrained(
     if encoder.recipe is None:
         torch.manual_seed(0)
         return encoder._replace(name=UNTRAINED, network=reinitialized(encoder.network), weights=())
-    method = build_method(encoder.recipe, device)
     where = find_checkpoint(encoder.name)
+    start = None if where is None else read_start(where.run, encoder.recipe.start)
+    method = build_method(encoder.recipe, device, start=start)
     if where is not None and where.run.untrained_statistics.exists():
         tracked = safetensors.torch.load_file(where.run.untrained_statistics)
         method.student.load_state_dict(tracked, strict=False)

@@ -87,6 +87,8 @@ def evaluate(
             return _evaluate_label_free(run, encoders[0], device, options, quiet=quiet)
         about: dict[str, Any] = {"encoder": encoder, "data": labeled}
         about |= {} if test is None else {"test_data": test}
+        recipe = encoders[0].recipe
+        about |= {"started_from": recipe.start.name} if recipe and recipe.start.name else {}
         about_frozen = about | {"features": "backbone", "seed": options.seed}
         groups = _group_by_data(options.protocols or DEFAULT_PROTOCOLS, labeled)
         results: Results = {}

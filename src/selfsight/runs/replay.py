@@ -18,6 +18,7 @@ from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.finite_watch import Fault, FiniteWatch
 from selfsight.train.loop import load_batches
 from selfsight.train.pretrain import build_loader, build_new_state
+from selfsight.train.start_weights import read_start
 from selfsight.train.state import State
 from selfsight.train.step import Batch, compute_views
 
@@ -74,7 +75,8 @@ def replay_run(
     total = recipe.epochs * loader.steps_per_epoch
     if not 1 <= step <= total:
         raise UserError(f"--step is {step}, and the steps of {run.path} are 1 to {total}.")
-    state, path = build_new_state(recipe, images, device), _find_checkpoint(run, step)
+    start, path = read_start(run, recipe.start), _find_checkpoint(run, step)
+    state = build_new_state(recipe, images, device, start=start)
     if path is not None:
         checkpoint.load_file(path, device, use=state.load_state_dict)
     begin = state.step

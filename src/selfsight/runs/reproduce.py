@@ -1,5 +1,6 @@
 """Repeat a run from its folder, and compare the two record by record."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,8 @@ def reproduce_run(
     threads = torch.get_num_threads()
     images, again = open_recipe_images(adapted, device, console, source), Run(out)
     dist.on_first(lambda: write_json(again.recipe_path, to_json(saved)))
+    if recipe.start.name:
+        dist.on_first(lambda: shutil.copyfile(run.start_weights, again.start_weights))
     diverged = ""
     try:
         # Sums of a CPU depend on the number of threads that compute them.

@@ -17,6 +17,7 @@ from selfsight.evals.eval_images import describe_transform
 from selfsight.outside_code import locate_code
 from selfsight.recipe import (
     Recipe,
+    Start,
     eval_transform,
     list_outside_code,
     method_name,
@@ -35,6 +36,7 @@ from selfsight.runs.environment import (
     describe_environment,
     device_name,
 )
+from selfsight.runs.import_start import StartEncoder, write_start
 from selfsight.runs.open_images import (
     Reasons,
     check_local,
@@ -68,8 +70,11 @@ def start_run(
     clock: Stopwatch,
     *,
     automatic: bool,
+    start: StartEncoder | None = None,
 ) -> None:
     """Start a run; an automatic batch size that does not fit in memory is lowered.
+
+    `start` is the encoder that the recipe starts from, whose weights are written to the run folder.
 
     A run that is overwritten is set aside now that all checks have passed, and is put back unless
     the new one saves a checkpoint.
@@ -86,6 +91,9 @@ def start_run(
     check_batch_size(images, recipe.batch_size, dist.world_size())
     dist.on_first(lambda: set_old_run_aside(run))
     try:
+        if start is not None:
+            console.print(start.summary, soft_wrap=True)
+            dist.on_first(lambda: write_start(run, start))
         if _write_recipe_and_train(recipe, reasons, about, run, images, device, console, clock):
             return
         # Outside of the handler of the error, which would keep the tensors of the failed run.
@@ -155,6 +163,7 @@ def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
     values = {
         "method": method_name(recipe.method),
         "backbone": recipe.backbone.name,
+        **_start_settings(recipe.start),
         "views": f"{len(recipe.views)} of {view.size} px",
         "data.store_size": recipe.data.store_size,
         "data.storage": recipe.data.storage,
@@ -174,6 +183,15 @@ def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
         for name, value in values.items()
     ]
     return build_table(records, title="recipe")
+
+
+def _start_settings(start: Start) -> dict[str, Any]:
+    if not start.name:
+        return {}
+    return {
+        "init": start.name,
+        **{f"start.{k}": getattr(start, k) for k in ("lr_factor", "freeze")},
+    }
 
 
 def write_verdict(run: Run, recipe: Recipe) -> Verdict:

@@ -5,7 +5,7 @@ The thresholds of a collapse are in train/collapse.py, since a run is watched fo
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from selfsight.runs.verdict_evidence import Json, RunEvidence, gather_evidence
@@ -68,7 +68,18 @@ def judge(
     records: Sequence[Json], results: Json, recipe: Json, events: Sequence[Json] = ()
 ) -> Verdict:
     """Judge a run by its log records, its results by name, its recipe and its events."""
-    return judge_evidence(gather_evidence(records, results, recipe, events))
+    verdict = judge_evidence(gather_evidence(records, results, recipe, events))
+    if not (recipe.get("start") or {}).get("name"):
+        return verdict
+    rows = [
+        EvidenceRow(**{k: _name_start(v) for k, v in vars(row).items()}) for row in verdict.evidence
+    ]
+    return replace(verdict, sentence=_name_start(verdict.sentence), evidence=tuple(rows))
+
+
+def _name_start(text: str) -> str:
+    """Say what a run is compared with that did not start from random weights."""
+    return text.replace("the untrained network", "its start").replace("untrained", "start")
 
 
 def judge_evidence(evidence: RunEvidence) -> Verdict:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsight.errors import UserError
-from selfsight.recipe import Data, Recipe, from_dict, to_dict
+from selfsight.recipe import Data, Recipe, Start, from_dict, to_dict
 from selfsight.run_folder import to_json, write_json
 
 RESULTS = Path(__file__).with_name("results")  # the ledger that comes with the package
@@ -136,5 +136,8 @@ def comparable(recipe: Recipe) -> Recipe:
 
 def hash_recipe(recipe: Recipe) -> str:
     """A short hash of all settings that decide the result."""
-    text = json.dumps(to_dict(comparable(recipe)), sort_keys=True)
+    settings = to_dict(comparable(recipe))
+    if recipe.start == Start():  # hashes are older than this setting
+        del settings["start"]
+    text = json.dumps(settings, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -28,26 +28,43 @@ from selfsight.train.metrics import MAX_RECORDS, Metrics, log_spacing
 from selfsight.train.online_eval import OnlineProbe, count_dips
 from selfsight.train.progress_bar import ProgressBar
 from selfsight.train.saver import Saver
+from selfsight.train.start_weights import Weights, load_start, read_start
 from selfsight.train.state import State
 from selfsight.train.stop_request import StopRequest
 
 
-def build_method(recipe: Recipe, device: torch.device, data: DataInfo = NO_DATA_INFO) -> Method:
-    """Build the recipe's method with the initial weights of its seed, in training mode."""
+def build_method(
+    recipe: Recipe,
+    device: torch.device,
+    data: DataInfo = NO_DATA_INFO,
+    *,
+    start: Weights | None = None,
+) -> Method:
+    """Build the recipe's method with the initial weights of its seed, in training mode.
+
+    The backbone has the weights `start`, if they are given.
+    """
     torch.manual_seed(recipe.seed)
     method = recipe.method.build(recipe.backbone.build(), data).to(device)
     if recipe.chunk is not None:
         set_chunk_size(method, recipe.chunk)
     # Convolutions run up to twice as fast in this layout, on the CPU too.
-    return method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    method = method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    load_start(method, recipe, start)
+    return method
 
 
-def build_new_state(recipe: Recipe, images: ImageStore, device: torch.device) -> State:
-    """Build the initial state of a recipe."""
+def build_new_state(
+    recipe: Recipe, images: ImageStore, device: torch.device, *, start: Weights | None = None
+) -> State:
+    """Build the initial state of a recipe, from these weights of the backbone if they are given."""
     data = describe_data(images)
-    method = build_method(recipe, device, data)
+    method = build_method(recipe, device, data, start=start)
     optimizer = build_optimizer(
-        recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
+        recipe.optim,
+        method.named_parameters(),
+        batch_size=recipe.batch_size,
+        backbone_lr=recipe.start.lr_factor,
     )
     probe = None
     if data.num_classes:
@@ -64,7 +81,7 @@ def describe_data(images: ImageStore) -> DataInfo:
 
 def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.device) -> State:
     """Build the initial state, or load that of the run's last checkpoint."""
-    state = build_new_state(recipe, images, device)
+    state = build_new_state(recipe, images, device, start=read_start(run, recipe.start))
     loaded = checkpoint.load_newest(run, device, use=state.load_state_dict)
     dist.barrier()
     if loaded is not None and dist.rank() == 0:

@@ -1,6 +1,6 @@
 import pytest
 
-from selfsight.evals.layer_decay import layer_depths
+from selfsight.backbones.layer_depths import layer_depths
 from tests.evals.test_drop_path import backbone
 
 

@@ -1,0 +1,51 @@
+"""The weights that a run starts from: read from its folder, loaded into every backbone."""
+
+import hashlib
+from collections.abc import Mapping
+
+import safetensors.torch
+from torch import Tensor
+
+from selfsight.backbones.layer_depths import freeze_stages
+from selfsight.errors import UserError
+from selfsight.methods import Method
+from selfsight.nn import encoders
+from selfsight.recipe import Recipe, Start
+from selfsight.run_folder import Run
+
+Weights = Mapping[str, Tensor]
+
+
+def checksum(content: bytes) -> str:
+    """SHA-256 of the content of a file."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_start(run: Run, start: Start) -> Weights | None:
+    """Read the weights that a run started from; None if they were random."""
+    if not start.name:
+        return None
+    path = run.start_weights
+    restore = f"Restore it from a copy, or start another run with --init {start.name}."
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(
+            f"{path} holds the weights that this run started from, and cannot be read ({reason}). "
+            f"{restore}"
+        ) from None
+    if checksum(content) != start.checksum:
+        raise UserError(f"{path} is not the file that this run started from. {restore}")
+    return safetensors.torch.load(content)
+
+
+def load_start(method: Method, recipe: Recipe, weights: Weights | None) -> None:
+    """Load the weights into the backbones of student and teacher, and freeze the first stages.
+
+    Without weights the backbones keep their own, as a checkpoint will replace them.
+    """
+    for encoder in encoders(method):
+        if weights is not None:
+            encoder.backbone.load_state_dict(dict(weights))
+        freeze_stages(encoder.backbone, recipe.start.freeze)
