@@ -1,8 +1,11 @@
 """Fixtures that several folders use."""
 
+import contextlib
 import functools
 import gc
+import importlib
 import json
+import os
 import platform
 import re
 import signal
@@ -52,6 +55,25 @@ def pytest_configure(config):
     if not torch.cuda.is_available():  # losses compile themselves on CUDA; checks cannot be
         type_checks.install()
     torch.set_num_threads(1)  # tests are small; two threads would mostly wait for each other
+
+
+def pytest_collection(session):
+    """Import the tests from another one on in every worker, so that each compiles its share.
+
+    In a fresh clone all would else compile the same file at the same time.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    files = []
+    for path in (session.config.rootpath / arg.partition("::")[0] for arg in session.config.args):
+        files += sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+    worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    first = len(files) * worker // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    for path in files[first:] + files[:first]:
+        name = path.relative_to(session.config.rootpath).with_suffix("").as_posix()
+        # what cannot be imported is reported when it is collected
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(name.replace("/", "."))
 
 
 def pytest_collection_modifyitems(items):

@@ -1,7 +1,9 @@
 """One setting is varied at a time, and the cost of real steps is reported."""
 
+import json
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -13,7 +15,7 @@ from selfsight.bench.scaling import measure_scaling
 from selfsight.bench.step_cost import StepCost, measure_step
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
-from selfsight.recipe import override
+from selfsight.recipe import override, to_dict
 from tests.bench.checked_method import CheckedConfig
 
 CPU = torch.device("cpu")
@@ -167,13 +169,53 @@ def test_processes_that_take_too_long_are_killed(started, monkeypatch):
     assert [worker.returncode for worker in started] == [-9, -9]
 
 
-def test_two_processes_share_a_batch_and_measure_it(started, monkeypatch):
+WRITE_ENVIRONMENT = """
+import json, os, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+(folder / (os.environ["RANK"] + ".json")).write_text(json.dumps(dict(os.environ)))
+if os.environ["RANK"] == "0":
+    job = json.loads((folder / "job.json").read_text())
+    (folder / "cost.json").write_text(json.dumps({"ms": job["images"], "memory": None}))
+"""
+
+
+def test_processes_are_told_their_rank_threads_and_job(started, monkeypatch, tmp_path):
+    monkeypatch.setattr(process_scaling, "WORKER", WRITE_ENVIRONMENT)
+    folder = nullcontext(str(tmp_path))
+    monkeypatch.setattr(process_scaling.tempfile, "TemporaryDirectory", lambda prefix: folder)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # must not reach the workers
     cost = process_scaling.measure_processes(
         checked(), 64, CPU, processes=2, threads=1, seconds=0.0
     )
-    assert cost.ms > 0 and cost.memory is None
+    assert cost == StepCost(64, None)
     assert [worker.returncode for worker in started] == [0, 0]
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for rank, environment in enumerate(told):
+        assert environment["RANK"] == environment["LOCAL_RANK"] == str(rank)
+        assert environment["WORLD_SIZE"] == "2"
+        assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "1"
+    assert told[0]["MASTER_ADDR"] == told[1]["MASTER_ADDR"]
+    assert told[0]["MASTER_PORT"] == told[1]["MASTER_PORT"]
+
+
+def work(folder):
+    """What an interpreter that was started does, in a process of the group of the tests."""
+
+    def fail(status):
+        raise RuntimeError(f"exit status {status}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["-c", str(folder)])
+        patch.setattr(os, "_exit", fail)  # or the group would be lost to the other tests
+        exec(process_scaling.WORKER)
+
+
+def test_two_processes_share_a_batch_and_measure_it(two_processes, tmp_path):
+    job = {"recipe": to_dict(checked()), "images": 64, "device": "cpu", "seconds": 0.0}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    two_processes(work, tmp_path)
+    cost = StepCost(**json.loads((tmp_path / "cost.json").read_text()))
+    assert cost.ms > 0 and cost.memory is None
 
 
 FAIL_OR_SLEEP = """

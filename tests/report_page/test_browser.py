@@ -1,5 +1,6 @@
 """The page in a real browser, cut off from any network."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from playwright.sync_api import Page as Tab
 
 from selfsight import report_page
 from selfsight.run_folder import Run
+from tests.report_page import folders
 from tests.report_page.folders import HOSTILE, RECIPE, analyze, records, tile_color
 
 pytestmark = pytest.mark.browser
@@ -28,9 +30,9 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture
-def open_page(browser) -> Iterator[Callable[..., Tab]]:
-    """Open a run's page; at the end, nothing may have been asked for or complained about."""
+@contextlib.contextmanager
+def opening(browser: Browser) -> Iterator[tuple[Callable[..., Tab], list[str]]]:
+    """A function that opens a run's page, and what the pages asked for or complained about."""
     contexts, complaints = [], []
 
     def open_page(run: Run, scheme: str = "light") -> Tab:
@@ -47,9 +49,32 @@ def open_page(browser) -> Iterator[Callable[..., Tab]]:
         tab.wait_for_function("document.querySelectorAll('.body:empty').length === 0")
         return tab
 
-    yield open_page
+    yield open_page, complaints
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def open_page(browser) -> Iterator[Callable[..., Tab]]:
+    """Open a run's page; at the end, nothing may have been asked for or complained about."""
+    with opening(browser) as (open_page, complaints):
+        yield open_page
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def opened(browser, tmp_path_factory) -> Iterator[tuple[Run, Tab, list[str]]]:
+    run = folders.make_run(tmp_path_factory.mktemp("runs") / "r1")
+    with opening(browser) as (open_page, complaints):
+        yield run, open_page(run), complaints
+
+
+@pytest.fixture
+def tab(opened) -> Iterator[Tab]:
+    """The page of one run for all tests that leave it as it was, with the pointer beside it."""
+    _, tab, complaints = opened
+    tab.mouse.move(0, 0)
+    yield tab
     assert complaints == []
 
 
@@ -79,8 +104,7 @@ def color(canvas: Locator) -> list[int]:
     return canvas.evaluate(middle)[:3]
 
 
-def test_every_part_is_filled(make_run, open_page):
-    tab = open_page(make_run())
+def test_every_part_is_filled(tab):
     assert text(tab, "h1") == "r1"
     assert "It is learning." in text(tab, "#verdict .sentence")
     assert "from 30.0 % to 70.0 %: 40.0 points above" in text(tab, "#figures").replace("\xa0", " ")
@@ -107,8 +131,7 @@ def test_encoders_that_the_images_do_not_tell_apart_are_called_indistinguishable
     assert "5.0 points above random (95 % interval +1.0 to +11.0, 72 images)" in told
 
 
-def test_the_classes_and_their_confusion_are_drawn(make_run, open_page):
-    tab = open_page(make_run())
+def test_the_classes_and_their_confusion_are_drawn(tab):
     assert "(95 % interval +30.0 to +50.0)" in text(tab, "#figures .gain")
     assert tab.locator(".classes li").count() == 2
     assert text(tab, ".classes li >> nth=0").split()[:1] == ["dog"]
@@ -120,10 +143,9 @@ def test_the_classes_and_their_confusion_are_drawn(make_run, open_page):
     assert "1 of 10 images" in text(tab, "#tip")
 
 
-def test_the_page_draws_an_analysis_or_says_that_there_is_none(make_run, open_page):
-    run = make_run()
-    tab = open_page(run)
+def test_the_page_draws_an_analysis_or_says_that_there_is_none(tab, make_run, open_page):
     assert "--protocol analysis" in text(tab, "#features")
+    run = make_run()
     analyze(run)
     tab = open_page(run)
     charts = tab.locator("#features figure")
@@ -138,8 +160,7 @@ def test_the_page_draws_an_analysis_or_says_that_there_is_none(make_run, open_pa
     assert dot["y"] - box["y"] > 0.6 * box["height"]
 
 
-def test_pointing_at_a_dot_shows_its_image_name_and_label(make_run, open_page):
-    tab = open_page(make_run())
+def test_pointing_at_a_dot_shows_its_image_name_and_label(tab):
     for index in range(6):
         tab.mouse.move(*place(tab, index))
         assert text(tab, "#tip strong") == f"photos/{index}.jpg"
@@ -147,8 +168,7 @@ def test_pointing_at_a_dot_shows_its_image_name_and_label(make_run, open_page):
         assert color(tab.locator("#tip canvas")) == pytest.approx(tile_color(index), abs=6)
 
 
-def test_the_legend_hides_and_shows_a_label(make_run, open_page):
-    tab = open_page(make_run())
+def test_the_legend_hides_and_shows_a_label(tab):
     dogs = tab.locator(".legend button", has_text="dog")
     dogs.click()
     assert dogs.get_attribute("aria-pressed") == "false"
@@ -161,8 +181,7 @@ def test_the_legend_hides_and_shows_a_label(make_run, open_page):
     assert text(tab, "#tip strong") == "photos/3.jpg"
 
 
-def test_the_map_can_be_walked_and_zoomed_by_keyboard(make_run, open_page):
-    tab = open_page(make_run())
+def test_the_map_can_be_walked_and_zoomed_by_keyboard(tab):
     tab.locator("canvas.map").focus()
     names = []
     for _ in range(6):
@@ -200,8 +219,7 @@ def test_hostile_names_are_shown_and_never_run(make_run, open_page):
     assert tab.evaluate("window.hacked") is None
 
 
-def test_pointing_at_a_curve_shows_step_epoch_and_value(make_run, open_page):
-    tab = open_page(make_run())
+def test_pointing_at_a_curve_shows_step_epoch_and_value(tab):
     box = bring(tab, tab.locator(".plot").first)
     tab.mouse.move(box["x"] + box["width"] - 20, box["y"] + 80)
     assert text(tab, "#tip").split("\n") == ["Loss", "step 190", "epoch 1.9", "3.15"]
@@ -210,8 +228,7 @@ def test_pointing_at_a_curve_shows_step_epoch_and_value(make_run, open_page):
     assert all(readout.startswith("step 190 · epoch 1.9 · ") for readout in readouts)
 
 
-def test_curves_zoom_together_by_dragging_and_by_keyboard(make_run, open_page):
-    tab = open_page(make_run())
+def test_curves_zoom_together_by_dragging_and_by_keyboard(tab):
     plot, other = tab.locator(".plot").first, tab.locator(".plot").nth(2)
     plot.scroll_into_view_if_needed()
     whole = other.inner_text()
@@ -230,6 +247,7 @@ def test_curves_zoom_together_by_dragging_and_by_keyboard(make_run, open_page):
     assert plot.get_attribute("aria-valuenow") == "10"
     tab.keyboard.press("+")
     assert other.inner_text() != whole
+    tab.get_by_role("button", name="Show all steps").click()
 
 
 def test_nothing_sticks_out_of_a_phone_or_a_desk(make_run, open_page):
@@ -240,8 +258,9 @@ def test_nothing_sticks_out_of_a_phone_or_a_desk(make_run, open_page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_in_light_and_in_dark(make_run, open_page, scheme):
-    tab = open_page(make_run(), scheme=scheme)
+def test_text_can_be_read_in_light_and_in_dark(tab, make_run, open_page, scheme):
+    if scheme != "light":
+        tab = open_page(make_run(), scheme=scheme)
     contrast = """({where, against}) => {
       const light = (name) => {
         const part = getComputedStyle(document.querySelector(name[0]))[name[1]];
@@ -289,9 +308,8 @@ def test_the_page_says_that_a_sheet_cannot_be_read(make_run, open_page):
     assert tab.locator("#views canvas").count() == 6
 
 
-def test_a_command_is_copied(make_run, open_page):
-    run = make_run()
-    tab = open_page(run)
+def test_a_command_is_copied(opened, tab):
+    run = opened[0]
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
     tab.get_by_role("button", name="Copy: Resume the run").click()
     tab.get_by_text("Copied", exact=True).wait_for()
