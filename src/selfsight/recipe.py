@@ -15,6 +15,7 @@ from selfsight.errors import UserError, suggest
 from selfsight.flags import parse_flags
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method
+from selfsight.nn.blocks import check_blocks
 from selfsight.nn.chunked_encoder import check_chunk_size
 from selfsight.optim import Optim
 from selfsight.outside_code import find_again, import_name
@@ -106,11 +107,16 @@ class Recipe:
     """Images per optimizer step over all processes."""
     chunk: int | None = None
     """Images that a process encodes at a time; None for all. The gradient is the same."""
+    activation_checkpointing: bool = False
+    """Store the inputs of the backbone's blocks alone, and compute the blocks again in the backward
+    pass. The gradient is the same."""
     seed: int = 0
     precision: Literal["bf16", "fp16", "float32"] = "float32"
     """Precision of the networks; losses are at least float32."""
     compile: bool = True
     """Compile on a GPU; slower only in short runs."""
+    compile_blocks: bool = False
+    """Compile the backbone's blocks one by one, equal ones once: a shorter wait, slower steps."""
     repeatable: bool = False
     """Bitwise reproducible on a GPU too, somewhat slower; a CPU always is."""
     log_every: int = 10
@@ -152,10 +158,20 @@ class Recipe:
                 "start.lr_factor and start.freeze are for weights that a run starts from, and it "
                 "starts from random ones. Name an encoder with --init, or leave them out."
             )
+        if self.chunk is None and not self.activation_checkpointing and not self.compile_blocks:
+            return
+        with torch.device("meta"):  # norms and blocks are known once the network is built
+            backbone = self.method.build(self.backbone.build()).student.backbone
         if self.chunk is not None:
-            with torch.device("meta"):  # norms are known once the network is built
-                method = self.method.build(self.backbone.build())
-            check_chunk_size(self.chunk, method.student.backbone)
+            check_chunk_size(self.chunk, backbone)
+            if self.activation_checkpointing:
+                raise UserError(
+                    f"activation_checkpointing is set, but chunks of {self.chunk} images are "
+                    "recomputed already. Leave one of the two out."
+                )
+        for setting in ("activation_checkpointing", "compile_blocks"):
+            if getattr(self, setting):
+                check_blocks(backbone, setting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +298,8 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = Fa
     rest = {k: v for k, v in saved.items() if k in known and k != "method"}
     if isinstance(rest.get("data"), dict):  # runs from before this setting do not have it
         rest["data"] = {"label_column": None} | rest["data"]
-    rest = {"start": dataclasses.asdict(Start())} | rest
+    later = {"start": dataclasses.asdict(Start())}  # settings that older runs do not have
+    later |= {"activation_checkpointing": False, "compile_blocks": False}
+    rest = later | rest
     converted = build_settings(method_config(name), settings, "method.", complete=complete)
     return build_settings(Recipe, rest | {"method": converted}, "", complete=complete)

@@ -54,7 +54,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(num_features))
         self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
         self.after: nn.Module = nn.Identity()  # timm fuses its activation into its BN modules
-        # While a batch is encoded in chunks, statistics are collected here and tracked at its end.
+        # In a pass that is computed again later, statistics are collected here, not tracked.
         self.deferred: list[Statistics] | None = None
 
     def forward(self, x: Float[Tensor, "n c *space"]) -> Float[Tensor, "n c *space"]:
@@ -63,13 +63,18 @@ class BatchNorm(nn.Module):
             y = F.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
-        elif (self.group is None and dist.world_size() > 1) or len(x) % (self.group or len(x)):
-            y = self._across(x)
+            return self.after(y)
+        if (self.group is None and dist.world_size() > 1) or len(x) % (self.group or len(x)):
+            y, statistics = self._across(x)
         else:
-            y = self._local(x, self.group or len(x))
+            y, statistics = self._local(x, self.group or len(x))
+        if self.deferred is None:
+            self.track(statistics)
+        else:
+            self.deferred.append(statistics)
         return self.after(y)
 
-    def _local(self, x: Tensor, group: int) -> Tensor:
+    def _local(self, x: Tensor, group: int) -> tuple[Tensor, Statistics]:
         """Normalize groups on this process: one pass if compiled, else one call per group."""
         count = x[:group].numel() // x.shape[1]
         if count < 2:
@@ -92,12 +97,7 @@ class BatchNorm(nn.Module):
                 torch.stack(each).detach(),
                 torch.stack(inverse).detach().pow(-2) - self.eps,
             )
-        statistics = Statistics(means, var * (count / (count - 1)))
-        if self.deferred is None:
-            self.track(statistics)
-        else:
-            self.deferred.append(statistics)
-        return y
+        return y, Statistics(means, var * (count / (count - 1)))
 
     def _affine(self) -> tuple[Tensor | None, Tensor | None]:
         # The native kernel takes both or neither.
@@ -105,11 +105,10 @@ class BatchNorm(nn.Module):
             return self.weight, torch.zeros_like(self.weight)
         return self.weight, self.bias
 
-    def _across(self, x: Tensor) -> Tensor:
+    def _across(self, x: Tensor) -> tuple[Tensor, Statistics]:
         """Normalize groups that span processes: one exchange forward, and one backward."""
         y, (means, var), count = spanning_batch_norm(x, *self._affine(), self.group, self.eps)
-        self._track(means.mean(dim=0), (var * count / (count - 1)).mean(dim=0))
-        return y
+        return y, Statistics(means, var * count / (count - 1))
 
     def track(self, *chunks: Statistics) -> None:
         """Update running statistics by one batch, given in chunks: the mean over all its groups.

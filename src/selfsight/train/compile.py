@@ -17,6 +17,7 @@ from selfsight.compile_options import COMPILE_OPTIONS, allow_many_versions
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.methods import Method
 from selfsight.nn import encoders
+from selfsight.nn.blocks import RecomputedBlocks, find_blocks
 from selfsight.nn.patch_student import PatchStudent
 from selfsight.recipe import Recipe
 
@@ -59,16 +60,21 @@ def persist_compile_cache() -> None:
     functorch_config.autograd_cache_allow_custom_autograd_functions = True
 
 
-def compile_networks(method: Method) -> None:
+def compile_networks(method: Method, *, blocks: bool = False) -> None:
     """Compile a method's networks in place; state-dict keys do not change.
 
-    Networks of an earlier run in this process that were equal but for their weights are not
-    compiled again: parameters are inputs of the compiled code.
+    With `blocks`, or where blocks are recomputed, each block of a backbone is compiled by itself.
+    What is equal but for its weights, such as blocks of one shape or the networks of an earlier
+    run in this process, is not compiled again: parameters are inputs of the compiled code.
     """
     allow_many_versions()
     for encoder in encoders(method):
-        encoder.backbone.compile(**COMPILE_OPTIONS)
         encoder.projector.compile(**COMPILE_OPTIONS)
+        if blocks or any(isinstance(m, RecomputedBlocks) for m in encoder.backbone.modules()):
+            for block in find_blocks(encoder.backbone):
+                block.compile(**COMPILE_OPTIONS)
+            continue
+        encoder.backbone.compile(**COMPILE_OPTIONS)
         uses_patches = isinstance(encoder, PatchStudent) and encoder.patches.on
         if encoder.chunk_size is None and not uses_patches:  # else a loop calls the backbone
             encoder.compile(**COMPILE_OPTIONS)

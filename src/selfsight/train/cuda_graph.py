@@ -25,11 +25,12 @@ CHOICE = WARMUP_STEPS + 3 + 2 * TIMED_STEPS  # the step before which the faster 
 
 
 def can_record(recipe: Recipe, device: torch.device) -> bool:
-    """Whether steps can be a CUDA graph: on one GPU, and not in chunks.
+    """Whether steps can be a CUDA graph: on one GPU, and without chunks or recomputed blocks.
 
-    Chunks are recomputed in the backward pass by code that a graph cannot hold.
+    Those are recomputed in the backward pass by code that a graph cannot hold.
     """
-    return device.type == "cuda" and dist.world_size() == 1 and recipe.chunk is None
+    recomputes = recipe.chunk is not None or recipe.activation_checkpointing
+    return device.type == "cuda" and dist.world_size() == 1 and not recomputes
 
 
 class StepRunner:
@@ -45,7 +46,7 @@ class StepRunner:
         record: bool = True,
     ) -> None:
         if is_compiled(recipe, device):
-            compile_networks(state.method)
+            compile_networks(state.method, blocks=recipe.compile_blocks)
         self.state, self.recipe = state, recipe
         self.steps_per_epoch, self.device = steps_per_epoch, device
         self.step = torch.tensor(state.step, device=device)

@@ -13,6 +13,7 @@ from selfsight.errors import DivergedError, StoppedError
 from selfsight.evals.knn import KNN
 from selfsight.methods import DataInfo, Method
 from selfsight.methods.base import NO_DATA_INFO
+from selfsight.nn.blocks import recompute_blocks
 from selfsight.nn.teacher import set_chunk_size
 from selfsight.optim import build_optimizer, describe_groups
 from selfsight.recipe import Recipe, trust_flag
@@ -48,6 +49,8 @@ def build_method(
     method = recipe.method.build(recipe.backbone.build(), data).to(device)
     if recipe.chunk is not None:
         set_chunk_size(method, recipe.chunk)
+    if recipe.activation_checkpointing:
+        recompute_blocks(method)
     # Convolutions run up to twice as fast in this layout, on the CPU too.
     method = method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     load_start(method, recipe, start)
