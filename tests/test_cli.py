@@ -16,12 +16,13 @@ import pytest
 import torch
 
 from selfsight import api
+from selfsight.bench_options import BenchOptions
 from selfsight.cli import main
 from selfsight.command_words import split_settings
 from selfsight.errors import DivergedError, UserError
 from selfsight.exporters.model_card import describe_origin
 from selfsight.methods import METHODS
-from selfsight.options import BenchOptions, EvalOptions, PretrainOptions
+from selfsight.options import EvalOptions, PretrainOptions
 from selfsight.report_page import figures
 from selfsight.run_folder import Run
 from selfsight.runs.verdict import judge
@@ -110,8 +111,9 @@ def test_doctor_summarizes_the_data_and_shows_a_recipe(photos, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["count"] == 24 and found["short_side"] == 32
     assert found["recipe"]["method"]["name"] in METHODS
-    main(["doctor", str(photos), "--device", "cpu"])
-    assert "24 images" in capsys.readouterr().out
+    main(["doctor", str(photos), "--device", "cpu", "--batch-size", "8"])
+    words = capsys.readouterr().out
+    assert "24 images" in words and "A step of 8 images needs about" in words
 
 
 def test_resume_does_not_change_a_finished_run(finished):

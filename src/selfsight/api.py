@@ -14,9 +14,11 @@ from selfsight import auto_recipe, data_summary, dist
 from selfsight.console import build_table, open_console
 from selfsight.errors import UserError, suggest
 from selfsight.options import (
+    DOCTOR_DEFAULTS,
     EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
     REPRODUCE_DEFAULTS,
+    DoctorOptions,
     EvalOptions,
     PretrainOptions,
     ReproduceOptions,
@@ -39,9 +41,10 @@ from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe
 from selfsight.runs.import_start import import_start
 from selfsight.runs.slurm import slurm_script
-from selfsight.settings import COUNT, check_setting
+from selfsight.settings import check_setting
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies import ARMS
+from selfsight.train.memory_check import foresee_memory
 from selfsight.use_encoder import check_one_encoder
 from selfsight.use_encoder import embed as embed
 from selfsight.use_encoder import export as export
@@ -64,8 +67,6 @@ def pretrain(
     clock = Stopwatch(began)
     check_setting("data", data, str | Path)
     options = replace(options, **changes)
-    if options.method is not None and options.recipe is not None:
-        raise UserError("Give --method or --recipe, not both: a recipe names its method.")
     console, device = _console(), auto_recipe.resolve_device(options.device)
     if options.sbatch is not None:
         return _write_sbatch(data, options, device)
@@ -169,19 +170,36 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
 
 
 def doctor(
-    data: str | Path, *, device: str = "auto", sample: int = 512, quiet: bool = False
+    data: str | Path,
+    options: DoctorOptions = DOCTOR_DEFAULTS,
+    /,
+    *,
+    quiet: bool = False,
+    **changes: Any,
 ) -> dict[str, Any]:
-    """Summarize the data from a sample, with the recipe that pretrain would use."""
+    """Summarize the data from a sample, with the recipe that pretrain would use.
+
+    Keywords are the fields of DoctorOptions. If they change the recipe, the memory that a step
+    needs is foreseen too.
+    """
     check_setting("data", data, str | Path)
-    check_setting("sample", sample, int, COUNT)
-    summary = data_summary.inspect_data(data, sample=sample)
-    profile, torch_device = profile_data(summary), auto_recipe.resolve_device(device)
-    recipe, reasons = auto_recipe.build_auto_recipe(profile, torch_device)
+    options = replace(options, **changes)
+    names = ("method", "recipe", "batch_size", "settings")
+    asked = {name: getattr(options, name) for name in names}
+    summary = data_summary.inspect_data(data, sample=options.sample)
+    device = auto_recipe.resolve_device(options.device)
+    recipe, reasons = build_pretrain_recipe(
+        data, PretrainOptions(**asked), device, profile=profile_data(summary)
+    )
+    memory = foresee_memory(recipe, summary.count, device) if any(asked.values()) else None
     if not quiet:
         console = open_console()
         console.print(*data_summary.describe(summary), sep="\n")
         console.print(start_resume.recipe_table(recipe, reasons))
-    return asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons}
+        if memory is not None:
+            console.print(memory.describe(), soft_wrap=True)
+    found = asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons}
+    return found if memory is None else found | {"memory": asdict(memory)}
 
 
 def reproduce(

@@ -11,20 +11,21 @@ from typing import Annotated, Any
 
 import tyro
 
+from selfsight.bench_options import BENCH_DEFAULTS, BenchOptions
 from selfsight.command_words import check_settings_exist, split_settings
 from selfsight.encoder_commands import embed, export
 from selfsight.errors import StoppedError, UserError, describe_failure, escape, suggest
 from selfsight.flags import parse_flags
 from selfsight.listing_commands import methods, recipes, studies
 from selfsight.options import (
-    BENCH_DEFAULTS,
     CONFORMANCE_DEFAULTS,
+    DOCTOR_DEFAULTS,
     EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
     REPRODUCE_DEFAULTS,
     STUDY_DEFAULTS,
-    BenchOptions,
     ConformanceOptions,
+    DoctorOptions,
     EvalOptions,
     Number,
     PretrainOptions,
@@ -184,18 +185,24 @@ def report(run: RunFolder, /, *, json: bool = False) -> None:
     print_json(pages.summary(folder)) if json else print(escape(f"Wrote {page}"))
 
 
-def doctor(data: Data, /, *, device: str = "auto", sample: int = 512, json: bool = False) -> None:
+def doctor(
+    data: Data,
+    /,
+    *,
+    options: Annotated[DoctorOptions, INLINE] = DOCTOR_DEFAULTS,
+    json: bool = False,
+) -> None:
     """Summarize a sample of the data, and show the recipe that pretrain would use.
+
+    With flags of pretrain, such as --batch-size 4096, also what a step needs of memory.
 
     Args:
         data: Images, as for pretrain.
-        device: auto, cpu or cuda.
-        sample: Images to read.
         json: Print JSON instead of text.
     """
     from selfsight import api
 
-    summary = api.doctor(data, device=device, sample=sample, quiet=json)
+    summary = api.doctor(data, options, quiet=json)
     if json:
         print_json(summary)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Suppress, arg
 
+from selfsight.errors import UserError
 from selfsight.settings import (
     COUNT,
     EPOCHS,
@@ -45,6 +46,7 @@ RANGES: dict[str, Range] = {
     "image_size": PIXELS,
     "iterations": COUNT,
     "share": SHARE,
+    "sample": COUNT,
     "per_class": COUNT,
     "seconds": Range(0, 3600, low_allowed=False),
     "minutes": Range(0, 10**7),
@@ -108,6 +110,8 @@ class PretrainOptions:
 
     def __post_init__(self) -> None:
         check_settings(self, "", RANGES)
+        if self.method is not None and self.recipe is not None:
+            raise UserError("Give --method or --recipe, not both: a recipe names its method.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,32 +266,21 @@ class EmbedOptions(EncoderOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """Options of `selfsight bench`, which are also keywords of `selfsight.bench.run`."""
+class DoctorOptions:
+    """Options of `selfsight doctor`, which are also keywords of `selfsight.doctor`."""
 
-    data: Images = None
-    """Images to measure with. If not given, generated ones."""
+    method: Name = None
+    """As for pretrain, to see its recipe and what a step of it needs of memory."""
+    recipe: Annotated[Any, arg(metavar="NAME", constructor=str, help_behavior_hint="")] = None
+    """As for pretrain. Settings of the recipe have flags too: --activation-checkpointing."""
+    batch_size: Number = None
+    """As for pretrain."""
     device: Device = "auto"
     """auto, cpu or cuda."""
-    batch_size: Number = None
-    """Images per step."""
-    seconds: float = 2.0
-    """Approximate time to repeat each part for."""
-    against: Name = None
-    """Also run the same training with another library: lightly."""
-    growth: bool = False
-    """Measure how the cost of a step grows with batch, queue, views, images and processes."""
-    all: bool = False
-    """Measure every method, one row each, and write a table; needs no RECIPE."""
-    only: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
-    """Rows of --all: methods, and networks out of resnet18, resnet50 and vit_s."""
-    minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """Stop --all in time: a row begins only if it is expected to end by then.
-    The same command goes on."""
-    out: Folder = None
-    """Folder of the rows of --all and of table.md. If not given, bench-rows."""
+    sample: int = 512
+    """Images to read."""
     settings: Suppress[Sequence[str]] = ()
-    """Settings of the recipe as flags: ("--method.bn", "sync")."""
+    """Settings of the recipe as flags: ("--chunk", "64")."""
 
     def __post_init__(self) -> None:
         check_settings(self, "", RANGES)
@@ -379,6 +372,6 @@ class ReproduceOptions:
 # Function defaults: frozen, so that sharing them is safe.
 PRETRAIN_DEFAULTS, EVAL_DEFAULTS = PretrainOptions(), EvalOptions()
 EXPORT_DEFAULTS, EMBED_DEFAULTS = ExportOptions(), EmbedOptions()
-BENCH_DEFAULTS, STUDY_DEFAULTS = BenchOptions(), StudyOptions()
-CONFORMANCE_DEFAULTS = ConformanceOptions()
+STUDY_DEFAULTS = StudyOptions()
+CONFORMANCE_DEFAULTS, DOCTOR_DEFAULTS = ConformanceOptions(), DoctorOptions()
 REPRODUCE_DEFAULTS = ReproduceOptions()

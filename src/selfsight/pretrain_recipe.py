@@ -40,20 +40,23 @@ def build_pretrain_recipe(
     options: PretrainOptions,
     device: torch.device,
     start: StartEncoder | None = None,
+    *,
+    profile: auto_recipe.DataProfile | None = None,
 ) -> tuple[Recipe, dict[str, str]]:
     """Build the recipe of a command, with the reasons of automatic settings.
 
-    `start` is the encoder of --init.
+    `start` is the encoder of --init. Without a `profile` of the data, a sample of them is read.
     """
     reasons: dict[str, str] = {}
     if options.recipe is None:
-        source = open_source(
-            data,
-            labels=options.labels,
-            classes=options.classes,
-            label_column=options.label_column,
-        )
-        profile = profile_data(data_summary.inspect_data(source, sample=SAMPLE))
+        if profile is None:
+            source = open_source(
+                data,
+                labels=options.labels,
+                classes=options.classes,
+                label_column=options.label_column,
+            )
+            profile = profile_data(data_summary.inspect_data(source, sample=SAMPLE))
         if start is not None:
             profile = _match_channels(profile, start)
         recipe, reasons = auto_recipe.build_auto_recipe(

@@ -18,6 +18,7 @@ import torch
 
 import selfsight
 from selfsight import api
+from selfsight.bench_options import BenchOptions
 from selfsight.catalog import build_recipe
 from selfsight.cli import main
 from selfsight.errors import RunError, StoppedError, UserError, escape
@@ -26,7 +27,12 @@ from selfsight.evals.detection import DetectorSettings
 from selfsight.evals.feature_analysis import AnalysisSettings
 from selfsight.evals.linear_sgd import SGDGrid
 from selfsight.evals.protocols import PROTOCOLS
-from selfsight.options import BenchOptions, EvalOptions, PretrainOptions, StudyOptions
+from selfsight.options import (
+    DoctorOptions,
+    EvalOptions,
+    PretrainOptions,
+    StudyOptions,
+)
 from selfsight.recipe import ALL_METHODS, Data, Recipe
 from selfsight.views import View
 from tests.folders import images
@@ -116,7 +122,7 @@ OPTIONS = {  # owner: its settings
     "detector": names_of(DetectorSettings()),
     "study": [f.name for f in fields(StudyOptions)],
     "bench": [f.name for f in fields(BenchOptions) if f.name != "growth"],  # takes minutes
-    "doctor": ["data", "device", "sample", "json"],
+    "doctor": ["data", "json", *(f.name for f in fields(DoctorOptions))],
     "resume": ["run", "device", "trust"],
     "load": ["run", "device"],
 }
@@ -195,7 +201,7 @@ def run_flag(case: Case) -> None:
         main(["evaluate", "run", *words])
     elif case.of == "doctor":
         words = {"data": "photos", "device": "cpu"}
-        given = [] if name == "data" else [f"--{name}", *value]
+        given = [] if name == "data" else [f"--{name.replace('_', '-')}", *value]
         main(["doctor", *(value if name == "data" else [words["data"]]), *given])
     elif case.of == "resume":
         given = [] if name == "run" else [f"--{name}", *value]

@@ -16,10 +16,10 @@ from selfsight.bench.exchanges import measure_exchanges
 from selfsight.bench.generated_images import write_photo_like_images
 from selfsight.bench.lightly_comparison import import_lightly, measure_lightly
 from selfsight.bench.scaling import measure_scaling
+from selfsight.bench_options import BENCH_DEFAULTS, BenchOptions
 from selfsight.catalog import build_recipe
 from selfsight.console import open_console
 from selfsight.errors import UserError
-from selfsight.options import BENCH_DEFAULTS, BenchOptions
 from selfsight.recipe import Recipe, override
 from selfsight.runs.open_images import open_recipe_source
 

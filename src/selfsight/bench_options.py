@@ -1,0 +1,45 @@
+"""Options of `selfsight bench`, declared once, as those of the other commands in `options.py`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import Suppress, arg
+
+from selfsight.options import RANGES, Device, Folder, Images, Name, Number
+from selfsight.settings import check_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Options of `selfsight bench`, which are also keywords of `selfsight.bench.run`."""
+
+    data: Images = None
+    """Images to measure with. If not given, generated ones."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+    batch_size: Number = None
+    """Images per step."""
+    seconds: float = 2.0
+    """Approximate time to repeat each part for."""
+    against: Name = None
+    """Also run the same training with another library: lightly."""
+    growth: bool = False
+    """Measure how the cost of a step grows with batch, queue, views, images and processes."""
+    all: bool = False
+    """Measure every method, one row each, and write a table; needs no RECIPE."""
+    only: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
+    """Rows of --all: methods, and networks out of resnet18, resnet50 and vit_s."""
+    minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Stop --all in time: a row begins only if it is expected to end by then.
+    The same command goes on."""
+    out: Folder = None
+    """Folder of the rows of --all and of table.md. If not given, bench-rows."""
+    settings: Suppress[Sequence[str]] = ()
+    """Settings of the recipe as flags: ("--method.bn", "sync")."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
+
+BENCH_DEFAULTS = BenchOptions()
