@@ -298,7 +298,9 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = Fa
     rest = {k: v for k, v in saved.items() if k in known and k != "method"}
     if isinstance(rest.get("data"), dict):  # runs from before this setting do not have it
         rest["data"] = {"label_column": None} | rest["data"]
-    later = {"start": dataclasses.asdict(Start())}  # settings that older runs do not have
+    later: dict[str, Any] = {
+        "start": dataclasses.asdict(Start())
+    }  # settings that older runs do not have
     later |= {"activation_checkpointing": False, "compile_blocks": False}
     rest = later | rest
     converted = build_settings(method_config(name), settings, "method.", complete=complete)

@@ -46,12 +46,12 @@ def find_stages(network: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     for name, child in network.named_children():
         inner = list(find_stages(child))
         yield from inner
-        is_sequence = type(child) in (nn.Sequential, RecomputedBlocks)
-        if not inner and is_sequence and _are_blocks(list(child)):
+        if not inner and type(child) in (nn.Sequential, RecomputedBlocks) and _are_blocks(child):
             yield network, name
 
 
-def _are_blocks(modules: list[nn.Module]) -> bool:
+def _are_blocks(sequence: nn.Module) -> bool:
+    modules = list(sequence.children())
     one_class = len({type(module) for module in modules}) == 1
     return one_class and all(any(module.children()) for module in modules)
 
