@@ -207,7 +207,7 @@ def override(
     parsed, unknown = parse(default=_Unchecked(**settings), return_unknown_args=True)
     parsed.method.validate()
     views = parsed.method.match_views(recipe.views)
-    if unknown or len(views) != len(recipe.views):  # flags of views that were not there yet
+    if unknown or views != recipe.views:  # flags of views that were not there yet
         parsed = parse(default=_Unchecked(**settings | {"views": views}))
     return Recipe(**vars(parsed))
 

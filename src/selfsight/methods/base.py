@@ -23,7 +23,7 @@ from selfsight.settings import (
     Range,
     check_settings,
 )
-from selfsight.views import View
+from selfsight.views import View, small_crop
 
 Views = list[Float[Tensor, "n c _ _"]]
 
@@ -101,6 +101,13 @@ class Moment:
     def permutation(self, name: str, n: int, device: torch.device) -> Int64[Tensor, " n"]:
         """One order of n things, the same on every process."""
         return rng.permutation(rng.key(self.seed, name), n, self.step_on(device), device)
+
+    def shared_normal(
+        self, name: str, rows: int, count: int, device: torch.device
+    ) -> Float64[Tensor, "rows count"]:
+        """Standard normal numbers of the step, the same on every process."""
+        index = torch.arange(rows, device=device)
+        return rng.normal(rng.key(self.seed, name), index, count, self.step_on(device))
 
     def choices(
         self, name: str, x: Shaped[Tensor, "n ..."], count: int, *, among: int
@@ -237,6 +244,17 @@ class MethodConfig:
     def chance_loss(self, batch_size: int) -> float | None:
         """The loss of guessing, where the loss is a classification."""
         return None
+
+
+def match_crops(views: tuple[View, ...], *, num_large: int, num_small: int) -> tuple[View, ...]:
+    """Repeat or drop the large views, as wide as the first, and the small ones, for these numbers.
+
+    A recipe without small views gets SwAV's.
+    """
+    large = tuple(view for view in views if view.size == views[0].size)
+    small = tuple(view for view in views if view.size != views[0].size) or (small_crop(views[0]),)
+    large = large[:num_large] + large[-1:] * (num_large - len(large))
+    return large + small[:num_small] + small[-1:] * (num_small - len(small))
 
 
 def check_queue_holds_batch(queue_size: int, batch_size: int) -> None:

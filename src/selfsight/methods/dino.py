@@ -6,7 +6,6 @@ and a low temperature of the teacher keep it from choosing the same, or all, for
 
 import math
 from dataclasses import dataclass
-from itertools import groupby
 from typing import ClassVar
 
 import torch
@@ -23,12 +22,13 @@ from selfsight.methods.base import (
     Step,
     Views,
     check_sync_batch_norm,
+    match_crops,
 )
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.nn.heads import DistillationHead
 from selfsight.optim.schedules import Number, cosine, linear
 from selfsight.settings import BELOW_ONE, POSITIVE, WIDTH, Range
-from selfsight.views import View, small_crop
+from selfsight.views import View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +79,7 @@ class DINOConfig(MethodConfig):
 
     def match_views(self, views: tuple[View, ...]) -> tuple[View, ...]:
         """The small views after two large ones follow `num_small`."""
-        if len(views) == 2 and self.num_small > 0:
-            views += (small_crop(views[0]),)
-        return MethodConfig.match_views(self, views)
+        return match_crops(views, num_large=2, num_small=self.num_small)
 
     def chance_loss(self, batch_size: int) -> float:
         """Guessing among the outputs."""
@@ -114,8 +112,7 @@ class DINO(Method):
         """Every view predicts what the teacher chooses for the large ones."""
         c, x1 = self.config, views[0]
         epoch = at.step_on(x1.device) // at.steps_per_epoch
-        by_size = groupby(views, key=lambda x: x.shape[2])
-        h = torch.cat([self.student.features(torch.cat(list(alike))) for _, alike in by_size])
+        h = self.student.crop_features(views)  # [VN, D]
         s = self.student.projector(h, frozen=epoch < c.freeze_epochs)
         s = s.unflatten(0, (len(views), -1))  # [V, N, K]
         _, t = self.teacher(torch.cat(views[:2]))

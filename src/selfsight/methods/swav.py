@@ -5,7 +5,6 @@ Two large views are softly assigned to prototypes of equal share; all other view
 
 import math
 from dataclasses import dataclass
-from itertools import groupby
 from typing import ClassVar
 
 import torch
@@ -22,11 +21,12 @@ from selfsight.methods.base import (
     Views,
     check_queue_holds_batch,
     check_sync_batch_norm,
+    match_crops,
 )
 from selfsight.nn import Backbone, Encoder, mlp
 from selfsight.nn.prototypes import Prototypes
 from selfsight.settings import COUNT_OR_NONE, Range
-from selfsight.views import View, small_crop
+from selfsight.views import View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +71,7 @@ class SwAVConfig(MethodConfig):
 
     def match_views(self, views: tuple[View, ...]) -> tuple[View, ...]:
         """The small views after two large ones follow `num_small`."""
-        if len(views) == 2 and self.num_small > 0:
-            views += (small_crop(views[0]),)
-        return MethodConfig.match_views(self, views)
+        return match_crops(views, num_large=2, num_small=self.num_small)
 
     def chance_loss(self, batch_size: int) -> float:
         """Guessing among the prototypes."""
@@ -92,8 +90,7 @@ class SwAV(Method):
     def forward(self, views: Views, at: Moment) -> Step:
         """Every view predicts the codes of the large ones; one pass for each resolution."""
         c, x1 = self.config, views[0]
-        by_size = groupby(views, key=lambda x: x.shape[2])
-        h = torch.cat([self.student.features(torch.cat(list(alike))) for _, alike in by_size])
+        h = self.student.crop_features(views)  # [VN, D]
         z = self.student.projector(h).unflatten(0, (len(views), -1))  # [V, N, D]
         step = at.step_on(x1.device)
         frozen = step < c.freeze_steps

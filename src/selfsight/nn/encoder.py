@@ -1,6 +1,7 @@
 """Backbone and encoder: the networks that map images to features and embeddings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import torch
 from jaxtyping import Float
@@ -61,6 +62,11 @@ class Encoder(nn.Module):
     def features(self, x: Images) -> Rows:
         """Features of the backbone, in chunks if `chunk_size` is set."""
         return in_chunks(self.backbone, self.backbone, self.chunk_size, x)
+
+    def crop_features(self, views: Sequence[Float[Tensor, "n c _ _"]]) -> Float[Tensor, "vn _"]:
+        """Features of all views, one view after the other: one pass for each resolution."""
+        by_size = groupby(views, key=lambda x: x.shape[2])
+        return torch.cat([self.features(torch.cat(list(alike))) for _, alike in by_size])
 
     def encode_views(self, *views: Float[Tensor, "n c _ _"]) -> list[tuple[Rows, Rows]]:
         """Encode all views, in one pass if there is no batch norm."""
