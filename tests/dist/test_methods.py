@@ -11,6 +11,7 @@ CASES = [(name, {}) for name in sorted(METHODS | BASELINES)] + [
     ("instdisc", {"loss": "softmax", "proximal_lambda": 3.0}),
     ("jcl", {"bn": "split", "bn_group": 2}),
     ("jcl", {"bn": "shuffle", "bn_group": 8, "loss": "multi_key"}),
+    ("lejepa", {"num_large": 4, "num_small": 0}),
     ("moco", {"bn": "sync"}),
     ("moco", {"queue_size": 3, "alpha": 64.0}),
     ("moco", {"queue_size": 24, "symmetric": True}),

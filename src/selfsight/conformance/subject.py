@@ -28,6 +28,7 @@ SMALL_SETTINGS = {
     "num_negatives": 4,
     "num_noise": 16,
     "num_prototypes": 6,
+    "num_slices": 16,
     "num_small": 2,
     "num_views": 3,
     "out_dim": 6,

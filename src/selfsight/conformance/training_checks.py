@@ -104,7 +104,7 @@ def check_repeatable(subject: Subject) -> None:
     if not torch.equal(*losses):
         raise BrokenRuleError(
             "The loss of the same step is not the same twice. Take random numbers from the Moment "
-            "(at.uniform, at.normal, at.permutation, at.choices) alone."
+            "(at.uniform, at.normal, at.shared_normal, at.permutation, at.choices) alone."
         )
 
 

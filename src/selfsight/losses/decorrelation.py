@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.losses.dtype import at_least_float32
+from selfsight.losses.dtype import at_least_float32, unit
 
 Rows = Float[Tensor, "n d"]
 Square = Float[Tensor, "d d"]
@@ -41,6 +41,50 @@ def vicreg(
         spread = (1 - (cov.diagonal() + 1e-4).sqrt()).relu().mean()
         loss = loss + variance / 2 * spread + covariance * off_diagonal(cov) / len(cov)
     return loss
+
+
+@at_least_float32
+def lejepa(
+    z: Float[Tensor, "v n d"],
+    directions: Float[Tensor, "s d"],
+    *,
+    num_large: int = 2,
+    sigreg_weight: float = 0.05,
+    num_knots: int = 17,
+    last_knot: float = 3.0,
+) -> Scalar:
+    """Every view predicts the mean of the large ones, which come first; `sigreg` spreads images.
+
+    The released code averages the squared distance over columns; the paper prints a sum.
+    """
+    prediction = (z[:num_large].mean(0) - z).square().mean()
+    spread = sigreg(z, directions, num_knots=num_knots, last_knot=last_knot)
+    return (1 - sigreg_weight) * prediction + sigreg_weight * spread
+
+
+@at_least_float32
+def sigreg(
+    z: Float[Tensor, "v n d"],
+    directions: Float[Tensor, "s d"],
+    *,
+    num_knots: int = 17,
+    last_knot: float = 3.0,
+) -> Scalar:
+    """Epps and Pulley's test of normality, of the images' projections on random directions.
+
+    For each view and direction: images times the integral of |characteristic function of the
+    projections - that of N(0, 1)|^2, weighted by exp(-t^2 / 2); then the mean (LeJEPA, algorithm
+    1). The knots of the trapezoid rule are in [0, last_knot], and count for -t too. The directions
+    may have any length.
+    """
+    t = torch.linspace(0, last_knot, num_knots, dtype=z.dtype, device=z.device)
+    normal = (-t.square() / 2).exp()
+    weights = normal * (2 * last_knot / (num_knots - 1))
+    weights = torch.cat([weights[:1] / 2, weights[1:-1], weights[-1:] / 2])
+    angles = (z @ unit(directions).to(z.dtype).T)[..., None] * t  # [V, N, S, T]
+    real, imaginary = dist.mean(torch.stack([angles.cos().mean(1), angles.sin().mean(1)]))
+    distance = (real - normal).square() + imaginary.square()  # [V, S, T]
+    return (distance @ weights).mean() * (z.shape[1] * dist.world_size())
 
 
 def standardize(z: Rows) -> Rows:

@@ -26,14 +26,6 @@ def imagenet_r50_100ep() -> Recipe:
     )
 
 
-def imagenet_r50_200ep() -> Recipe:
-    """ResNet-50 on ImageNet, 200 epochs.
-
-    Reference: 70.0 % linear top-1 at batch 256 (SimSiam, arXiv:2011.10566, table 4).
-    """
-    return replace(imagenet_r50_100ep(), epochs=200)
-
-
 def imagenet_r50_800ep() -> Recipe:
     """ResNet-50 on ImageNet, 800 epochs.
 
