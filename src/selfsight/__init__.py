@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from selfsight import backbones, losses, methods, nn, optim, views
-    from selfsight.api import compare, embed, evaluate, export, load, pretrain, resume, study
-    from selfsight.methods import METHODS
-    from selfsight.options import (
-        EmbedOptions,
-        EvalOptions,
-        ExportOptions,
-        PretrainOptions,
-        StudyOptions,
+    from selfsight.api import (
+        compare,
+        embed,
+        evaluate,
+        export,
+        load,
+        pretrain,
+        resume,
+        search,
+        study,
     )
+    from selfsight.encoder_options import EmbedOptions, ExportOptions, SearchOptions
+    from selfsight.methods import METHODS
+    from selfsight.options import EvalOptions, PretrainOptions, StudyOptions
 
 __all__ = [
     "METHODS",
@@ -31,6 +36,7 @@ __all__ = [
     "EvalOptions",
     "ExportOptions",
     "PretrainOptions",
+    "SearchOptions",
     "StudyOptions",
     "__version__",
     "backbones",
@@ -47,6 +53,7 @@ __all__ = [
     "replay",
     "reproduce",
     "resume",
+    "search",
     "study",
     "views",
 ]
@@ -54,10 +61,11 @@ __all__ = [
 MODULES = ("backbones", "losses", "methods", "nn", "optim", "views")
 MODULE_OF = {
     "METHODS": "selfsight.methods",
-    "EmbedOptions": "selfsight.options",
+    "EmbedOptions": "selfsight.encoder_options",
     "EvalOptions": "selfsight.options",
-    "ExportOptions": "selfsight.options",
+    "ExportOptions": "selfsight.encoder_options",
     "PretrainOptions": "selfsight.options",
+    "SearchOptions": "selfsight.encoder_options",
     "StudyOptions": "selfsight.options",
     **dict.fromkeys(
         (
@@ -70,6 +78,7 @@ MODULE_OF = {
             "replay",
             "reproduce",
             "resume",
+            "search",
             "study",
         ),
         "selfsight.api",

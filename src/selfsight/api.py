@@ -49,6 +49,7 @@ from selfsight.use_encoder import check_one_encoder
 from selfsight.use_encoder import embed as embed
 from selfsight.use_encoder import export as export
 from selfsight.use_encoder import load as load
+from selfsight.use_encoder import search as search
 
 
 def pretrain(

@@ -13,7 +13,7 @@ import tyro
 
 from selfsight.bench_options import BENCH_DEFAULTS, BenchOptions
 from selfsight.command_words import check_settings_exist, split_settings
-from selfsight.encoder_commands import embed, export
+from selfsight.encoder_commands import embed, export, search
 from selfsight.errors import StoppedError, UserError, describe_failure, escape, suggest
 from selfsight.flags import parse_flags
 from selfsight.listing_commands import methods, recipes, studies
@@ -46,6 +46,7 @@ and prove how good they are.
   selfsight evaluate RUN...            kNN, linear, few labels, fine-tuning, ...
   selfsight export RUN --to NAME       the encoder for timm, torchvision, transformers, ONNX, ...
   selfsight embed RUN DATA             a vector for every image, as Parquet or .npy
+  selfsight search RUN DATA QUERY      similar images, near-duplicates, outliers
   selfsight report RUN                 one HTML page: curves, verdict, views, map, neighbors
   selfsight doctor DATA                a summary of the data and the recipe for it
   selfsight bench                      how fast training is on this machine, and what limits it
@@ -307,6 +308,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "export": export,
     "embed": embed,
+    "search": search,
     "report": report,
     "doctor": doctor,
     "bench": bench,

@@ -1,12 +1,19 @@
-"""The commands that use a trained encoder: export and embed."""
+"""The commands that use a trained encoder: export, embed and search."""
 
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from selfsight.encoder_options import (
+    EMBED_DEFAULTS,
+    EXPORT_DEFAULTS,
+    SEARCH_DEFAULTS,
+    EmbedOptions,
+    ExportOptions,
+    SearchOptions,
+)
 from selfsight.errors import UserError
-from selfsight.options import EMBED_DEFAULTS, EXPORT_DEFAULTS, EmbedOptions, ExportOptions
 from selfsight.run_folder import print_json
 
 INLINE = tyro.conf.arg(name="")  # flags of an options class without a prefix
@@ -65,3 +72,35 @@ def embed(
     written = use_encoder.embed(run, words[-1], options, quiet=json)
     if json:
         print_json(written)
+
+
+def search(
+    words: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="RUN DATA QUERY...", help_behavior_hint="")
+    ] = (),
+    /,
+    *,
+    options: Annotated[SearchOptions, INLINE] = SEARCH_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Find the images most similar to a query, near-duplicates, and outliers.
+
+    The images are embedded first, once, as by `selfsight embed`.
+
+    Args:
+        words: Run folder, or a file in its checkpoints, images as for pretrain, and query images.
+            With --backbone only the images and the queries.
+        json: Print JSON instead of tables.
+    """
+    from selfsight import use_encoder
+
+    first = 0 if options.backbone is not None else 1
+    if len(words) <= first:
+        raise UserError(
+            "Give RUN and DATA: `selfsight search RUN DATA query.jpg`, or `selfsight search DATA "
+            "query.jpg --backbone NAME`."
+        )
+    run = words[0] if first else None
+    found = use_encoder.search(run, words[first], words[first + 1 :], options, quiet=json)
+    if json:
+        print_json(found)

@@ -32,7 +32,6 @@ ClassNames = Annotated[
     str | Path | tuple[str, ...], arg(metavar="NAME...|FILE", help_behavior_hint="")
 ]
 Device = Annotated[str, arg(metavar="NAME")]
-ExportTarget = Literal["safetensors", "torchvision", "timm", "hf", "onnx", "detectron2"]
 
 RANGES: dict[str, Range] = {
     "epochs": EPOCHS,
@@ -53,6 +52,8 @@ RANGES: dict[str, Range] = {
     "steps": COUNT,
     "tolerance": Range(0),
     "shard_size": Range(1, 10**7),
+    "count": COUNT,
+    "similarity": Range(-1, 1),
 }
 
 
@@ -221,51 +222,6 @@ class EvalOptions(EncoderOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(EncoderOptions):
-    """Options of `selfsight export`, which are also keywords of `selfsight.export`."""
-
-    to: Annotated[ExportTarget | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """What the encoder is written for: safetensors, torchvision, timm, hf (transformers), onnx or
-    detectron2."""
-    with_transform: bool = False
-    """onnx: put resize, crop and normalization into the graph, which then takes images as they
-    are: uint8 [N, H, W, C]."""
-    license: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """License of the weights for the model card, such as apache-2.0.
-    If not given, that which timm states for its own weights, else none."""
-    out: Folder = None
-    """Folder to write. If not given, RUN/export/TARGET, or exports/NAME-TARGET for --backbone."""
-    overwrite: bool = False
-    """Replace an earlier export in the folder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbedOptions(EncoderOptions):
-    """Options of `selfsight embed`, which are also keywords of `selfsight.embed`."""
-
-    out: Folder = None
-    """Folder to write. If not given, RUN/embeddings/DATA, or embeddings/NAME-DATA for --backbone.
-    The same command goes on where an earlier one stopped."""
-    format: Annotated[Literal["parquet", "npy"], arg(metavar="NAME")] = "parquet"
-    """parquet: shards with the columns path, label and vector; npy: shards of vectors, each with
-    a JSON file of paths and labels."""
-    shard_size: int = 8192
-    """Images of a shard. What a stopped job loses is at most one shard."""
-    precision: Annotated[Literal["fp32", "bf16"], arg(metavar="NAME")] = "fp32"
-    """fp32, in which encoders are evaluated, or bf16, which is faster on a GPU."""
-    split: Name = None
-    """Split of the data, such as train or test. If not given, train if there are splits."""
-    labels: bool = False
-    """Read labels from sub-folders; those of lists, tar shards and Parquet are always read."""
-    label_column: Name = None
-    """Column of the labels in Parquet. If not given, the first that is called so."""
-    device: Device = "auto"
-    """auto, cpu or cuda."""
-    overwrite: bool = False
-    """Replace other vectors in the folder."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
     """Options of `selfsight doctor`, which are also keywords of `selfsight.doctor`."""
 
@@ -371,7 +327,6 @@ class ReproduceOptions:
 
 # Function defaults: frozen, so that sharing them is safe.
 PRETRAIN_DEFAULTS, EVAL_DEFAULTS = PretrainOptions(), EvalOptions()
-EXPORT_DEFAULTS, EMBED_DEFAULTS = ExportOptions(), EmbedOptions()
 STUDY_DEFAULTS = StudyOptions()
 CONFORMANCE_DEFAULTS, DOCTOR_DEFAULTS = ConformanceOptions(), DoctorOptions()
 REPRODUCE_DEFAULTS = ReproduceOptions()

@@ -1,24 +1,31 @@
-"""Use a trained encoder: load it, export it for other libraries, embed images with it."""
+"""Use a trained encoder: load it, export it, embed images with it, search them."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from selfsight import auto_recipe, dist
-from selfsight.errors import UserError
-from selfsight.exporters.export_encoder import export_encoder
-from selfsight.options import (
+from selfsight.console import build_table, open_console
+from selfsight.data import open_source
+from selfsight.encoder_options import (
     EMBED_DEFAULTS,
     EXPORT_DEFAULTS,
+    SEARCH_DEFAULTS,
     EmbedOptions,
-    EncoderOptions,
     ExportOptions,
+    SearchOptions,
 )
+from selfsight.errors import UserError, list_first
+from selfsight.exporters.export_encoder import export_encoder
+from selfsight.nn import Backbone
+from selfsight.options import EncoderOptions
 from selfsight.recipe import eval_transform
 from selfsight.run_folder import Run, open_run
 from selfsight.runs import embed as embedding
 from selfsight.runs import run_lock
-from selfsight.runs.encoders import load_recipe
+from selfsight.runs import search as searching
+from selfsight.runs.encoders import load_recipe, load_with_options
 from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
 from selfsight.settings import check_setting
@@ -89,6 +96,89 @@ def embed(
     if not quiet and dist.prints():
         print(embedding.describe(written))
     return written
+
+
+def search(
+    run: Run | str | Path | None,
+    data: str | Path,
+    queries: str | Path | Sequence[str | Path] = (),
+    options: SearchOptions = SEARCH_DEFAULTS,
+    /,
+    *,
+    quiet: bool = False,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Find the images of `data` most similar to query images, its near-duplicates and outliers.
+
+    Keywords are the fields of SearchOptions: `search(run, "photos/", "query.jpg", count=5)`. The
+    images are embedded first, once. Returns `similar` by query, `duplicates` (groups of paths, the
+    first of each is the one to keep) and `outliers` (path and mean distance to its neighbors).
+    """
+    options = replace(options, **changes)
+    asked = [queries] if isinstance(queries, str | Path) else list(queries)
+    if not (asked or options.duplicates or options.outliers):
+        raise UserError("Nothing to search for. Give a query image, --duplicates or --outliers.")
+    source = open_source(str(data), split=options.split)
+    if options.keep is not None and source.local_path is None:
+        raise UserError(f"--keep needs images that are files on this machine; {data} has none.")
+    shared = {field.name for field in fields(EmbedOptions)} & {*vars(options)}
+    embed_options = EmbedOptions(**{n: getattr(options, n) for n in shared}, out=options.vectors)
+    folder = embed(run, data, embed_options, quiet=True)["folder"]
+    vectors = searching.read_vectors(Path(folder))
+    name, _ = _choose_folder(run, options, "embeddings", "")
+    loaded = load_with_options(name, auto_recipe.resolve_device(options.device), options)
+    assert isinstance(loaded.network, Backbone)  # features of a projector are not an option here
+    encoder = ImageEncoder(loaded.network, loaded.transform)
+    found: dict[str, Any] = {"images": len(vectors.paths), "vectors": folder}
+    if asked:
+        h = encoder.encode(asked)
+        similar = searching.find_similar(vectors, h, count=options.count, index=options.index)
+        found["similar"] = dict(zip(map(str, asked), similar, strict=True))
+    dropped: set[int] = set()
+    if options.duplicates or options.outliers:
+        near = searching.find_neighbors(vectors.h, index=options.index)
+    if options.duplicates:
+        similarity = options.similarity
+        if similarity is None:
+            similarity = searching.similarity_of_copies(source, encoder)
+        groups = searching.group_duplicates(near, similarity=similarity)
+        dropped |= {row for group in groups for row in group[1:]}
+        found["similarity"] = similarity
+        found["duplicates"] = [[vectors.paths[row] for row in group] for group in groups]
+    if options.outliers:
+        score = searching.score_outliers(near)
+        distance, rows = score.topk(min(options.count, len(score)))
+        dropped |= {*rows.tolist()}
+        found["outliers"] = [
+            {"path": vectors.paths[row], "distance": d}
+            for d, row in zip(distance.tolist(), rows.tolist(), strict=True)
+        ]
+    if options.keep is not None:
+        kept = [path for row, path in enumerate(vectors.paths) if row not in dropped]
+        searching.write_list(Path(options.keep), source, kept)
+        found["kept"] = len(kept)
+    if not quiet:
+        _print_search(found, options)
+    return found
+
+
+def _print_search(found: dict[str, Any], options: SearchOptions) -> None:
+    console = open_console()
+    for query, rows in found.get("similar", {}).items():
+        console.print(build_table(rows, title=f"Most similar to {query}"))
+    if "duplicates" in found:
+        groups, at = found["duplicates"], f"similarity from {found['similarity']:.3f}"
+        extra = sum(len(group) - 1 for group in groups)
+        console.print(f"{extra:,} of {found['images']:,} images repeat another one ({at}).")
+        rows = [{"images": len(g), "paths": list_first(g, 4)} for g in groups[: options.count]]
+        if rows:
+            console.print(build_table(rows, title="Near-duplicates, the largest groups first"))
+    if "outliers" in found:
+        console.print(build_table(found["outliers"], title="Unlike all others"))
+    if "kept" in found:
+        console.print(
+            f"Wrote {options.keep}: {found['kept']:,} of {found['images']:,} images.", markup=False
+        )
 
 
 def _choose_folder(

@@ -75,3 +75,14 @@ def test_the_vectors_are_read_as_the_page_says(home, monkeypatch):
         assert names["paths"] == ["0.jpg", "1.jpg", "2.jpg"]
         assert torch.equal(torch.from_numpy(names["vectors"]), expected)
     assert len(EMBEDDED) == 2
+
+
+def test_the_searches_of_the_page_run(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    save_photo(home / "query.jpg", seed=1)
+    commands = re.findall(r"^selfsight search [^\n]+$", PAGE.read_text(), re.MULTILINE)
+    for command in commands:
+        main([*shlex.split(command)[1:], "--device", "cpu"])
+    said = capsys.readouterr().out
+    assert said.index("1.jpg") < said.index("0.jpg")  # the query is a copy of it
+    assert "Wrote cleaned.txt" in said and len(commands) == 2

@@ -75,7 +75,7 @@ def knn_predict(
             )
     device = device or queries.device
     num_classes = num_classes or int(bank_y.max()) + 1
-    values, rows = _neighbors_in_blocks(
+    values, rows = neighbors_in_blocks(
         bank,
         queries,
         k=max(ks),
@@ -101,15 +101,15 @@ def knn_predict(
     return {k: torch.cat(parts).to(queries.device) for k, parts in predictions.items()}
 
 
-def _neighbors_in_blocks(
+def neighbors_in_blocks(
     bank: Tensor,
     queries: Tensor,
     *,
     k: int,
-    chunk: int | None,
-    leave_one_out: bool,
-    progress: str | None,
     device: torch.device,
+    chunk: int | None = None,
+    leave_one_out: bool = False,
+    progress: str | None = None,
 ) -> tuple[Float[Tensor, "m k"], Int64[Tensor, "m k"]]:
     """Similarities and rows of the k nearest, from a few thousand rows of the bank at a time.
 

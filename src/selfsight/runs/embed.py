@@ -25,9 +25,9 @@ from selfsight.console import open_console
 from selfsight.data import Source, StreamedImages, open_source
 from selfsight.data.fingerprint import fingerprint_data
 from selfsight.data.sources.source import clean
+from selfsight.encoder_options import EmbedOptions
 from selfsight.errors import UserError, list_first
 from selfsight.evals.features import BATCH_SIZE, encode_batches, eval_mode
-from selfsight.options import EmbedOptions
 from selfsight.progress import DelayedProgress
 from selfsight.recipe import list_differences
 from selfsight.run_folder import (
