@@ -8,12 +8,14 @@ import torch
 
 from selfsight import dist, rng
 from selfsight.backbones import BackboneConfig, stem_for
+from selfsight.data.pixel_kind import PixelKind
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe, method_config, method_name
 from selfsight.settings import check_setting
 from selfsight.views import View, for_channels
+from selfsight.views.domains import describe_kind, for_domain, for_kind
 
 Reasons = dict[str, str]
 
@@ -25,6 +27,7 @@ class DataProfile:
     count: int
     short_side: int  # median, in pixels
     channels: int = 3
+    kind: PixelKind | None = None  # of images that are not photographs
 
 
 def resolve_device(name: str) -> torch.device:
@@ -83,11 +86,13 @@ def build_auto_recipe(
     batch_size: int | None = None,
     processes: int = 1,
     image_size: int | None = None,
+    domain: str = "auto",
 ) -> tuple[Recipe, Reasons]:
     """Build a recipe for these images on this device, with the given settings if any.
 
     The batch is one that this many processes can share equally. `image_size` is that of an encoder
-    to start from.
+    to start from. The views follow the domain, and of images that are not photographs the
+    statistics of the data.
     """
     reasons: Reasons = {}
     gpu = device.type == "cuda"
@@ -109,16 +114,24 @@ def build_auto_recipe(
     config, why = _method(data, method, batch_size, steps, gpu)
     reasons |= why
     optim, reasons["optim"] = _optim(config, epochs, gpu)
-    view = for_channels(
-        View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0), data.channels
-    )
+    view = View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0)
+    if data.kind is None:
+        view = for_channels(view if domain == "auto" else for_domain(view, domain), data.channels)
+    else:
+        view = for_kind(view, data.kind, domain)
+    if why_views := describe_kind(data.kind, domain):
+        reasons["views"] += f"; {why_views}"
     per_epoch = max(1, data.count // batch_size)
     recipe = Recipe(
         method=config,
         views=(view,) * config.num_views,
         optim=optim,
         backbone=backbone,
-        data=Data(store_size=store, channels=data.channels),
+        data=Data(
+            store_size=store,
+            channels=data.channels,
+            dtype="uint8" if data.kind is None else data.kind.dtype,
+        ),
         epochs=epochs,
         batch_size=batch_size,
         precision="bf16",

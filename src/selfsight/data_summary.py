@@ -3,11 +3,13 @@
 import hashlib
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 
 from selfsight import rng
@@ -20,6 +22,14 @@ from selfsight.data.decode import (
     pillow_warnings_ignored,
     read_header,
 )
+from selfsight.data.pixel_kind import (
+    PixelKind,
+    SampledPixels,
+    choose_kind,
+    sample_pixels,
+    summarize_kind,
+)
+from selfsight.data.samples import SampleFormat
 from selfsight.data.storage import MAX_GPU_SHARE
 
 STORE_SIZE = 256  # short side in pixels for the estimates of speed and memory
@@ -37,7 +47,8 @@ class DataSummary:
     median: tuple[int, int]
     largest: tuple[int, int]
     short_side: int  # median
-    channels: int  # 1 if every image is gray, else 3
+    channels: int  # of photographs: 1 if every image is gray, else 3
+    kind: PixelKind | None  # type and statistics of images that are not photographs
     modes: dict[str, int]
     unreadable: tuple[tuple[str, str], ...]  # name and reason
     duplicates: tuple[tuple[str, str], ...]  # names of exactly equal files
@@ -70,6 +81,8 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512) -> DataSummary
     modes = Counter(image.header.mode for image in good)
     stored = sum(image.stored for image in good) / max(1, len(good)) * len(source)
     free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+    kind, kind_note = _find_kind(good)
+    photo_channels = 1 if good and all(image.header.is_gray for image in good) else 3
     return DataSummary(
         data=source.name,
         count=len(source),
@@ -78,7 +91,8 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512) -> DataSummary
         median=sizes[len(sizes) // 2] if sizes else (0, 0),
         largest=sizes[-1] if sizes else (0, 0),
         short_side=int(median(min(s) for s in sizes)) if sizes else 0,
-        channels=1 if good and all(image.header.is_gray for image in good) else 3,
+        channels=photo_channels if kind is None else kind.channels,
+        kind=kind,
         modes=dict(modes.most_common()),
         unreadable=tuple(
             (image.name, image.reason) for image in images if image.reason is not None
@@ -89,8 +103,19 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512) -> DataSummary
         bytes_in_memory=int(stored),
         fits_in_memory=stored < free_memory() / 2,
         fits_on_device=None if free is None else stored <= MAX_GPU_SHARE * free,
-        notes=source.notes,
+        notes=(*source.notes, *([kind_note] if kind_note else [])),
     )
+
+
+def _find_kind(good: Sequence["_SampledImage"]) -> tuple[PixelKind | None, str]:
+    """The kind of most images, None for photographs; and a sentence on the others."""
+    chosen, note = choose_kind([image.header.samples for image in good])
+    same = [
+        image.pixels
+        for image in good
+        if image.pixels and (image.pixels.samples.channels, image.pixels.samples.dtype) == chosen
+    ]
+    return (summarize_kind(same) if same else None), note
 
 
 def describe(summary: DataSummary) -> list[str]:
@@ -112,6 +137,7 @@ def describe(summary: DataSummary) -> list[str]:
             if summary.fits_on_device is None
             else f" and {'fits' if summary.fits_on_device else 'does not fit'} on the GPU."
         ),
+        *_describe_kind(summary.kind),
         _describe_list("unreadable images", unreadable),
         _describe_list("exact duplicates", [f"{a} = {b}" for a, b in summary.duplicates]),
     ]
@@ -124,6 +150,7 @@ class _SampledImage:
     digest: str = ""
     header: Header = NO_HEADER
     stored: int = 0
+    pixels: SampledPixels | None = None  # of an image that is not a photograph
     reason: str | None = None
 
 
@@ -133,11 +160,35 @@ def _read_image(source: Source, i: int) -> _SampledImage:
         data = source.read(i)
         digest = hashlib.sha256(data if isinstance(data, bytes) else data.tobytes()).hexdigest()
         header = read_header(data)
+        samples = header.samples
+        if samples is not None:
+            return _read_samples(name, digest, data, header, samples)
         channels = 1 if header.is_gray else 3
         stored = decode(data, store_size=STORE_SIZE, channels=channels).size
     except (OSError, ValueError) as error:
         return _SampledImage(name=name, reason=describe_error(error))
     return _SampledImage(name=name, digest=digest, header=header, stored=int(stored))
+
+
+def _read_samples(
+    name: str, digest: str, data: bytes | np.ndarray, header: Header, samples: SampleFormat
+) -> _SampledImage:
+    """Decode an image that is not a photograph, as it is stored."""
+    kind = {"channels": samples.channels, "dtype": samples.dtype}
+    pixels = decode(data, store_size=STORE_SIZE, **kind)  # type: ignore[arg-type]
+    found = sample_pixels(samples, pixels)
+    return _SampledImage(
+        name=name, digest=digest, header=header, stored=int(pixels.nbytes), pixels=found
+    )
+
+
+def _describe_kind(kind: PixelKind | None) -> list[str]:
+    if kind is None:
+        return []
+    pairs = zip(kind.low, kind.high, strict=True)
+    ends = ", ".join(f"{low:.4g} to {high:.4g}" for low, high in pairs)
+    sides = "have a top" if kind.has_up else "look alike from all sides"
+    return [f"Not photographs: {kind.name}; values by channel {ends}; they {sides}."]
 
 
 def _describe_list(title: str, items: list[str]) -> str:

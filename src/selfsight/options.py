@@ -32,6 +32,9 @@ ClassNames = Annotated[
     str | Path | tuple[str, ...], arg(metavar="NAME...|FILE", help_behavior_hint="")
 ]
 Device = Annotated[str, arg(metavar="NAME")]
+Domain = Annotated[
+    Literal["auto", "photographs", "microscopy", "satellite", "documents"], arg(metavar="NAME")
+]
 
 RANGES: dict[str, Range] = {
     "epochs": EPOCHS,
@@ -106,6 +109,9 @@ class PretrainOptions:
     """--init: stem of a ResNet in a file, as for evaluate --stem."""
     trust: bool = False
     """--init: let a file of weights, or the recipe of a run, run code when it is read."""
+    domain: Domain = "auto"
+    """What the images are of, which decides the views: photographs, microscopy, satellite or
+    documents. auto: photographs are 8-bit gray or color, and others are described by a sample."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe as flags: ("--optim.lr", "0.3")."""
 

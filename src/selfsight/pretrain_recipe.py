@@ -16,6 +16,7 @@ from selfsight.options import PretrainOptions
 from selfsight.outside_code import import_name
 from selfsight.recipe import (
     Recipe,
+    has_photos,
     list_differences,
     list_outside_code,
     method_name,
@@ -31,6 +32,7 @@ from selfsight.runs.import_start import (
     with_statistics,
 )
 from selfsight.settings import check_setting
+from selfsight.views.domains import for_domain
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
 
@@ -67,6 +69,7 @@ def build_pretrain_recipe(
             batch_size=options.batch_size,
             processes=dist.world_size(),
             image_size=None if start is None else start.image_size,
+            domain=options.domain,
         )
     else:
         recipe = _named_recipe(options)
@@ -102,6 +105,12 @@ def check_same_settings(
                 views=with_statistics(base.views, saved.views[0].mean, saved.views[0].std),
             )
     asked = _apply(base, data, options)
+    if options.recipe is not None and not has_photos(saved) and has_photos(asked):
+        # The run was fitted to its images when it was started.
+        network = replace(asked.backbone, in_channels=saved.data.channels)
+        kind = {"channels": saved.data.channels, "dtype": saved.data.dtype}
+        data_kind = replace(asked.data, **kind)  # type: ignore[arg-type]
+        asked = replace(asked, views=saved.views, backbone=network, data=data_kind)
     same = {k: getattr(saved.data, k) for k in ("storage", "decoder")}
     same = {k: v for k, v in same.items() if getattr(asked.data, k) == "auto"}
     if os.path.realpath(asked.data.path) == os.path.realpath(saved.data.path):
@@ -163,14 +172,20 @@ def profile_data(summary: data_summary.DataSummary) -> auto_recipe.DataProfile:
             f"one, because {why}. Check the files."
         )
     return auto_recipe.DataProfile(
-        count=summary.count, short_side=summary.short_side, channels=summary.channels
+        count=summary.count,
+        short_side=summary.short_side,
+        channels=summary.channels,
+        kind=summary.kind,
     )
 
 
 def _named_recipe(options: PretrainOptions) -> Recipe:
     check_setting("recipe", options.recipe, str | Recipe)
     named = options.recipe
-    return build_recipe(named) if isinstance(named, str) else named
+    recipe = build_recipe(named) if isinstance(named, str) else named
+    if options.domain == "auto":
+        return recipe
+    return replace(recipe, views=tuple(for_domain(v, options.domain) for v in recipe.views))
 
 
 def _apply(recipe: Recipe, data: str | Path, options: PretrainOptions) -> Recipe:

@@ -3,19 +3,20 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 
 class Ragged(NamedTuple):
-    """Images [C, H, W] at any position of one byte tensor: no copy, no padding, one device.
+    """Images [C, H, W] at any position of one tensor: no copy, no padding, one device.
 
+    Pixels are bytes, or uint16 or float32 for images that are not photographs.
     `flat` may hold an entire data set on the device; a batch is then only starts and sizes.
     `largest` is an upper bound of height and width as Python ints, so that memory can be allocated
     without waiting for the device.
     """
 
-    flat: UInt8[Tensor, " bytes"]
+    flat: Shaped[Tensor, " values"]
     starts: Int64[Tensor, " n"]
     sizes: Int64[Tensor, "n 2"]
     channels: int
@@ -26,7 +27,7 @@ class Ragged(NamedTuple):
         flat, starts, sizes = (x.to(device, non_blocking=True) for x in self[:3])
         return self._replace(flat=flat, starts=starts, sizes=sizes)
 
-    def padded(self) -> UInt8[Tensor, "n c h w"]:
+    def padded(self) -> Shaped[Tensor, "n c h w"]:
         """Return one dense batch, padded with zeros to the right and below."""
         return self._pad_by_copy() if self.flat.device.type == "cpu" else self._pad_by_gather()
 
@@ -38,7 +39,8 @@ class Ragged(NamedTuple):
         if equal_sizes and not bool((self.starts % area).any()):
             images = self.flat.view(-1, self.channels, height, width)
             return images[self.starts // area]
-        pixels = torch.zeros(len(self.starts), self.channels, height, width, dtype=torch.uint8)
+        shape = (len(self.starts), self.channels, height, width)
+        pixels = torch.zeros(shape, dtype=self.flat.dtype)
         rows = zip(pixels, self.starts.tolist(), self.sizes.tolist(), strict=True)
         for out, start, (h, w) in rows:
             area = self.channels * h * w
@@ -54,5 +56,7 @@ class Ragged(NamedTuple):
         inside = (y < h) & (x < w)  # [N, H, W]
         at = torch.where(inside, self.starts[:, None, None] + y * w + x, 0)
         area = torch.where(inside, h * w, 0)
-        planes = [self.flat[at + c * area] * inside for c in range(self.channels)]
-        return torch.stack(planes, dim=1)
+        planes = [self.flat[at + c * area] for c in range(self.channels)]
+        if self.flat.dtype == torch.uint16:  # torch multiplies no uint16
+            planes = [plane.float() for plane in planes]
+        return torch.stack([plane * inside for plane in planes], dim=1)

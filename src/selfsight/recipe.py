@@ -10,7 +10,9 @@ import torch
 import tyro
 
 from selfsight.backbones import BackboneConfig
-from selfsight.data.eval_transform import EvalTransform, standard_transform
+from selfsight.data.eval_transform import HIGH, LOW, EvalTransform, standard_transform
+from selfsight.data.pixel_kind import PixelKind
+from selfsight.data.samples import Dtype, is_photo
 from selfsight.errors import UserError, suggest
 from selfsight.flags import parse_flags
 from selfsight.methods import BASELINES, METHODS, MethodConfig
@@ -31,7 +33,7 @@ from selfsight.settings import (
     check_settings,
     show_value,
 )
-from selfsight.views import View
+from selfsight.views import View, for_channels
 
 ALL_METHODS = METHODS | BASELINES
 RANGES: dict[str, Range] = {
@@ -63,6 +65,8 @@ class Data:
     store_size: int = 256
     """Short side of the decoded images."""
     channels: int = 3
+    dtype: Dtype = "uint8"
+    """Type of the pixels; uint8 with 1, 3 or 4 channels are photographs."""
     storage: Literal["auto", "cache", "stream"] = "auto"
     """Decode once and cache the pixels, or decode in every epoch (stream)."""
     decoder: Literal["auto", "cpu", "nvjpeg"] = "auto"
@@ -70,6 +74,12 @@ class Data:
 
     def __post_init__(self) -> None:
         check_settings(self, "data.", {"store_size": PIXELS, "channels": CHANNELS})
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The settings that decide how the images are stored and decoded."""
+        names = ("storage", "decoder", "store_size", "channels", "dtype")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +226,37 @@ def eval_transform(recipe: Recipe, image_size: int | None = None) -> EvalTransfo
     """Build the evaluation transform from the first training view, or for another size."""
     first = recipe.views[0]
     return standard_transform(
-        image_size or first.size, mean=first.mean, std=first.std, channels=recipe.data.channels
+        image_size or first.size,
+        mean=first.mean,
+        std=first.std,
+        channels=recipe.data.channels,
+        dtype=recipe.data.dtype,
+        low=first.low,
+        high=first.high,
     )
+
+
+def fit_to_images(recipe: Recipe, kind: PixelKind) -> Recipe:
+    """Fit a recipe to images that are not photographs: channels, statistics, no color operations.
+
+    What the recipe says of crops and turns stays.
+    """
+    statistics = {name: getattr(kind, name) for name in ("low", "high", "mean", "std")}
+    views = tuple(
+        dataclasses.replace(for_channels(view, kind.channels, is_color=kind.is_color), **statistics)
+        for view in recipe.views
+    )
+    return dataclasses.replace(
+        recipe,
+        views=views,
+        backbone=dataclasses.replace(recipe.backbone, in_channels=kind.channels),
+        data=dataclasses.replace(recipe.data, channels=kind.channels, dtype=kind.dtype),
+    )
+
+
+def has_photos(recipe: Recipe) -> bool:
+    """Whether a recipe is for photographs: 8-bit gray or color, in views of bytes."""
+    return is_photo(recipe.data.channels, recipe.data.dtype)
 
 
 def method_name(config: MethodConfig) -> str:
@@ -296,12 +335,14 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = Fa
     settings = {k: v for k, v in method.items() if k != "name"}
     known = {f.name for f in dataclasses.fields(Recipe)}
     rest = {k: v for k, v in saved.items() if k in known and k != "method"}
-    if isinstance(rest.get("data"), dict):  # runs from before this setting do not have it
-        rest["data"] = {"label_column": None} | rest["data"]
-    later: dict[str, Any] = {
-        "start": dataclasses.asdict(Start())
-    }  # settings that older runs do not have
+    # Runs from before these settings do not have them.
+    later: dict[str, Any] = {"start": dataclasses.asdict(Start())}
     later |= {"activation_checkpointing": False, "compile_blocks": False}
     rest = later | rest
+    if isinstance(rest.get("data"), dict):
+        rest["data"] = {"label_column": None, "dtype": "uint8"} | rest["data"]
+    if isinstance(rest.get("views"), list):
+        ends = {"low": list(LOW), "high": list(HIGH)}
+        rest["views"] = [ends | v if isinstance(v, dict) else v for v in rest["views"]]
     converted = build_settings(method_config(name), settings, "method.", complete=complete)
     return build_settings(Recipe, rest | {"method": converted}, "", complete=complete)

@@ -62,6 +62,16 @@ def test_paths_bytes_and_pixels_are_decoded_as_by_decode(two, tmp_path):
     assert two.decode([], **SETTINGS) == []
 
 
+def test_samples_of_any_type_are_returned_as_they_are(two, tmp_path):
+    images = [np.arange(5 * 7 * k, dtype=np.float32).reshape(5, 7, k) / 3 for k in (2, 2)]
+    for i, x in enumerate(images):
+        np.save(tmp_path / f"{i}.npy", x)
+    paths = [str(tmp_path / f"{i}.npy") for i in range(2)]
+    found = two.decode(paths, channels=2, dtype="float32")
+    for x, y in zip(images, found, strict=True):
+        np.testing.assert_array_equal(y, x.transpose(2, 0, 1))
+
+
 def test_later_requests_do_not_change_earlier_results(two):
     first = two.decode([png(pixels(seed=1))], **SETTINGS)[0]
     before = first.copy()

@@ -1,22 +1,20 @@
-"""Decode image files to uint8 pixels.
+"""Decode image files: photographs to uint8 pixels, others to their samples as they are.
 
-On the CPU, libjpeg decodes most JPEG files and Pillow everything else. For nvJPEG on a GPU see
-nvjpeg.py.
+On the CPU, libjpeg decodes most JPEG files and Pillow other photographs; samples.py reads the
+files of more bits or channels. For nvJPEG on a GPU see nvjpeg.py.
 """
 
 import functools
 import importlib.util
 import io
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
@@ -27,7 +25,18 @@ from selfsight.data.image_limits import (
     max_pixels,
 )
 from selfsight.data.jpeg_header import ORIENTATION, count_scans, read_jpeg_header
+from selfsight.data.npy import MAGIC as NPY_MAGIC
+from selfsight.data.npy import read_array
+from selfsight.data.png import check_png, load_image_library
 from selfsight.data.resize import resize_to_store, stored_size
+from selfsight.data.samples import (
+    Dtype,
+    SampleFormat,
+    is_photo,
+    read_format,
+    read_samples,
+    to_stored,
+)
 
 Encoded = bytes | np.ndarray  # a file's content, or HWC pixels that need no decoding
 Decoded = np.ndarray | str  # pixels [C, H, W], or the reason why there are none
@@ -66,10 +75,13 @@ class Header(NamedTuple):
     width: int  # upright, after applying the EXIF orientation
     height: int
     mode: str
+    samples: SampleFormat | None = None  # if it is not an 8-bit photograph
 
     @property
     def is_gray(self) -> bool:
         """Whether the image has no color."""
+        if self.samples is not None and not self.mode.startswith("I"):
+            return self.samples.channels == 1
         return self.mode in ("1", "L", "LA", "I", "F") or self.mode.startswith("I;")
 
 
@@ -96,23 +108,41 @@ def read_header(data: Encoded) -> Header:
     """Read size and mode without decoding."""
     if isinstance(data, np.ndarray):
         height, width, channels = data.shape
-        return Header(width, height, MODES.get(channels, f"{channels} channels"))
+        if is_photo(channels, str(data.dtype)):
+            return Header(width, height, MODES[channels])
+    samples = read_format(data)
+    if samples is not None:
+        is_npy_photo = is_photo(samples.channels, samples.dtype)
+        mode = MODES[samples.channels] if is_npy_photo else samples.name
+        return Header(samples.width, samples.height, mode, None if is_npy_photo else samples)
+    assert isinstance(data, bytes)
     with open_with_pillow(data) as image:
         width, height = image.size
         transposed = _pillow_orientation(image) >= 5
-        return Header(*((height, width) if transposed else (width, height)), image.mode)
+        size = (height, width) if transposed else (width, height)
+        mode = image.mode
+        if mode in ("I", "F") or mode.startswith("I;"):  # 16-bit PGM and JPEG 2000, PFM
+            dtype: Dtype = "float32" if mode == "F" else "uint16"
+            return Header(*size, mode, SampleFormat(*size, 1, dtype, is_color=False))
+        return Header(*size, mode)
 
 
 def decode(
-    data: Encoded, *, store_size: int | None, channels: int = 3
-) -> UInt8[np.ndarray, "h w c"]:
+    data: Encoded, *, store_size: int | None, channels: int = 3, dtype: str = "uint8"
+) -> Shaped[np.ndarray, "h w c"]:
     """Decode to upright pixels with a short side of at most `store_size`, or at full size.
 
-    Images are never enlarged. Transparent pixels become white, unless four channels are requested.
+    Images are never enlarged. Photographs (uint8; 1, 3 or 4 channels) are converted to these
+    channels: transparent pixels become white, unless four are requested. Others must have the
+    channels and the type that are asked for.
     """
+    if not is_photo(channels, dtype):
+        return _decode_samples(data, store_size, channels, dtype)
     if isinstance(data, np.ndarray):
         return _convert_pixels(data, store_size, channels)
     check_bytes(len(data))
+    if data.startswith(NPY_MAGIC):
+        return _convert_pixels(read_array(data), store_size, channels)
     pixels = _decode_with_libjpeg(data, store_size) if channels == 3 else None
     if pixels is not None:
         return pixels
@@ -124,6 +154,27 @@ def decode(
             return decode_pillow(image, store_size=store_size, channels=channels)
         except Exception as error:  # Pillow's plugins raise any exception on broken files
             raise UnreadableError(_pillow_reason(error)) from error
+
+
+def _decode_samples(data: Encoded, store_size: int | None, channels: int, dtype: str) -> np.ndarray:
+    """Decode an image that is no 8-bit photograph, without reducing its depth."""
+    if isinstance(data, np.ndarray):
+        return resize_to_store(to_stored(data, channels, dtype), store_size)
+    check_bytes(len(data))
+    known = read_format(data, channels)
+    pixels = None if known is None else read_samples(data, channels)
+    orientation = 1 if known is None else known.orientation
+    if pixels is None:
+        with open_with_pillow(data) as image:
+            try:
+                orientation = _pillow_orientation(image)
+                pixels = np.atleast_3d(np.array(image))
+            except Exception as error:
+                raise UnreadableError(_pillow_reason(error)) from error
+        if pixels.dtype == np.int32 and pixels.min() >= 0 and pixels.max() < 2**16:
+            pixels = pixels.astype(np.uint16)  # Pillow's mode I of a 16-bit PGM file
+    stored = to_stored(pixels, channels, dtype)
+    return _make_upright(resize_to_store(stored, store_size), orientation)
 
 
 def decode_pillow(
@@ -139,12 +190,13 @@ def try_decode(
     read: Callable[[], Encoded],
     *,
     channels: int,
+    dtype: str = "uint8",
     store_size: int | None = None,
     crop: Crop | None = None,
 ) -> Decoded:
     """Read and decode one image to pixels [C, H, W], or return the reason why it has none."""
     try:
-        pixels = decode(read(), store_size=store_size, channels=channels)
+        pixels = decode(read(), store_size=store_size, channels=channels, dtype=dtype)
         pixels = pixels if crop is None else crop(pixels)
     except (OSError, ValueError) as error:
         return describe_error(error)
@@ -188,24 +240,12 @@ def decode_rgb_jpeg(data: bytes) -> UInt8[Tensor, "3 h w"] | None:
     The pixels equal Pillow's. Unlike Pillow, libjpeg is called without holding the interpreter's
     lock: with 16 threads Pillow reads 1,300 files of 500 x 375 a second, with 4 threads 1,700.
     """
-    load_libjpeg()
+    load_image_library()
     try:
         encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         return torch.ops.image.decode_jpeg(encoded, RGB_MODE, False)
     except RuntimeError:
         return None
-
-
-@functools.cache
-def load_libjpeg() -> None:
-    """Load torchvision's library of image files, or torchvision, which takes two seconds more."""
-    spec = importlib.util.find_spec("torchvision")
-    folders = () if spec is None else spec.submodule_search_locations or ()
-    libraries = [path for folder in folders for path in Path(folder).glob("image*.so")]
-    if not libraries:
-        importlib.import_module("torchvision.io")
-    for path in libraries:
-        torch.ops.load_library(path)
 
 
 def _decode_with_libjpeg(data: bytes, store_size: int | None) -> np.ndarray | None:
@@ -244,20 +284,8 @@ def open_with_pillow(data: bytes) -> ImageFile.ImageFile:
     if image.format in ("JPEG", "MPO"):
         _check_scans(data, *image.size)
     elif image.format == "PNG":
-        _check_png(data)
+        check_png(data)
     return image
-
-
-def _check_png(data: bytes) -> None:
-    """Raise if the pixels of a PNG are not those that were written: Pillow does not compare."""
-    at, view = 8, memoryview(data)
-    while at + 12 <= len(data):
-        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
-        written = int.from_bytes(data[end : end + 4], "big")
-        complete = data[at + 4 : at + 8] == b"IDAT" and end + 4 <= len(data)
-        if complete and zlib.crc32(view[at + 4 : end]) != written:
-            raise UnreadableError("it is damaged: a checksum of the PNG file does not match")
-        at = end + 4
 
 
 def _is_tga(data: bytes) -> bool:
@@ -335,6 +363,8 @@ def _convert_mode(image: Image.Image, channels: int) -> Image.Image:
 
 def _convert_pixels(pixels: np.ndarray, store_size: int | None, channels: int) -> np.ndarray:
     """Convert pixels that need no decoding as those of a file are."""
+    if pixels.dtype != np.uint8:
+        raise UnreadableError(f"its values are {pixels.dtype}, and those of this data set uint8")
     height, width, depth = pixels.shape
     if depth == channels and stored_size((width, height), store_size) == (width, height):
         return pixels

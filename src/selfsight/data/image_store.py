@@ -1,4 +1,4 @@
-"""The interface to images by number as uint8 pixels, and its implementation by a cache."""
+"""The interface to images by number as pixels, and its implementation by a cache."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 from selfsight.data.order import Shards
@@ -53,11 +53,14 @@ class ImageStore(Protocol):
 
 
 class CachedImages:
-    """Decoded pixels of all images, one after the other, each as [C, H, W]."""
+    """Decoded pixels of all images, one after the other, each as [C, H, W].
+
+    They are uint8, or uint16 or float32 for images that are not photographs.
+    """
 
     def __init__(
         self,
-        flat: UInt8[Tensor, " bytes"],
+        flat: Shaped[Tensor, " values"],
         heights: Int64[Tensor, " n"],
         widths: Int64[Tensor, " n"],
         *,
@@ -86,7 +89,7 @@ class CachedImages:
     @property
     def num_bytes(self) -> int:
         """Size of all pixels."""
-        return self.flat.numel()
+        return self.flat.nbytes
 
     @property
     def shards(self) -> Shards | None:
@@ -117,10 +120,10 @@ class CachedImages:
         index = index.cpu()
         starts, sizes = self.locate(index)
         lengths = self.channels * sizes.prod(dim=1)
-        first = starts - (lengths.cumsum(0) - lengths)  # what a byte moves by
-        byte = torch.arange(int(lengths.sum())) + first.repeat_interleave(lengths)
+        first = starts - (lengths.cumsum(0) - lengths)  # what a value moves by
+        place = torch.arange(int(lengths.sum())) + first.repeat_interleave(lengths)
         return CachedImages(
-            self.flat[byte.to(self.device)],
+            self.flat[place.to(self.device)],
             self.heights[index],
             self.widths[index],
             channels=self.channels,
@@ -133,7 +136,7 @@ class CachedImages:
     def locate(
         self, index: Int64[Tensor, " b"]
     ) -> tuple[Int64[Tensor, " b"], Int64[Tensor, "b 2"]]:
-        """First byte of each image, and its height and width; on the CPU."""
+        """First value of each image, and its height and width; on the CPU."""
         return self.starts[index], torch.stack([self.heights[index], self.widths[index]], dim=1)
 
     def prefetch(self, index: Int64[Tensor, " b"]) -> None:
@@ -159,7 +162,8 @@ def copy_to_ragged(
 ) -> Ragged:
     """Copy images [C, H, W] into one new buffer, one after the other, with a few threads."""
     ends = np.cumsum([image.size for image in pixels])
-    flat = allocate(int(ends[-1]))
+    dtype = torch.from_numpy(pixels[0][:0]).dtype
+    flat = allocate(int(ends[-1]) * dtype.itemsize).view(dtype)
     out = flat.numpy()
 
     def copy(first: int) -> None:

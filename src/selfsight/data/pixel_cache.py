@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
 from selfsight import dist
@@ -25,10 +25,11 @@ from selfsight.data.dataset_index import (
     remove_abandoned,
     remove_any,
 )
-from selfsight.data.decode import MODES, VERSION, describe_error
+from selfsight.data.decode import VERSION, describe_error
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.image_limits import check_regular, read_number
 from selfsight.data.image_store import CachedImages
+from selfsight.data.npy import MAX_CHANNELS
 from selfsight.data.sources.source import Source, digest, select_names
 from selfsight.data.workers import decode_images
 from selfsight.errors import UserError, list_first
@@ -45,6 +46,7 @@ def load_images(
     store_size: int | None = None,
     transform: EvalTransform | None = None,
     channels: int | None = None,
+    dtype: str = "uint8",
     decoder: str = "cpu",
     device: torch.device | str = "cpu",
     workers: int | None = None,
@@ -58,10 +60,17 @@ def load_images(
     `budget_bytes` (half the free memory unless given) go to a memory-mapped file, which later
     runs load again. Of several processes on a machine one decodes, and all map its file.
     """
-    channels = resolve_channels(source, transform.channels if transform else channels)
+    if transform is not None:
+        channels, dtype = transform.channels, transform.dtype
+    channels = resolve_channels(source, channels)
     folder = cache_folder()
     key = cache_key(
-        source, store_size=store_size, transform=transform, channels=channels, decoder=decoder
+        source,
+        store_size=store_size,
+        transform=transform,
+        channels=channels,
+        dtype=dtype,
+        decoder=decoder,
     )
     entry, notes = None, source.notes
     try:
@@ -82,6 +91,7 @@ def load_images(
                 store_size=store_size,
                 crop=transform.crop if transform else None,
                 channels=channels,
+                dtype=dtype,
                 decoder=decoder,
                 workers=workers,
                 progress=progress,
@@ -96,7 +106,7 @@ def load_images(
     readable = entry.readable
     all_readable = len(readable) == len(source)
     return CachedImages(
-        entry.flat,
+        entry.flat.view(getattr(torch, dtype)),
         torch.from_numpy(entry.heights),
         torch.from_numpy(entry.widths),
         channels=channels,
@@ -114,12 +124,14 @@ def cache_key(
     store_size: int | None = None,
     transform: EvalTransform | None = None,
     channels: int,
+    dtype: str = "uint8",
     decoder: str,
 ) -> str | None:
     """File name of the cached pixels; None if these images are not cached."""
     if source.fingerprint is None:
         return None
     suffix = "" if decoder == "cpu" else f" {decoder}"
+    suffix += "" if dtype == "uint8" else f" {dtype}"
     size = store_size if transform is None else transform.cropping
     settings = f"{source.name} {size} {channels} {VERSION}{suffix}"
     return digest([settings, source.fingerprint()])
@@ -130,11 +142,8 @@ def resolve_channels(source: Source, channels: int | None) -> int:
     if channels is None:
         first = source.read(0) if len(source) and source.fingerprint is None else None
         return first.shape[2] if isinstance(first, np.ndarray) else 3
-    if channels not in MODES:
-        raise UserError(
-            f"data.channels is {channels}; image files give 1 (gray), 3 (color) or 4 (color "
-            "and transparency)."
-        )
+    if channels > MAX_CHANNELS:
+        raise UserError(f"data.channels is {channels}; images have 1 to {MAX_CHANNELS}.")
     return channels
 
 
@@ -277,7 +286,7 @@ class CacheWriter:
         """Record an image that cannot be read."""
         self.skipped.append((name, reason))
 
-    def add(self, index: int, pixels: UInt8[np.ndarray, "c h w"]) -> None:
+    def add(self, index: int, pixels: Shaped[np.ndarray, "c h w"]) -> None:
         """Add the next image."""
         self.readable.append(index)
         self.sizes.append((pixels.shape[1], pixels.shape[2]))
@@ -320,8 +329,8 @@ class CacheWriter:
         self.in_memory.reverse()
         while self.in_memory:  # free each as it is copied: memory cannot hold all of them twice
             pixels = self.in_memory.pop()
-            flat[at : at + pixels.size] = pixels.reshape(-1)
-            at += pixels.size
+            flat[at : at + pixels.nbytes] = pixels.reshape(-1).view(np.uint8)
+            at += pixels.nbytes
         return flat
 
     def _create_file(self) -> IO[bytes]:

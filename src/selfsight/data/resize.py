@@ -6,7 +6,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
 from selfsight.rng import has_triton
@@ -25,8 +25,8 @@ def stored_size(size: tuple[int, int], store_size: int | None) -> tuple[int, int
 
 
 def resize_to_store(
-    pixels: UInt8[np.ndarray, "h w c"], store_size: int | None
-) -> UInt8[np.ndarray, "h2 w2 c"]:
+    pixels: Shaped[np.ndarray, "h w c"], store_size: int | None
+) -> Shaped[np.ndarray, "h2 w2 c"]:
     """Reduce an image to its stored size, antialiased and bicubic.
 
     torch gives Pillow's pixels (a few differ by one level) several times as fast.
@@ -35,9 +35,19 @@ def resize_to_store(
     size = stored_size((width, height), store_size)
     if size == (width, height):
         return pixels
+    return resize_samples(pixels, size[::-1], "bicubic")
+
+
+def resize_samples(
+    pixels: Shaped[np.ndarray, "h w c"], size: tuple[int, int], interpolation: str
+) -> Shaped[np.ndarray, "h2 w2 c"]:
+    """Resize to (height, width), antialiased: bytes as bytes, other types in float32."""
     x = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    x = F.interpolate(x, size=size[::-1], mode="bicubic", antialias=True)
-    return x[0].permute(1, 2, 0).numpy()
+    values = x if pixels.dtype == np.uint8 else x.float()
+    values = F.interpolate(values, size=size, mode=interpolation, antialias=True)
+    if pixels.dtype == np.uint16:
+        values = values.round_().clamp_(0, 65535).to(x.dtype)
+    return values[0].permute(1, 2, 0).numpy()
 
 
 def resize_each(images: Sequence[Pixels], sizes: Sequence[tuple[int, int]]) -> list[Pixels]:

@@ -1,6 +1,6 @@
 """Choose between cache and stream and between decoders; open the images accordingly."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from selfsight.data.pixel_cache import (
     resolve_channels,
 )
 from selfsight.data.resize import stored_size
+from selfsight.data.samples import is_photo
 from selfsight.data.sources.source import Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError
@@ -50,12 +51,18 @@ def plan_storage(
     decoder: Decoder = "auto",
     store_size: int,
     channels: int | None = None,
+    dtype: str = "uint8",
     device: torch.device | str = "cpu",
 ) -> StoragePlan:
     """Replace "auto" by what suits these images and this machine; all processes agree."""
     check_setting("data.storage", storage, Storage)
     check_setting("data.decoder", decoder, Decoder)
     device = torch.device(device)
+    if decoder == "nvjpeg" and not is_photo(channels or 3, dtype):
+        raise UserError(
+            f"data.decoder is nvjpeg, but the images are {dtype} of {channels} channels, which are "
+            "no JPEG files. Use --data.decoder cpu, or auto."
+        )
     if decoder == "nvjpeg" and device.type != "cuda":
         raise UserError(
             "data.decoder is nvjpeg, which runs on a CUDA device, and this run is on the "
@@ -66,7 +73,7 @@ def plan_storage(
     plan = StoragePlan("cache", "cpu", {})
     if dist.rank() == 0:
         channels = resolve_channels(source, channels)
-        plan = _choose(source, storage, decoder, store_size, channels, device)
+        plan = _choose(source, storage, decoder, store_size, channels, dtype, device)
     choice = torch.tensor(
         [STORAGES.index(plan.storage), DECODERS.index(plan.decoder)], device=device
     )
@@ -75,14 +82,21 @@ def plan_storage(
 
 
 def foresee_cache(
-    source: Source, *, storage: str, decoder: str, store_size: int, channels: int | None
+    source: Source,
+    *,
+    storage: str,
+    decoder: str,
+    store_size: int,
+    channels: int | None,
+    dtype: str = "uint8",
 ) -> int:
     """Estimate the bytes that opening these images will write to the cache folder; often 0."""
     channels = resolve_channels(source, channels)
-    key = cache_key(source, store_size=store_size, channels=channels, decoder=decoder)
+    settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "dtype": dtype}
+    key = cache_key(source, **settings, decoder=decoder)
     if storage != "cache" or key is None or has_entry(cache_folder(), key):
         return 0
-    total = _mean_stored_bytes(read_sample(source), store_size, channels) * len(source)
+    total = _mean_stored_bytes(read_sample(source), **settings) * len(source)
     is_shared = processes_per_machine() > 1  # all map the file that one of them writes
     return total if is_shared or total > free_memory() // 2 else 0
 
@@ -94,15 +108,15 @@ def open_images(
     decoder: str,
     store_size: int,
     channels: int | None,
+    dtype: str = "uint8",
     device: torch.device,
 ) -> ImageStore:
     """Open the images as planned; cached pixels are copied to the device if they fit."""
+    settings: dict[str, Any] = {"store_size": store_size, "dtype": dtype, "decoder": decoder}
     if storage == "stream":
         channels = resolve_channels(source, channels)
-        return StreamedImages(
-            source, store_size=store_size, channels=channels, decoder=decoder, device=device
-        )
-    images = load_images(source, store_size=store_size, channels=channels, decoder=decoder)
+        return StreamedImages(source, channels=channels, **settings, device=device)
+    images = load_images(source, channels=channels, **settings)
     return move_if_fits(images, device)
 
 
@@ -120,8 +134,10 @@ def _choose(
     decoder: Decoder,
     store_size: int,
     channels: int,
+    dtype: str,
     device: torch.device,
 ) -> StoragePlan:
+    settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "dtype": dtype}
     folder = cache_folder()
     if source.fingerprint is None:  # generated images
         return StoragePlan("cache" if storage == "auto" else storage, "cpu", {})
@@ -130,13 +146,13 @@ def _choose(
         usable = candidate == "cpu" or device.type == "cuda"
         if not (allowed and usable):  # a key costs a look at every file
             continue
-        key = cache_key(source, store_size=store_size, channels=channels, decoder=candidate)
+        key = cache_key(source, **settings, decoder=candidate)
         if key and has_entry(folder, key):
             return StoragePlan("cache", candidate, {"data.storage": "Decoded by an earlier run."})
     files = read_sample(source)
     reasons = {}
     if storage == "auto":
-        total = _mean_stored_bytes(files, store_size, channels) * len(source)
+        total = _mean_stored_bytes(files, **settings) * len(source)
         memory, disk = free_memory() // 2, free_disk(folder)
         storage = "cache" if total <= max(memory, disk) else "stream"
         where = "memory" if total <= memory else "the cache" if total <= disk else "neither"
@@ -146,7 +162,10 @@ def _choose(
             else f"All decoded images take {total / 2**30:.1f} GiB: too much for memory and cache."
         )
     if decoder == "auto":
-        decoder, reason = choose_decoder(files, storage, channels, device, cpus_per_process())
+        decoder, reason = "cpu", ""
+        if is_photo(channels, dtype):
+            cpus = cpus_per_process()
+            decoder, reason = choose_decoder(files, storage, channels, device, cpus)
         reasons |= {"data.decoder": reason} if reason else {}
     return StoragePlan(storage, decoder, reasons)
 
@@ -183,7 +202,7 @@ def read_sample(source: Source, count: int = SAMPLE) -> list[Encoded]:
     return images
 
 
-def _mean_stored_bytes(files: list[Encoded], store_size: int, channels: int) -> int:
+def _mean_stored_bytes(files: list[Encoded], store_size: int, channels: int, dtype: str) -> int:
     """Mean size of a decoded image."""
     sizes = []
     for file in files:
@@ -193,4 +212,5 @@ def _mean_stored_bytes(files: list[Encoded], store_size: int, channels: int) -> 
             continue
         width, height = stored_size((header.width, header.height), store_size)
         sizes.append(channels * width * height)
-    return int(np.mean(sizes)) if sizes else channels * store_size**2
+    mean = int(np.mean(sizes)) if sizes else channels * store_size**2
+    return mean * np.dtype(dtype).itemsize

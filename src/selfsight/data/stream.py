@@ -60,6 +60,7 @@ class StreamedImages:
         source: Source,
         *,
         channels: int,
+        dtype: str = "uint8",
         store_size: int | None = None,
         transform: EvalTransform | None = None,
         decoder: str = "cpu",
@@ -70,6 +71,7 @@ class StreamedImages:
         self.source, self.channels, self.transform = source, channels, transform
         crop = transform.crop if transform else None
         self.pixels: dict[str, Any] = {"store_size": store_size, "channels": channels, "crop": crop}
+        self.pixels["dtype"] = transform.dtype if transform else dtype
         self.decoder = decoder
         self.device = torch.device(device if decoder == "nvjpeg" else "cpu")
         self.names, self.class_names, self.notes = source.names, source.class_names, source.notes

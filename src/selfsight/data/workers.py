@@ -34,12 +34,12 @@ from selfsight.data.decode import (
     Decoded,
     Encoded,
     ignore_pillow_warnings,
-    load_libjpeg,
     pillow_warnings_ignored,
     try_decode,
     try_read,
 )
 from selfsight.data.nvjpeg import decode_with_nvjpeg
+from selfsight.data.png import load_image_library
 from selfsight.data.remote import read_file
 from selfsight.data.sources.source import Source
 from selfsight.progress import DelayedProgress
@@ -62,6 +62,7 @@ def decode_images(
     index: Sequence[int],
     *,
     channels: int,
+    dtype: str = "uint8",
     store_size: int | None = None,
     crop: Crop | None = None,
     decoder: str = "cpu",
@@ -79,6 +80,7 @@ def decode_images(
     start_new = processes is None and decoder == "cpu" and workers is None
     workers = cores if workers is None else max(1, workers)
     settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "crop": crop}
+    settings |= {} if dtype == "uint8" else {"dtype": dtype}
     with contextlib.ExitStack() as stack:
         if start_new and (new := start_processes(source, len(index), cores)):
             processes = new
@@ -181,11 +183,13 @@ class DecodeProcesses:
         requests: Sequence[Request],
         *,
         channels: int,
+        dtype: str = "uint8",
         store_size: int | None = None,
         crop: Crop | None = None,
     ) -> list[Decoded]:
         """Decode each image, or return the reason why it cannot be decoded."""
         settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "crop": crop}
+        settings["dtype"] = dtype
         with contextlib.suppress(queue.Empty):  # no worker is idle
             worker = self.idle.get_nowait()
             try:
@@ -228,11 +232,11 @@ class _Worker:
         block = np.frombuffer(self.shared[slot * size : (slot + 1) * size], np.uint8)
         if slot:
             weakref.finalize(block, self.free_slots.put, slot)
-        at, out = 0, list[Decoded]()
+        at, out, dtype = 0, list[Decoded](), np.dtype(settings.get("dtype", "uint8"))
         for reply in replies:
             if isinstance(reply, tuple):  # the shape of pixels in shared memory
-                count = math.prod(reply)
-                pixels = block[at : at + count].reshape(reply)
+                count = math.prod(reply) * dtype.itemsize
+                pixels = block[at : at + count].view(dtype).reshape(reply)
                 out.append(pixels if slot else pixels.copy())
                 at += count
             else:
@@ -268,7 +272,7 @@ def _stop(workers: list[_Worker], parent: "subprocess.Popen[bytes]") -> None:
 def serve_all(pairs: list[str]) -> None:
     """Fork one worker for each PIPE:MEMORY pair of file descriptors, and wait for all to end."""
     # Import here what decoding the first image would import: once, in memory that all share.
-    load_libjpeg()
+    load_image_library()
     Image.init()
     handles = [tuple(map(int, pair.split(":"))) for pair in pairs]
     torch.set_num_threads(1)
@@ -307,9 +311,10 @@ def _reply(requests: list[Request], shared: np.ndarray, **settings: Any) -> list
     at = 0
     for request in requests:
         pixels = _read_and_decode(request, **settings)
-        if not isinstance(pixels, str) and at + pixels.size <= len(shared):
-            shared[at : at + pixels.size].reshape(pixels.shape)[:] = pixels
-            at += pixels.size
+        if not isinstance(pixels, str) and at + pixels.nbytes <= len(shared):
+            block = shared[at : at + pixels.nbytes].view(pixels.dtype)
+            block.reshape(pixels.shape)[:] = pixels
+            at += pixels.nbytes
             replies.append(pixels.shape)
         else:
             replies.append(pixels)

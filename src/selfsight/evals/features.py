@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 
 from selfsight import dist
@@ -115,7 +115,7 @@ def _gather_batches(rows: list[Tensor], batch_size: int, world: int) -> Float[Te
     return gathered.transpose(0, 1).flatten(0, 2)
 
 
-def crop(images: Ragged, transform: EvalTransform) -> UInt8[Tensor, "n c s s"]:
+def crop(images: Ragged, transform: EvalTransform) -> Shaped[Tensor, "n c s s"]:
     """Crop stored images by the transform: on the CPU, unless nothing has to be resized."""
     sizes = images.sizes.unique(dim=0).tolist()
     if len(sizes) == 1 and list(resized_size(sizes[0], transform)) == sizes[0]:

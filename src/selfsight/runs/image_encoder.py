@@ -35,17 +35,18 @@ class ImageEncoder(Backbone):
     def encode(
         self, images: ImageLike | Sequence[ImageLike], *, batch_size: int = BATCH_SIZE
     ) -> Float[Tensor, "*n d"]:
-        """Transform and encode files, images of Pillow or uint8 pixels, in evaluation mode.
+        """Transform and encode files, images of Pillow or pixels, in evaluation mode.
 
         One image gives a vector, several give a row each, on the device of the weights.
         """
         single = is_single(images)
         several: list[Any] = [images] if single else list(images)  # type: ignore[arg-type]
-        source = _as_source(several, self.transform.channels)
+        source = _as_source(several, self.transform)
         decoded = decode_images(
             source,
             range(len(source)),
             channels=self.transform.channels,
+            dtype=self.transform.dtype,
             crop=self.transform.crop,
             progress=True,
         )
@@ -65,7 +66,7 @@ class ImageEncoder(Backbone):
         return h[0] if single else h
 
 
-def _as_source(images: Sequence[ImageLike], channels: int) -> Source:
+def _as_source(images: Sequence[ImageLike], transform: EvalTransform) -> Source:
     """Number the images; files are read when they are decoded, and by other processes."""
     files = [Path(i).expanduser() if isinstance(i, str | Path) else None for i in images]
     for file in files:
@@ -74,7 +75,9 @@ def _as_source(images: Sequence[ImageLike], channels: int) -> Source:
 
     def read(i: int) -> Encoded:
         file = files[i]
-        return load_pixels(images[i], channels) if file is None else file.read_bytes()
+        if file is not None:
+            return file.read_bytes()
+        return load_pixels(images[i], transform.channels, transform.dtype)
 
     names = [f"image {i}" if file is None else str(file) for i, file in enumerate(files)]
     return Source("images", names, None, (), read)

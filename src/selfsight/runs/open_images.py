@@ -1,7 +1,6 @@
 """Open the images of a recipe or of a run: source, fingerprint, storage."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -10,8 +9,9 @@ from selfsight import dist
 from selfsight.console import open_console
 from selfsight.data import ImageStore, Source, find_url, open_images, open_source, plan_storage
 from selfsight.data.fingerprint import compare_fingerprints, fingerprint_data
+from selfsight.data.pixel_kind import find_kind
 from selfsight.errors import UserError, list_first
-from selfsight.recipe import Data, Recipe, list_differences, method_name, to_dict
+from selfsight.recipe import Recipe, fit_to_images, list_differences, method_name, to_dict
 from selfsight.run_folder import Run
 
 Reasons = dict[str, str]
@@ -91,16 +91,19 @@ def open_recipe_source(recipe: Recipe) -> Source:
     return source
 
 
+def fit_to_source(recipe: Recipe, source: Source) -> Recipe:
+    """Fit a recipe for photographs to its images if these are something else."""
+    has_default = recipe.data.channels == 3 and recipe.data.dtype == "uint8"
+    kind = find_kind(source) if has_default else None
+    return recipe if kind is None else fit_to_images(recipe, kind)
+
+
 def resolve_storage(recipe: Recipe, source: Source, device: torch.device) -> tuple[Recipe, Reasons]:
     """Replace `auto` in how the images are stored and decoded by a choice, with its reasons."""
     data = recipe.data
-    plan = plan_storage(source, **_storage_settings(data), device=device)
+    plan = plan_storage(source, **data.stored, device=device)
     data = replace(data, storage=plan.storage, decoder=plan.decoder)
     return replace(recipe, data=data), plan.reasons
-
-
-def _storage_settings(data: Data) -> dict[str, Any]:
-    return {name: getattr(data, name) for name in ("storage", "decoder", "store_size", "channels")}
 
 
 def open_recipe_images(
@@ -114,7 +117,7 @@ def open_recipe_images(
     if device.type != "cuda" and recipe.data.decoder == "nvjpeg":  # a run from another machine
         recipe = replace(recipe, data=replace(recipe.data, decoder="cpu"))
     recipe, _ = resolve_storage(recipe, source, device)
-    images = open_images(source, **_storage_settings(recipe.data), device=device)
+    images = open_images(source, **recipe.data.stored, device=device)
     if console and images.notes:
         console.print(*images.notes, sep="\n")
     if console:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Shaped, UInt8
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
@@ -24,6 +24,7 @@ from selfsight.views import View, apply_views
 VIEW_TILE, MAP_TILE, NEIGHBOR_TILE = 96, 48, 64  # pixels
 MAP_COLUMNS = 40
 BACKGROUND = (127, 127, 127)
+BYTES = EvalTransform()  # scales no pixels
 MIN_TSNE_POINTS = 50  # fewer have no neighborhoods that a map could preserve
 NEIGHBOR_IMAGES = 5000  # images among which neighbors are searched
 
@@ -36,7 +37,7 @@ def write_views(
     index = rng.shuffled(rng.key(seed, "pictures"), len(images), position)
     raw = next(read_batches(images, [(0, index)], images.device))
     applied = apply_views(views, raw.images, raw.index, seed=seed, epoch=raw.epoch)
-    columns = [load_uncropped(images, index)]
+    columns = [load_uncropped(images, index, views[0])]
     columns += [
         [denormalize(x, view) for x in batch] for batch, view in zip(applied, views, strict=True)
     ]
@@ -54,7 +55,13 @@ def write_views(
     )
 
 
-def write_map(run: Run, images: ImageStore, features: Features, limit: int = 1500) -> None:
+def write_map(
+    run: Run,
+    images: ImageStore,
+    features: Features,
+    limit: int = 1500,
+    ends: View | EvalTransform = BYTES,
+) -> None:
     """Write the features of some images in two dimensions, each with a thumbnail."""
     count = min(limit, len(features.h))
     row = rng.shuffled(rng.key(0, "map"), len(features.h), torch.arange(count))
@@ -62,7 +69,8 @@ def write_map(run: Run, images: ImageStore, features: Features, limit: int = 150
     method, points = reduce_to_plane(features.h[row])
     index = features.index[row].cpu()
     labels = names_and_labels(images, index)
-    tiles = [ImageOps.fit(image, (MAP_TILE, MAP_TILE)) for image in load_uncropped(images, index)]
+    uncropped = load_uncropped(images, index, ends)
+    tiles = [ImageOps.fit(image, (MAP_TILE, MAP_TILE)) for image in uncropped]
     write_sheet(run, "map.jpg", tiles, MAP_COLUMNS)
     run.write_image_json(
         "map",
@@ -79,7 +87,12 @@ def write_map(run: Run, images: ImageStore, features: Features, limit: int = 150
 
 
 def write_neighbors(
-    run: Run, images: ImageStore, features: Features, rows: int = 12, k: int = 7
+    run: Run,
+    images: ImageStore,
+    features: Features,
+    rows: int = 12,
+    k: int = 7,
+    ends: View | EvalTransform = BYTES,
 ) -> None:
     """Write some images, each with the k others whose features are most similar."""
     h = unit(features.h).nan_to_num(0.0, 0.0, 0.0)
@@ -87,7 +100,7 @@ def write_neighbors(
     query = rng.shuffled(rng.key(0, "neighbours"), len(h), torch.arange(count)).to(h.device)
     similarity, nearest = nearest_neighbors(h, h[query], k=k, exclude=query)
     index = features.index[torch.cat([query[:, None], nearest], dim=1)].cpu()  # [rows, k + 1]
-    uncropped = load_uncropped(images, index.flatten())
+    uncropped = load_uncropped(images, index.flatten(), ends)
     tiles = [ImageOps.fit(image, (NEIGHBOR_TILE, NEIGHBOR_TILE)) for image in uncropped]
     write_sheet(run, "neighbors.jpg", tiles, k + 1)
     lines = []
@@ -113,8 +126,8 @@ def write_map_and_neighbors(
         h = h._replace(index=rows)
     else:
         shown = images
-    write_map(run, shown, h)
-    write_neighbors(run, shown, h)
+    write_map(run, shown, h, ends=transform)
+    write_neighbors(run, shown, h, ends=transform)
 
 
 def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 2"]]:
@@ -151,13 +164,15 @@ def names_and_labels(
     return [(n, str(classes[y]) if y >= 0 else None) for n, y in zip(names, labels, strict=True)]
 
 
-def load_uncropped(images: ImageStore, index: Int64[Tensor, " n"]) -> list[Image.Image]:
-    """Load stored images without their padding."""
+def load_uncropped(
+    images: ImageStore, index: Int64[Tensor, " n"], ends: View | EvalTransform = BYTES
+) -> list[Image.Image]:
+    """Load stored images without their padding; low and high of `ends` are black and white."""
     loaded = []
     for raw in read_batches(images, ((0, part) for part in index.split(64)), images.device):
         pixels, sizes = raw.images.padded().cpu(), raw.images.sizes.cpu()
         for x, (height, width) in zip(pixels, sizes.tolist(), strict=True):
-            loaded.append(to_image(x[:, :height, :width]))
+            loaded.append(to_image(to_bytes(x[:, :height, :width], ends)))
     return loaded
 
 
@@ -165,6 +180,14 @@ def denormalize(x: Float[Tensor, "c h w"], view: View) -> Image.Image:
     """Convert a view to an image, with its normalization undone."""
     mean, std = (x.new_tensor(v)[:, None, None] for v in (view.mean, view.std))
     return to_image((x * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8).cpu())
+
+
+def to_bytes(x: Shaped[Tensor, "c h w"], ends: View | EvalTransform) -> UInt8[Tensor, "c h w"]:
+    """Scale pixels of any type to bytes."""
+    if x.dtype == torch.uint8:
+        return x
+    low, high = (torch.tensor(v)[:, None, None] for v in (ends.low, ends.high))
+    return ((x.float() - low) / (high - low)).mul(255).round().clamp(0, 255).to(torch.uint8)
 
 
 def to_image(x: UInt8[Tensor, "c h w"]) -> Image.Image:

@@ -42,6 +42,7 @@ from selfsight.runs.open_images import (
     check_local,
     describe_other_images,
     fingerprint_everywhere,
+    fit_to_source,
     open_recipe_images,
     open_recipe_source,
     print_skipped,
@@ -80,6 +81,7 @@ def start_run(
     the new one saves a checkpoint.
     """
     source = open_recipe_source(recipe)
+    recipe = fit_to_source(recipe, source)
     about: dict[str, Any] = {"data_fingerprint": fingerprint_everywhere(recipe, source)}
     about["outside_code"] = locate_code(list_outside_code(to_dict(recipe)))
     check_memory(recipe, len(source), device)  # before hours of decoding

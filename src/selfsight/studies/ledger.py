@@ -129,7 +129,8 @@ def find_entries(
 
 def comparable(recipe: Recipe) -> Recipe:
     """Set to one value what does not decide the result: seed, paths, logging, saving."""
-    data = Data(store_size=recipe.data.store_size, channels=recipe.data.channels)
+    names = ("store_size", "channels", "dtype")
+    data = Data(**{name: getattr(recipe.data, name) for name in names})
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Recipe)}
     return replace(recipe, data=data, **{name: defaults[name] for name in NEUTRAL})
 

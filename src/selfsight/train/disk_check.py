@@ -46,18 +46,11 @@ def foresee_disk(recipe: Recipe, source: Source) -> DiskNeed:
     steps = recipe.epochs * max(1, len(source) // recipe.batch_size)
     records = steps // log_spacing(recipe, steps) + recipe.epochs // recipe.measure_every + 1
     gradients = GRADIENT_BYTES * len(trained) if recipe.log_gradients else 0
-    data = recipe.data
     return DiskNeed(
         checkpoint=state,
         checkpoints=ROTATING + len(recipe.keep_epochs),
         log=records * (RECORD_BYTES + gradients),
-        cache=foresee_cache(
-            source,
-            storage=data.storage,
-            decoder=data.decoder,
-            store_size=data.store_size,
-            channels=data.channels,
-        ),
+        cache=foresee_cache(source, **recipe.data.stored),
     )
 
 

@@ -8,7 +8,7 @@ for the device, and no control flow depends on a tensor's value.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from selfsight.ragged import Ragged
@@ -32,14 +32,16 @@ def apply_views(
 ) -> list[Float[Tensor, "n c _ _"]]:
     """Return one batch per view, in channels_last.
 
-    On a CUDA device, `views.triton` computes every view that `can_fuse` accepts. The reference
-    implementation computes the others (those with a rotation, cutout, Sobel filter, noise, second
-    or shared crop), and all views on other devices. Both agree within rounding.
+    On a CUDA device, `views.triton` computes every view of bytes that `can_fuse` accepts. The
+    reference implementation computes the others (those with a rotation, cutout, Sobel filter,
+    noise, second or shared crop, and those of uint16 and float32 images), and all views on other
+    devices. Both agree within rounding.
     """
     keys = view_keys(seed, len(views))
     fused: list[int] = []
     results: dict[int, Tensor] = {}
-    if images.flat.device.type == "cuda" and has_triton():
+    is_bytes = images.flat.dtype == torch.uint8
+    if images.flat.device.type == "cuda" and is_bytes and has_triton():
         from selfsight.views.triton.apply import (  # needs Triton, which CPUs lack
             apply_fused_views,
             can_fuse,
@@ -66,7 +68,7 @@ def apply_views(
 
 def apply_views_reference(
     views: Sequence[View],
-    pixels: UInt8[Tensor, "n c h w"],
+    pixels: Shaped[Tensor, "n c h w"],
     sizes: Int64[Tensor, "n 2"],
     index: Int64[Tensor, " n"],
     *,
@@ -80,7 +82,7 @@ def apply_views_reference(
 def apply_views_with_keys(
     views: Sequence[View],
     keys: Sequence[Key],
-    pixels: UInt8[Tensor, "n c h w"],
+    pixels: Shaped[Tensor, "n c h w"],
     sizes: Int64[Tensor, "n 2"],
     index: Int64[Tensor, " n"],
     epoch: int | Tensor,
@@ -96,8 +98,11 @@ def apply_views_with_keys(
     batches = []
     # Autocast would round the products, but these are data, not activations.
     with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
-        x = pixels.float().div_(255)
+        scaled: dict[object, Tensor] = {}
         for view, key in zip(views, keys, strict=True):
+            ends = (view.low, view.high)
+            if ends not in scaled:
+                scaled[ends] = color.scale_pixels(pixels, *ends)
             params = sample_view_params(
                 view,
                 sizes,
@@ -107,7 +112,7 @@ def apply_views_with_keys(
                 channels=channels,
                 first_key=first_key or keys[0],
             )
-            batches.append(apply_view(view, x, params))
+            batches.append(apply_view(view, scaled[ends], params))
     return batches
 
 

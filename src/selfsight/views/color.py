@@ -1,12 +1,25 @@
 """Color operations on images in [0, 1], with separate parameters for each image."""
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
+
+from selfsight.data.eval_transform import HIGH, LOW
 
 # ITU-R 601 luma, rounded as in torchvision.
 LUMA = (0.2989, 0.587, 0.114)
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+
+def scale_pixels(
+    pixels: Shaped[Tensor, "n c h w"], low: tuple[float, ...], high: tuple[float, ...]
+) -> Float[Tensor, "n c h w"]:
+    """Convert pixels to float32 in which `low` is 0 and `high` is 1."""
+    x = pixels.float()
+    if (low, high) == (LOW, HIGH):
+        return x.div_(255)
+    shift = constant(low, x)[:, None, None]
+    return x.sub(shift).div_(constant(high, x)[:, None, None] - shift)
 
 
 def jitter(

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from selfsight.data.eval_transform import MEAN, STD, Interpolation, check_statistics
+from selfsight.data.eval_transform import (
+    HIGH,
+    LOW,
+    MEAN,
+    STD,
+    Interpolation,
+    check_range,
+    check_statistics,
+)
 from selfsight.errors import UserError, suggest
 from selfsight.settings import ANY, NOT_NEGATIVE, PIXELS, POSITIVE, SHARE, Range, check_settings
 
@@ -35,6 +43,8 @@ RANGES: dict[str, Range] = {
     "solarize_threshold": SHARE,
     "cutout_side": SHARE,
     "noise_sigma": NOT_NEGATIVE,
+    "low": ANY,
+    "high": ANY,
     "mean": ANY,
     "std": POSITIVE,
 }
@@ -74,6 +84,9 @@ class View:
     """Probability of a random resized crop of the view itself, at its place in the order."""
     order: tuple[str, ...] = OPERATIONS
     """Between the crop, always first, and normalization, always last."""
+    low: tuple[float, ...] = LOW
+    high: tuple[float, ...] = HIGH
+    """Values of a pixel that become 0 and 1, for each channel or one for all: 255 is white."""
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
 
@@ -82,6 +95,7 @@ class View:
         for name in ("scale", "ratio", "blur_sigma"):
             _check_rising(name, getattr(self, name))
         check_statistics(self.mean, self.std, "views.")
+        check_range(self.low, self.high, "views.")
         if self.jitter[3] > 0.5:
             raise UserError(
                 f"views.jitter is {self.jitter}, but its last number, hue, is at most 0.5. Write "
@@ -120,28 +134,30 @@ class View:
                 )
 
 
-def for_channels(view: View, channels: int) -> View:
+def for_channels(view: View, channels: int, *, is_color: bool = True) -> View:
     """Adapt a view to images with this many channels.
 
-    Saturation, hue and gray need red, green and blue; they become 0 for any other number.
+    Saturation, hue and gray need red, green and blue; they become 0 for any other number, and for
+    three channels that are other colors.
     Statistics for another number of channels are averaged into one for all channels.
     """
     changes: dict[str, Any] = {}
     if len(view.mean) not in (1, channels):
         changes["mean"] = (sum(view.mean) / len(view.mean),)
         changes["std"] = (sum(view.std) / len(view.std),)
-    if channels != 3:
+    if channels != 3 or not is_color:
         changes |= {"jitter": (*view.jitter[:2], 0.0, 0.0), "gray": 0.0}
     return replace(view, **changes)
 
 
 def check_channels(view: View, channels: int) -> None:
     """Raise a UserError if a view cannot be applied to images with this many channels."""
-    if len(view.mean) not in (1, channels):
-        raise UserError(
-            f"mean and std have {len(view.mean)} numbers but the images have {channels} "
-            f"channels. Give one number, or {channels}."
-        )
+    for names, values in (("mean and std", view.mean), ("low and high", view.low)):
+        if len(values) not in (1, channels):
+            raise UserError(
+                f"{names} have {len(values)} numbers but the images have {channels} "
+                f"channels. Give one number, or {channels}."
+            )
     if channels == 3:
         return
     needs = {

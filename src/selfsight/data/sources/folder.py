@@ -22,6 +22,7 @@ IMAGE_SUFFIXES = HEIC_SUFFIXES | {
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".avif", ".jp2"),
 }
+ARRAY_SUFFIX = ".npy"  # an image only where there are no image files: it may be anything else
 MAX_LINE = 1 << 16  # characters in a line of a list
 READ_BYTES = 1 << 20  # of a list that are read at once
 
@@ -80,14 +81,20 @@ def is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
+def is_array(name: str) -> bool:
+    """Whether a file name has the suffix of an array of numpy."""
+    return name.lower().endswith(ARRAY_SUFFIX)
+
+
 def open_folder(folder: Path, listed: FolderList, *, name: str, labels: bool) -> Source:
     """Open the images among a folder's files; with `labels`, its sub-folders are classes."""
     images = [file for file in listed.files if is_image(file)]
+    images = images or [file for file in listed.files if is_array(file)]
     if not images:
         found = " ".join([_describe(listed.files), *listed.notes])
         raise UserError(
-            f"{folder} holds no images: {found} Give a folder with JPEG, PNG or other images at "
-            "any depth, with tar shards, or with Parquet files."
+            f"{folder} holds no images: {found} Give a folder with JPEG, PNG or other images or "
+            ".npy arrays at any depth, with tar shards, or with Parquet files."
         )
     _check_heic(images, str(folder))
     classes = None

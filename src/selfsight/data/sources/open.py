@@ -11,6 +11,7 @@ from selfsight.data.remote import BRACES, File, is_url, list_files
 from selfsight.data.sources import digits, shapes
 from selfsight.data.sources.classes import Classes, are_all, select_classes
 from selfsight.data.sources.folder import (
+    is_array,
     is_image,
     list_folder,
     open_files,
@@ -168,6 +169,7 @@ def _open_url(spec: str, split: str | None, label_column: str | None) -> Source:
     if len(files) == 1 and files[0].name.lower().endswith(".txt"):
         return open_list(files[0], spec)
     images = [file for file in files if is_image(file.name)]
+    images = images or [file for file in files if is_array(file.name)]
     if images:
         return open_files(images, spec)
     convert = (
@@ -186,7 +188,7 @@ def _open_file(path: Path, spec: str, label_column: str | None) -> Source:
         return _open_shards([File(str(path))], spec, label_column)
     if suffix == ".txt":
         return open_list(File(str(path)), str(path))
-    if is_image(path.name):
+    if is_image(path.name) or is_array(path.name):
         raise UserError(f"{spec} is a single image. Give its folder: {path.parent}")
     compressed = spec.lower().endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2"))
     hint = " Decompress it first: images are read from any position." if compressed else ""
@@ -199,6 +201,7 @@ def _open_pattern(spec: str, label_column: str | None) -> Source:
     if shards:
         return _open_shards(shards, spec, label_column)
     images = [f for f in files if is_image(f.path) and Path(f.path).is_file()]
+    images = images or [f for f in files if is_array(f.path) and Path(f.path).is_file()]
     if not images:
         matched = f"{len(files)} files, none an image, tar or Parquet" if files else "nothing"
         raise UserError(f"The pattern {spec} matches {matched}. Check it with: ls {spec}")

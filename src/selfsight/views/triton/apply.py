@@ -15,6 +15,7 @@ import triton
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from selfsight.data.eval_transform import HIGH, LOW
 from selfsight.ragged import Ragged
 from selfsight.rng import Key
 from selfsight.views.sampling import jitter_ranges
@@ -50,6 +51,7 @@ def can_fuse(view: View) -> bool:
     after_blur = steps[steps.index("blur") :] if "blur" in steps else []
     return (
         view.crop != "shared"
+        and (view.low, view.high) == (LOW, HIGH)
         and {"jitter", "gray", "blur", "solarize"}.issuperset(steps)
         and "solarize" not in steps[:-1]
         and "jitter" not in after_blur
