@@ -87,6 +87,9 @@ def test_evaluate_without_labels_compares_with_the_untrained_network(finished, c
     main(["evaluate", str(finished.path), "--device", "cpu", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert set(found["retrieval"]) == {"trained", "untrained"}
+    main(["evaluate", str(finished.path), "--device", "cpu"])
+    line = next(x for x in capsys.readouterr().out.splitlines() if "same-image retrieval" in x)
+    assert all(f"{value:.1%}" in line for value in found["retrieval"].values())
 
 
 def test_evaluate_with_labels_writes_knn_and_linear(finished, photos, capsys):

@@ -391,8 +391,12 @@ def test_a_result_keeps_its_untrained_row_if_only_the_encoder_is_measured_again(
     assert run.result("knn") == before
     assert list(run.arrays("knn")["encoders"]) == ["trained", "untrained"]
     # Of another seed, the split and so the test images are others.
-    other = evaluated(capsys, run.path, *words, "--no-untrained", "--seed", "1")["knn"]
+    main(["evaluate", *map(str, (run.path, *words)), *CPU, "--json", "--no-untrained", "--seed=1"])
+    printed = capsys.readouterr()
+    other = json.loads(printed.out)["knn"]
     assert "untrained_accuracy_k3" not in other and "accuracy_k3" in other
+    said = " ".join(printed.err.split())
+    assert "but other settings (fingerprint, seed), so its numbers are not kept" in said
 
 
 def write_scores(folder, correct, *, fingerprint="same", seed=None, name="linear"):

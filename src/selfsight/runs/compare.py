@@ -211,9 +211,7 @@ def _numbers(
     for result in results.values():
         for key, value in result.items():
             if isinstance(value, Mapping) and isinstance(value.get("trained"), int | float):
-                # Not the protocol of this name, which retrieves images of the same class.
-                column = "same-image retrieval" if key == "retrieval" else key.replace("_", " ")
-                numbers[column] = value["trained"]
+                numbers[name_label_free(key)] = value["trained"]
     return numbers
 
 
@@ -228,6 +226,11 @@ def _differences(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list
                 listed = f" ({', '.join(values)})" if key != "view_settings" else ""
                 notes.append(f"{name}: {key} differs between runs{listed}.")
     return notes
+
+
+def name_label_free(key: str) -> str:
+    """Name a measure that needs no labels; the protocol `retrieval` is another number."""
+    return "same-image retrieval" if key == "retrieval" else key.replace("_", " ")
 
 
 def is_end(name: str) -> bool:

@@ -26,6 +26,7 @@ from selfsight.evals.protocols import (
 from selfsight.nn import Backbone
 from selfsight.options import EvalOptions
 from selfsight.run_folder import Run, write_json
+from selfsight.runs.compare import format_number, name_label_free
 from selfsight.runs.describe_scores import (
     describe_results,
     tabulate_classes,
@@ -321,7 +322,11 @@ def _evaluate_label_free(
     if dist.rank() == 0:
         untrained = build_untrained(encoder, device).network
         results = score_label_free(run, recipe, encoder.student.backbone, untrained, images)
-        table = [{"measure": name.replace("_", " "), **values} for name, values in results.items()]
+        table = [
+            {"measure": name_label_free(name)}
+            | {network: format_number(value, name) for network, value in values.items()}
+            for name, values in results.items()
+        ]
         sentence = write_verdict(run, recipe).sentence if run.recipe_path.exists() else None
         _print([table], run, sentence, quiet=quiet)
     dist.barrier()

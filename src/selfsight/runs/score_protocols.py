@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from selfsight import dist
+from selfsight.console import open_console
 from selfsight.data import ImageStore
 from selfsight.evals.baselines import baselines
 from selfsight.evals.copies import describe_copied_files, describe_copies
@@ -142,7 +143,16 @@ def previous_untrained(run: Run, name: str, settings: Mapping[str, Any]) -> dict
     previous = run.result(name) or {}
     prefix = f"{UNTRAINED}_"
     numbers = {k.removeprefix(prefix): v for k, v in previous.items() if k.startswith(prefix)}
-    if not numbers or previous.get("settings") != json.loads(json.dumps(to_json(settings))):
+    if not numbers:
+        return {}
+    before, now = previous.get("settings", {}), json.loads(json.dumps(to_json(settings)))
+    if differ := sorted(key for key in before | now if before.get(key) != now.get(key)):
+        if dist.rank() == 0:
+            open_console(stderr=True).print(
+                f"{name}: the earlier result had the untrained network too, but other settings "
+                f"({', '.join(differ)}), so its numbers are not kept. Leave out --no-untrained to "
+                "evaluate it with these."
+            )
         return {}
     arrays = run.arrays(name) or {}
     if UNTRAINED in (encoders := list(arrays.get("encoders", ()))):
