@@ -51,7 +51,12 @@ def refuse_flag(flag: str, command: str, known: Iterable[str]) -> UserError:
     """Build the error of a flag that does not exist, with the nearest that does."""
     name = flag.split("=")[0]
     path = "" if name.startswith("--") else f" If it is the name of a file, write ./{name}."
-    return UserError(f"There is no flag {name}.{suggest(name, known)}{path} See: {command} --help")
+    known, switch = list(known), name.replace("--no-", "--", 1)
+    offer = suggest(name, known)
+    if switch != name and switch in known and "." in switch:
+        group, _, setting = switch.rpartition(".")
+        offer = f' Did you mean "{group}.no-{setting}"?'
+    return UserError(f"There is no flag {name}.{offer}{path} See: {command} --help")
 
 
 def _refuse(event: tyro_errors.ParseErrorEvent, *, words: list[str], known: list[str]) -> None:

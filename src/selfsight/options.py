@@ -150,7 +150,7 @@ class EncoderOptions:
 class EvalOptions(EncoderOptions):
     """Options of `selfsight evaluate`, which are also keywords of `selfsight.evaluate`.
 
-    A protocol ignores the options that it has no use for.
+    A protocol ignores the options that it has no use for; one that no protocol uses is an error.
     """
 
     labeled: Images = None

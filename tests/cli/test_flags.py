@@ -37,6 +37,7 @@ def test_a_wrong_word_gets_one_sentence(words, capsys):
 
 SETTINGS = {
     "--optim.lrr 3": 'There is no flag --optim.lrr. Did you mean "--optim.lr"?',
+    "--no-method.head-norm": 'Did you mean "--method.no-head-norm"?',
     "--optim.lr a": 'optim.lr is "a"; it must be a number.',
     "--optim.name sgdd": 'optim.name is "sgdd"; it must be one of sgd, adamw, lars, lamb. Did you',
     "--views.0.scale 0.2": "--views.0.scale needs 2 values.",

@@ -8,6 +8,7 @@ from selfsight.errors import UserError
 from selfsight.evals.few_labels import (
     PUBLISHED,
     LabelAmount,
+    describe_small_classes,
     find_by_name,
     load_or_sample_few,
     sample_balanced,
@@ -32,6 +33,14 @@ def test_a_share_is_of_all_images_and_balanced_where_they_are_not():
 def test_a_class_with_fewer_gives_all_it_has():
     labels = torch.tensor([0] * 20 + [1] * 2)
     assert labels[sample_balanced(labels, LabelAmount(per_class=5))].bincount().tolist() == [5, 2]
+
+
+def test_classes_with_fewer_labels_than_asked_for_are_named():
+    y, names = torch.tensor([0, 0, 0, 2]), ("a", "b", "c")
+    (note,) = describe_small_classes(y, LabelAmount(per_class=2), names)
+    assert note == '1 class has fewer than 2 labels: "c" 1.'
+    assert describe_small_classes(y, LabelAmount(per_class=1), names) == ()
+    assert describe_small_classes(y, LabelAmount(share=1.0), names) == ()
 
 
 def test_the_seed_decides():

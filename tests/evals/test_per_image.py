@@ -6,6 +6,7 @@ from sklearn import metrics
 
 from selfsight.evals.intervals import accuracy_interval, mean_interval
 from selfsight.evals.per_image import (
+    Difference,
     PerImage,
     confusion_matrix,
     paired_differences,
@@ -67,6 +68,8 @@ def test_pairs_tell_apart_what_intervals_alone_do_not():
     alone = unpaired_difference(*ends, n=1000)
     assert alone.low < 0 < alone.high
     assert "a and b are indistinguishable on these 1,000 images" in alone.describe("a", "b")
+    nothing = Difference(-1e-5, -1e-5, 1e-5, 9, paired=True).describe("a", "b")
+    assert "(+0.0 points, 95 % interval +0.0 to +0.0)" in nothing
 
 
 def test_an_unpaired_difference_is_that_of_two_resampled_sets():

@@ -7,8 +7,10 @@ from selfsight.errors import UserError
 from selfsight.evals import few_labels, fine_tune, linear_augmented
 from selfsight.evals.classifier import ClassifierEvaluator
 from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
+from selfsight.evals.detection import DetectorSettings
 from selfsight.evals.protocols import (
     PROTOCOLS,
+    apply_flags,
     apply_options,
     build_evaluator,
     describe_protocols,
@@ -220,6 +222,9 @@ def test_flags_change_what_is_nested():
     assert made.regularization.layer_decay == 0.5
     assert made.head_lrs == (0.1, 1.0)
     assert made.regularization.label_smoothing == 0.1
+    assert not apply_flags(DetectorSettings(), ["--set.no-extra-norm"]).extra_norm
+    with pytest.raises(UserError, match=r'flag --set\.epoch\. Did you mean "--set\.epochs"'):
+        apply_flags(made, ["--set.epoch", "3"])
 
 
 def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):

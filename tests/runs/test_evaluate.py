@@ -531,7 +531,7 @@ MISTAKES = {
     "unknown features": (["RUN", "--labeled", "PHOTOS", "--features", "projektor"], "projector"),
     "a setting of nothing": (
         ["RUN", "--labeled", "PHOTOS", "--head.lr", "1"],
-        "protocols that train",
+        "setting of other protocols than knn, linear",
     ),
     "few labels of nothing": (
         ["RUN", "--labeled", "PHOTOS", "--protocol", "knn", "--share", "0.5"],
@@ -556,7 +556,7 @@ MISTAKES = {
     "misspelled word": (["RUN", "--labled", "PHOTOS"], "--labeled"),
     "two amounts": (
         ["RUN", "--labeled", "PHOTOS", "--share", "0.1", "--per-class", "2"],
-        "exactly one of",
+        "(--share), a number per class (--per-class) and a file",
     ),
     "blocks of a ResNet": (
         ["RUN", "--labeled", "PHOTOS", "--last-blocks", "2"],
@@ -595,6 +595,26 @@ MISTAKES = {
         "--image-size has no effect on detection.voc_c4",
     ),
     "a size of no images": (["RUN", "--image-size", "32"], "--image-size needs --labeled"),
+    "a size of views": (
+        ["RUN", "--protocol", "analysis", "--image-size", "32"],
+        "--image-size has no effect on analysis",
+    ),
+    "neighbors of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "linear", "--k", "5"],
+        "--k is a setting of other protocols than linear",
+    ),
+    "votes of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "retrieval", "--temperature", "0.1"],
+        "--temperature is a setting of other protocols than retrieval",
+    ),
+    "a batch of nothing": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "knn", "--batch-size", "8"],
+        "--batch-size is a setting of other protocols than knn",
+    ),
+    "a class that is not there": (
+        ["RUN", "--labeled", "PHOTOS", "--classes", "cats", "dgos"],
+        'has no class "dgos". Did you mean "dogs"?',
+    ),
     "a size that the network does not take": (
         ["RUN", "--labeled", "PHOTOS", "--image-size", "0"],
         "image_size is 0",

@@ -1,5 +1,7 @@
 """Which classes of the labeled images an evaluation uses."""
 
+import shutil
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,6 +50,11 @@ def test_given_classes_come_before_those_of_the_run(tmp_path):
     assert len(everything.train.class_names) == 103
     with pytest.raises(UserError, match="lists no class"):
         open_labeled(EvalOptions(labeled=folder, classes="n5"), OWN)
+    with pytest.raises(UserError, match='has no class "n5"'):
+        open_labeled(EvalOptions(labeled=folder, classes=(NAMES[0], "n5")), OWN)
+    shutil.rmtree(folder / "val" / NAMES[0])  # a class that only the test images lack is noted
+    found = open_labeled(EvalOptions(labeled=folder, classes=tuple(NAMES[:3])), OWN)
+    assert len(found.train.class_names) == 3 and found.test.class_names == tuple(sorted(NAMES[1:3]))
 
 
 def test_images_that_lack_a_class_of_the_run_are_all_used(tmp_path):

@@ -5,6 +5,7 @@ files can be given as a file of names.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, list_first, suggest
 from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, sgd, step_schedule
 from selfsight.evals.eval_images import Images
 from selfsight.optim import Optim, Schedule
@@ -35,7 +36,10 @@ class LabelAmount:
     def __post_init__(self) -> None:
         given = [v for v in (self.share, self.per_class, self.file) if v is not None]
         if len(given) != 1:
-            raise UserError("Give exactly one of a share, a number per class and a file.")
+            raise UserError(
+                "Give exactly one of a share of the labels (--share), a number per class "
+                "(--per-class) and a file of names (--split-file)."
+            )
         if self.share is not None and not 0 < self.share <= 1:
             raise UserError(f"The share of labels is {self.share}. Give above 0 and up to 1.")
         if self.per_class is not None and self.per_class < 1:
@@ -69,6 +73,20 @@ def sample_balanced(
         members = (labels == label).nonzero()[:, 0]
         sampled.append(members[u[members].argsort(stable=True)[:count]])
     return torch.cat(sampled).sort().values
+
+
+def describe_small_classes(
+    labels: Int64[Tensor, " n"], amount: LabelAmount, class_names: Sequence[str]
+) -> tuple[str, ...]:
+    """A sentence if sampled classes have fewer labels than were asked for."""
+    count = amount.per_class or 0
+    sizes = labels.bincount(minlength=len(class_names)).tolist()
+    small = {c: n for c, n in zip(class_names, sizes, strict=True) if 0 < n < count}
+    if not small:
+        return ()
+    first = list_first([f'"{name}" {size}' for name, size in small.items()])
+    classes, have = ("class", "has") if len(small) == 1 else ("classes", "have")
+    return (f"{len(small)} {classes} {have} fewer than {count} labels: {first}.",)
 
 
 def find_by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:

@@ -31,6 +31,7 @@ class LabeledData:
     split: Split | None = None
     subset: Int64[Tensor, " m"] | None = None
     subset_name: str = ""  # for the result file: "1 %", "5 per class"
+    subset_notes: tuple[str, ...] = ()
     batch_size: int = BATCH_SIZE  # of encoding
     device: torch.device | None = None  # None: the device of the backbone
     autocast: torch.dtype | None = None
@@ -104,7 +105,7 @@ class LabeledData:
         train, test = (set(y.unique().tolist()) for y in self.labels())
         names = self.class_names
         notes = [*self.train.notes, *(self.test.notes if self.test is not None else ())]
-        notes += self.split.notes if self.split else ()
+        notes += (*self.subset_notes, *(self.split.notes if self.split else ()))
         if test_only := sorted(test - train):
             notes.append(
                 f"{_list_classes(names, test_only)} in the test set but not in the training set, "
@@ -116,9 +117,12 @@ class LabeledData:
             )
         return tuple(notes)
 
-    def with_subset(self, subset: Int64[Tensor, " m"], name: str = "") -> "LabeledData":
+    def with_subset(
+        self, subset: Int64[Tensor, " m"], name: str = "", notes: tuple[str, ...] = ()
+    ) -> "LabeledData":
         """Return the same data, with only these images of `train` to train on."""
-        return replace(self, subset=subset, subset_name=name or self.subset_name)
+        name = name or self.subset_name
+        return replace(self, subset=subset, subset_name=name, subset_notes=notes)
 
     @property
     def is_large(self) -> bool:

@@ -94,12 +94,12 @@ class Difference(NamedTuple):
 
     def describe(self, a: str, b: str) -> str:
         """Say which is better and by how much, or that these images do not tell."""
-        points, low, high = (100 * end for end in self[:3])
+        points, low, high = (round(100 * end, 1) + 0.0 for end in self[:3])  # never -0.0
         ends = f"95 % interval {low:+.1f} to {high:+.1f}{'' if self.paired else ', unpaired'}"
         if self.low <= 0 <= self.high:
             images = f"these {self.n:,} images"
             return f"{a} and {b} are indistinguishable on {images} ({points:+.1f} points, {ends})"
-        word = "above" if points > 0 else "below"
+        word = "above" if self.difference > 0 else "below"
         return f"{a} is {abs(points):.1f} points {word} {b} ({ends}, {self.n:,} images)"
 
 

@@ -26,7 +26,7 @@ from selfsight.evals.detection import (
     detector_settings,
 )
 from selfsight.evals.feature_analysis import AnalysisSettings, FeatureAnalysis
-from selfsight.evals.few_labels import LabelAmount, load_or_sample_few
+from selfsight.evals.few_labels import LabelAmount, describe_small_classes, load_or_sample_few
 from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear import LinearProbe
@@ -35,7 +35,7 @@ from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.per_image import Scores
 from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.svm import SVM
-from selfsight.flags import parse_flags
+from selfsight.flags import list_settings, parse_flags, refuse_flag
 from selfsight.options import EvalOptions
 from selfsight.views import View
 
@@ -157,7 +157,8 @@ def build_few_labels(
         folder, data.train, amount, candidates=data.train_index, seed=options.seed
     )
     name = amount.description if amount.share is None else f"{amount.description} of all"
-    return build(data.with_subset(subset, name), options)
+    notes = describe_small_classes(data.labels()[0], amount, data.class_names)
+    return build(data.with_subset(subset, name, notes), options)
 
 
 def build_svm(name: str, data: LabeledData | MultilabelData, options: EvalOptions) -> SVM:
@@ -309,6 +310,12 @@ def apply_flags(settings: AnySettings, flags: Sequence[str]) -> AnySettings:
     """Change settings by flags: --head.lr for a nested setting, --set.NAME for one at the top."""
     if not flags:
         return settings
+    names = [flag for flag, _ in list_settings(settings)]
+    known = [name if "." in name else name.replace("--", "--set.") for name in names]
+    for flag in flags:
+        name = flag.split("=")[0].replace("_", "-").replace("--set.no-", "--set.")
+        if name.startswith("--set.") and name not in known:
+            raise refuse_flag(flag, "selfsight evaluate RUN", known)
     parsed: AnySettings = parse_flags(
         type(settings),
         prog="selfsight evaluate RUN",

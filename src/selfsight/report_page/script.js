@@ -44,7 +44,8 @@ function showVerdict(host) {
 }
 
 function points(difference) {
-  return `${difference < 0 ? "−" : "+"}${Math.abs(100 * difference).toFixed(1)}`;
+  const size = Math.abs(100 * difference).toFixed(1);
+  return `${difference < 0 && size !== "0.0" ? "−" : "+"}${size}`;
 }
 
 /** The gain over the untrained network, in a sentence. */

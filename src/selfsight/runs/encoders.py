@@ -105,7 +105,7 @@ def check_image_size(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]
     """Raise a UserError if no protocol resizes images to --image-size."""
     if options.image_size is None:
         return
-    if options.labeled is None:
+    if options.labeled is None and not options.protocols:
         raise UserError("--image-size needs --labeled: the images that have this size.")
     if all(spec.data_kind != "labeled" for spec in protocols.values()):
         raise UserError(

@@ -24,7 +24,7 @@ from selfsight.evals.protocols import (
     requested_amount,
 )
 from selfsight.nn import Backbone
-from selfsight.options import EvalOptions
+from selfsight.options import EVAL_DEFAULTS, EvalOptions
 from selfsight.run_folder import Run, write_json
 from selfsight.runs.compare import format_number, name_label_free
 from selfsight.runs.describe_scores import (
@@ -198,23 +198,26 @@ def _check_options(options: EvalOptions) -> None:
                 raise UserError(f"{name} needs --labeled: the labeled images to train on.")
     check_features(options, protocols)
     check_image_size(options, protocols)
-    few = any(name.startswith("few_labels.") for name in protocols)
+    families = {name.split(".")[0] for name in protocols}
     boxes = any(spec.data_kind == "boxes" for spec in protocols.values())
     trained = any(spec.has_epochs for spec in protocols.values())
     with_classes = any(spec.data_kind != "boxes" for spec in protocols.values())
+    labels = requested_amount(options)
     unused = {
+        "--k": options.k != EVAL_DEFAULTS.k and not {"knn", "retrieval"} & families,
+        "--temperature": options.temperature != EVAL_DEFAULTS.temperature and "knn" not in families,
         "--classes": bool(options.classes) and not with_classes,
-        "--share, --per-class or --split-file": requested_amount(options) is not None and not few,
+        "--share, --per-class or --split-file": labels is not None and "few_labels" not in families,
         "--iterations": options.iterations is not None and not boxes,
         "--epochs": options.epochs is not None and not trained,
+        "--batch-size": options.batch_size is not None and not (trained or boxes),
     }
     if options.settings:
         unused[options.settings[0]] = not any(spec.accepts_flags for spec in protocols.values())
     for flag in (flag for flag, is_unused in unused.items() if is_unused):
         raise UserError(
-            f"{flag} is a setting of protocols that train or have few labels, and none of "
-            f"{', '.join(protocols)} has it. Leave it out, or name another --protocol; "
-            "`selfsight evaluate --protocols` lists them."
+            f"{flag} is a setting of other protocols than {', '.join(protocols)}. Leave it out, or "
+            "name another --protocol; `selfsight evaluate --protocols` lists them."
         )
 
 

@@ -42,8 +42,8 @@ def open_labeled(options: EvalOptions, run_classes: tuple[str, ...]) -> LabeledS
             note = f"{labeled} has not all the classes of the run ({given}), so all are used."
     if options.test is None and "test" not in list_splits(labeled):
         return LabeledSources(train, None, classes, note)
-    test = _open_split(str(options.test or labeled), "test", classes, options.label_column)
-    return LabeledSources(train, test, classes, note)
+    test = _open_split(str(options.test or labeled), "test", (), options.label_column)
+    return LabeledSources(train, select_classes(test, classes, complete=False), classes, note)
 
 
 def _open_split(

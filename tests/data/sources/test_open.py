@@ -98,7 +98,7 @@ def test_listed_classes_are_selected_and_renumbered(tmp_path):
     assert source.class_names == ("n01", "n03")
     assert list(source.names) == ["n01/1.png", "n03/1.png"]
     assert source.labels.tolist() == [0, 1]
-    assert "n99" in source.notes[0]
+    assert source.notes[0].startswith("1 class of ") and "was not found: n99" in source.notes[0]
 
 
 def test_a_class_is_found_by_any_synonym(tmp_path):
@@ -146,6 +146,8 @@ def test_classes_are_selected_by_name_and_all_selects_all(tmp_path):
     assert open_source(tmp_path, classes="all").labels is None  # as without --classes
     with pytest.raises(UserError, match=r"lists no class of .*n01, n02, n03"):
         open_source(tmp_path, classes=["n04"])
+    with pytest.raises(UserError, match=r'has no class "n04"\..*n01, n02, n03'):
+        open_source(tmp_path, classes=["n02", "n04"])
     with pytest.raises(UserError, match=r"lost.txt cannot be read"):
         open_source(tmp_path, classes="lost.txt")
 

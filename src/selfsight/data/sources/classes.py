@@ -27,8 +27,12 @@ def are_all(classes: Classes) -> bool:
     return class_words(classes) in ((), (ALL,))
 
 
-def select_classes(source: Source, classes: Classes) -> Source:
-    """Select the images of these classes; None, nothing and "all" select every image."""
+def select_classes(source: Source, classes: Classes, *, complete: bool = True) -> Source:
+    """Select the images of these classes; None, nothing and "all" select every image.
+
+    A class that a list has and the source lacks is noted. With `complete`, one that is given by its
+    name raises a UserError.
+    """
     if are_all(classes):
         return source
     words = class_words(classes)
@@ -46,12 +50,19 @@ def select_classes(source: Source, classes: Classes) -> Source:
             f"{given} lists no class of {source.name}. {why} The classes of {source.name} are "
             f"{list_first(source.class_names)}.{suggest(first, source.class_names)}"
         )
+    typed = [name for name in missing if name in words]
+    if typed and complete:
+        raise UserError(
+            f'{source.name} has no class "{typed[0]}".{suggest(typed[0], source.class_names)} Its '
+            f"classes are {list_first(source.class_names)}."
+        )
     order = sorted(selected)
     new_number = np.full(len(source.class_names), UNLABELED, np.int64)
     new_number[order] = np.arange(len(order))
     labels = np.where(source.labels >= 0, new_number[source.labels], UNLABELED)
     images = select_images(replace(source, labels=labels), np.flatnonzero(labels >= 0))
-    note = f"{len(missing)} classes of {given} were not found: {list_first(missing)}."
+    classes_were = "class of {} was" if len(missing) == 1 else "classes of {} were"
+    note = f"{len(missing)} {classes_were.format(given)} not found: {list_first(missing)}."
     return replace(
         images,
         class_names=tuple(source.class_names[i] for i in order),
