@@ -5,11 +5,12 @@ import re
 
 import pytest
 
-from selfsight.catalog import _published_number, build_recipe, list_flags, list_recipes
+from selfsight.catalog import build_recipe, list_flags, list_recipes
 from selfsight.cli import main
 from selfsight.console import format_setting, format_value
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
+from selfsight.print_catalog import _published_number
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS, STUDIES
 

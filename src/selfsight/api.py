@@ -12,7 +12,7 @@ from rich.console import Console
 
 from selfsight import auto_recipe, data_summary, dist
 from selfsight.console import build_table, open_console
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, quote_word, suggest
 from selfsight.options import (
     DOCTOR_DEFAULTS,
     EVAL_DEFAULTS,
@@ -285,7 +285,9 @@ def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.devi
     out, path = run_lock.choose_folder(str(data), options), Path(str(options.sbatch))
     with explain_write_errors(path):
         path.write_text(slurm_script(str(data), options, out))
-    open_console().print(f"Wrote {path}. Submit it with: sbatch {path}", soft_wrap=True)
+    open_console().print(
+        f"Wrote {path}. Submit it with: sbatch {quote_word(str(path))}", soft_wrap=True
+    )
     return Run(out)
 
 

@@ -3,15 +3,14 @@
 import inspect
 import re
 import sys
-import textwrap
 import types
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
-from itertools import groupby
 from typing import Any
 
-from selfsight.console import build_table, format_setting, open_console
+from selfsight.console import format_setting
+from selfsight.encoder_options import ExportTarget
 from selfsight.errors import UserError, suggest
 from selfsight.evals.protocols import FlagSettings
 from selfsight.flags import list_settings
@@ -21,11 +20,10 @@ from selfsight.recipes import RECIPES
 from selfsight.settings import field_types
 from selfsight.studies import ARMS, STUDIES, Arm, Study
 from selfsight.studies.ledger import Entry, read_ledger
-from selfsight.studies.tables import NOT_RUN, count_done, list_judgments, list_results
+from selfsight.studies.tables import count_done, list_results
 
 Row = dict[str, Any]
 
-WIDTH = 80  # columns of a terminal
 DATA_SETS = ("imagenet", "imagenet100", "stl10", "imagenette", "cifar10", "shapes")
 
 
@@ -46,12 +44,27 @@ def list_methods() -> list[Row]:
     return [
         {
             "name": name,
-            "paper": _paper(name),
+            "paper": find_paper(name),
             "labels": config.needs_labels,
             "recipes": [recipe for recipe in RECIPES if recipe.startswith(f"{name}.")],
         }
         for name, config in ALL_METHODS.items()
     ]
+
+
+def list_names() -> dict[str, list[str]]:
+    """List the names that may follow a flag or a command, for completion by a shell."""
+    recipes = list(RECIPES)
+    return {
+        "--method": list(ALL_METHODS),
+        "--recipe": recipes,
+        "recipes": recipes,
+        "bench": recipes,
+        "study": list(STUDIES),
+        "studies": list(STUDIES),
+        "--device": ["auto", "cpu", "cuda"],
+        "--to": list(typing.get_args(ExportTarget)),
+    }
 
 
 def list_recipes(word: str = "") -> list[Row]:
@@ -166,7 +179,7 @@ def list_arms(name: str) -> list[Row]:
         {
             "name": f"{name}.{arm.name}",
             "recipe": arm.recipe,
-            "settings": _changed_flags(arm),
+            "settings": list_changed_flags(arm),
             "scale": arm.scale,
             "published": arm.published,
             "metric": arm.metric,
@@ -188,138 +201,7 @@ def _list_done(study: Study, entries: Sequence[Entry]) -> dict[str, dict[str, in
     }
 
 
-def print_table(rows: list[Row]) -> None:
-    """Print rows as a table."""
-    lines = [
-        {k: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for k, v in row.items()}
-        for row in rows
-    ]
-    open_console().print(build_table(lines))
-
-
-def print_methods(rows: list[Row]) -> None:
-    """Print one line per method."""
-    for row in rows:
-        print(_shorten(f"{row['name']:13} {len(row['recipes']):2} recipes  {row['paper']}"))
-
-
-def print_recipes(rows: list[Row]) -> None:
-    """Print one line per recipe, grouped by method and data set."""
-    print(f"{'data':11} {'recipe':38} epochs batch published")
-    for method, group in groupby(rows, key=lambda row: row["method"]):
-        print(_shorten(f"\n{method}: {_paper(method)}"))
-        previous = None
-        for row in group:
-            data = row["data"] if row["data"] != previous else ""
-            previous = row["data"]
-            sizes = f"{row['epochs']:6} {row['batch_size']:5}"
-            print(f"{data:11} {row['name']:38} {sizes} {_published_number(row['reference'])}")
-    print("\n* at another length, batch size or loss: `selfsight recipes NAME` says which,")
-    print("and lists every flag. `selfsight studies` lists the papers' tables.")
-
-
-def print_flags(name: str) -> None:
-    """Print a recipe's summary and published number, then one line per flag."""
-    rows = list_flags(name)
-    if name in ARMS:
-        print(textwrap.fill(f"{ARMS[name].recipe}: {ARMS[name].reference}", WIDTH))
-    else:
-        print(inspect.getdoc(RECIPES[name]))
-    width = max(len(row["flag"]) for row in rows)
-    print()
-    for row in rows:
-        print(f"{row['flag']:{width}} {format_setting(row['value'])}")
-
-
-def print_studies(rows: list[Row]) -> None:
-    """Print each study with its number of arms, how many have a published number, and the paper."""
-    print(f"{'study':24} arms published paper")
-    for row in rows:
-        line = f"{row['name']:24} {row['arms']:4} {row['published']:9} {row['paper']}"
-        print(textwrap.fill(line, WIDTH, subsequent_indent=" " * 40))
-        for scale, done in row["done"].items():
-            if done["runs"]:
-                arms = f"{done['arms']} of {done['of']} arms trained, {done['runs']} runs"
-                print(f"{'':40}{scale}: {arms}")
-    print("\n`selfsight studies NAME` lists the arms of one study and our results,")
-    print("`selfsight study NAME` trains what is missing.")
-
-
-def print_study(name: str) -> None:
-    """Print a study's claim, and its arms with the published numbers."""
-    study = STUDIES[name]
-    for title, text in (("", study.paper), ("Claim: ", study.claim), ("Judge: ", study.judged_by)):
-        print(textwrap.fill(f"{title}{text}", WIDTH, subsequent_indent="       "))
-    print(f"Train: selfsight pretrain DATA --recipe {name}.{study.arms[0].name}\n")
-    width = max(len(arm.name) for arm in study.arms)
-    print(f"  {'arm':{width}} published changed settings")
-    notes: list[str] = []
-    for recipe, group in groupby(study.arms, key=lambda arm: arm.recipe):
-        arms = [(arm, _changed_settings(arm)) for arm in group]
-        shared = [text for text in arms[0][1] if all(text in changed for _, changed in arms)]
-        shared = shared if len(arms) > 1 else []
-        _print_wrapped("", [recipe, *shared], indent=4)
-        for arm, changed in arms:
-            note = arm.source if arm.published is None else f"{arm.metric}: {arm.source}"
-            if note not in notes:
-                notes.append(note)
-            number = "-" if arm.published is None else str(arm.published)
-            start = f"  {arm.name:{width}} {number:>4} [{notes.index(note) + 1}] "
-            _print_wrapped(start, [t for t in changed if t not in shared], indent=width + 13)
-    print()
-    for index, note in enumerate(notes, 1):
-        print(textwrap.fill(f"[{index}] {note}", WIDTH, subsequent_indent="    "))
-    _print_results(study)
-
-
-def _print_results(study: Study) -> None:
-    """Print our results of a study, and the verdict on each claim that can be judged."""
-    entries = read_ledger()
-    for scale in dict.fromkeys(arm.scale for arm in study.arms):
-        rows = [r for r in list_results(study, scale, entries) if r["linear"] != NOT_RUN]
-        total = len(study.arms_at(scale))
-        if rows:
-            print(f"\nOurs on {scale}, {len(rows)} of {total} arms:")
-            width = max(len(row["arm"]) for row in rows)
-            print(f"  {'arm':{width}} seeds  {'kNN k=200':18} linear")
-            for row in rows:
-                print(
-                    f"  {row['arm']:{width}} {row['seeds']:5}  {row['knn_200']:18} {row['linear']}"
-                )
-        for row in list_judgments(study, scale, entries):
-            text = f"{row['verdict']}: {row['claim']} {row['difference']}".rstrip()
-            print(textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="    "))
-
-
-def _changed_settings(arm: Arm) -> list[str]:
-    """Abbreviate the changed flags: `queue_size=16 optim.lr=0.8`."""
-    return [
-        flag.removeprefix("--").removeprefix("method.").replace("-", "_").replace(" ", "=", 1)
-        if flag.startswith("--")
-        else flag
-        for flag in _changed_flags(arm)
-    ]
-
-
-def _print_wrapped(start: str, words: list[str], *, indent: int) -> None:
-    """Print words after `start`, breaking lines between words only."""
-    line = start
-    for word in words:
-        if len(line) + 1 + len(word) > WIDTH:
-            print(line)
-            line = " " * (indent - 1)
-        line = f"{line} {word}" if line else word
-    print(line)
-
-
-def _published_number(reference: str | None) -> str:
-    """Extract the published number and its metric, with a star if its setting differs."""
-    pattern = r"([\d.]+) % (linear|kNN|top-1)(?: top-1)?(?: \(k = \d+\))?( \(|;|)"
-    match = re.match(pattern, reference or "")
-    return f"{match[1]} {match[2]}{'' if match[3] else '*'}" if match else "-"
-
-
-def _paper(method: str) -> str:
+def find_paper(method: str) -> str:
     """Return the paper in the first line of a method file, up to its arXiv number."""
     module = inspect.getmodule(ALL_METHODS[method])
     title = ((module and module.__doc__) or "").strip().split("\n")[0]
@@ -332,7 +214,7 @@ def _paragraph(text: str, title: str) -> str | None:
     return " ".join(match[1].split()).rstrip(".") if match else None
 
 
-def _changed_flags(arm: Arm) -> list[str]:
+def list_changed_flags(arm: Arm) -> list[str]:
     """List the flags that turn the arm's recipe into the arm; views are only counted."""
     recipe, changed = RECIPES[arm.recipe](), arm.build()
     before = dict(list_settings(recipe))
@@ -344,7 +226,3 @@ def _changed_flags(arm: Arm) -> list[str]:
     if recipe.views != changed.views:
         flags.append(f"({len(changed.views)} views)")
     return flags
-
-
-def _shorten(line: str) -> str:
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3].rstrip(' ,')}..."

@@ -1,65 +1,45 @@
 """The command line. Each command is a typed function that imports torch only if it needs it."""
 
+import contextlib
 import functools
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from selfsight.bench_options import BENCH_DEFAULTS, BenchOptions
-from selfsight.command_words import check_settings_exist, split_settings
+from selfsight.check_commands import bench, conformance, reproduce, study
+from selfsight.command_words import (
+    check_settings_exist,
+    default_options,
+    list_flags,
+    split_settings,
+    take_verbosity,
+)
+from selfsight.console import is_verbose, set_verbosity
 from selfsight.encoder_commands import embed, export, search
 from selfsight.errors import StoppedError, UserError, describe_failure, escape, suggest
 from selfsight.flags import parse_flags
+from selfsight.help_page import describe_command, print_help
 from selfsight.listing_commands import methods, recipes, studies
 from selfsight.options import (
-    CONFORMANCE_DEFAULTS,
     DOCTOR_DEFAULTS,
     EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
-    REPRODUCE_DEFAULTS,
-    STUDY_DEFAULTS,
-    ConformanceOptions,
     DoctorOptions,
     EvalOptions,
     Number,
     PretrainOptions,
-    ReproduceOptions,
-    StudyOptions,
 )
 from selfsight.run_folder import print_json
 from selfsight.stop_signals import exit_status
 from selfsight.stopwatch import process_began
 from selfsight.version import __version__
-
-HELP = f"""selfsight {__version__}: learn image encoders from unlabeled images,
-and prove how good they are.
-
-  selfsight pretrain DATA              train on a folder, a list, Parquet, or "shapes" (built in)
-  selfsight resume RUN                 resume a run that stopped
-  selfsight replay RUN                 where a step got a value that is not finite
-  selfsight evaluate RUN...            kNN, linear, few labels, fine-tuning, ...
-  selfsight export RUN --to NAME       the encoder for timm, torchvision, transformers, ONNX, ...
-  selfsight embed RUN DATA             a vector for every image, as Parquet or .npy
-  selfsight search RUN DATA QUERY      similar images, near-duplicates, outliers
-  selfsight report RUN                 one HTML page: curves, verdict, views, map, neighbors
-  selfsight doctor DATA                a summary of the data and the recipe for it
-  selfsight bench                      how fast training is on this machine, and what limits it
-  selfsight methods                    list the methods
-  selfsight recipes                    list the recipes: settings with a name
-  selfsight studies                    the papers' tables and claims, and what was trained of them
-  selfsight study NAME                 train what is missing of a study
-  selfsight reproduce RUN|STUDY.ARM    train a run or an arm again, and compare
-  selfsight conformance MODULE:CONFIG  check whether a method of yours keeps the contract
-
-  selfsight COMMAND --help             the options of a command
-"""
-
 
 INLINE = tyro.conf.arg(name="")  # flags of an options class without a prefix
 Data = Annotated[str, tyro.conf.arg(metavar="DATA")]
@@ -149,10 +129,12 @@ def evaluate(
         json: Print JSON instead of a table.
     """
     if list_protocols:
-        from selfsight import catalog
+        from selfsight import print_catalog
         from selfsight.evals.protocols import describe_protocols
 
-        print_json(describe_protocols()) if json else catalog.print_table(describe_protocols())
+        print_json(describe_protocols()) if json else print_catalog.print_table(
+            describe_protocols()
+        )
         return
     from selfsight import api
 
@@ -208,97 +190,28 @@ def doctor(
         print_json(summary)
 
 
-def bench(
-    recipe: Annotated[str | None, tyro.conf.arg(metavar="RECIPE", help_behavior_hint="")] = None,
-    /,
-    *,
-    options: Annotated[BenchOptions, INLINE] = BENCH_DEFAULTS,
-    json: bool = False,
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.arg(metavar="SHELL")], /
 ) -> None:
-    """Measure how fast a recipe trains on this machine, part by part, and its network alone.
+    """Print a script that lets a shell complete commands, flags and names by the tab key.
 
-    Settings of the recipe have flags as in pretrain: --method.bn sync, --data.storage stream.
+    bash: selfsight completion bash > ~/.local/share/bash-completion/completions/selfsight
+
+    zsh: selfsight completion zsh > ~/.selfsight-completion, and in ~/.zshrc: source
+    ~/.selfsight-completion
+
+    fish: selfsight completion fish > ~/.config/fish/completions/selfsight.fish
 
     Args:
-        recipe: A recipe of `selfsight recipes`. If not given, a small one.
-        json: Print JSON instead of text.
+        shell: bash, zsh or fish.
     """
-    from selfsight import bench as benches
+    from selfsight import catalog
+    from selfsight.completion import build_script
 
-    measured = benches.run(recipe, options, quiet=json)
-    if json:
-        print_json(measured)
-
-
-def study(
-    name: Annotated[str, tyro.conf.arg(metavar="NAME")],
-    /,
-    *,
-    options: Annotated[StudyOptions, INLINE] = STUDY_DEFAULTS,
-    json: bool = False,
-) -> None:
-    """Train the arms of a study that the ledger lacks, in one process; write their results to it.
-
-    Settings of the recipes have flags as in pretrain: --optim.lr 0.06 changes every arm.
-
-    Args:
-        name: A study of `selfsight studies`.
-        json: Print the new results as JSON instead of text.
-    """
-    from selfsight import api
-
-    entries = api.study(name, options, quiet=json)
-    if json:
-        print_json(entries)
-
-
-def reproduce(
-    what: Annotated[str, tyro.conf.arg(metavar="RUN|STUDY.ARM")],
-    /,
-    *,
-    options: Annotated[ReproduceOptions, INLINE] = REPRODUCE_DEFAULTS,
-    json: bool = False,
-) -> None:
-    """Train a run again and compare the logs, or an arm of the ledger and compare the accuracies.
-
-    The exit status is 1 if a number of the log differs by more than the tolerance, or if an
-    accuracy is not within the 95 % interval for another run.
-
-    Args:
-        what: A run folder, or an arm of `selfsight studies NAME` that was trained.
-        json: Print JSON instead of text.
-    """
-    from selfsight import api
-
-    found = api.reproduce(what, options, quiet=json)
-    if json:
-        print_json(found)
-    if not found["passed"]:
-        raise SystemExit(1)
-
-
-def conformance(
-    method: Annotated[str, tyro.conf.arg(metavar="MODULE:CONFIG")],
-    /,
-    *,
-    options: Annotated[ConformanceOptions, INLINE] = CONFORMANCE_DEFAULTS,
-    json: bool = False,
-) -> None:
-    """Check a method: contract, two processes, resume, leakage. The exit status is 1 on a failure.
-
-    Large settings are reduced; --method.dim 16 and the like set them.
-
-    Args:
-        method: Settings class, importable from the current folder, or one of `selfsight methods`.
-        json: Print JSON instead of a table.
-    """
-    from selfsight import conformance as suite
-
-    found = suite.run(method, options, quiet=json)
-    if json:
-        print_json(found)
-    if not found["passed"]:
-        raise SystemExit(1)
+    flags = {name: list_flags(command) for name, command in COMMANDS.items()}
+    everywhere = ["--help", "--quiet", "--verbose"]
+    flags = {name: [*known, *everywhere] for name, known in flags.items()}
+    print(build_script(shell, flags, catalog.list_names()), end="")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -318,12 +231,19 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "study": study,
     "reproduce": reproduce,
     "conformance": conformance,
+    "completion": completion,
 }
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command; the exit status is 0 for success, 2 for a user error, 1 for a failure."""
-    args = sys.argv[1:] if argv is None else argv
+    """Run a command; `selfsight --help` says what an exit status means."""
+    args, level = take_verbosity(sys.argv[1:] if argv is None else argv)
+    with set_verbosity(level):
+        _run_and_explain(args)
+
+
+def _run_and_explain(args: list[str]) -> None:
+    """Run a command; what goes wrong is a sentence and an exit status."""
     try:
         try:
             _run(args)
@@ -338,16 +258,19 @@ def main(argv: list[str] | None = None) -> None:
         _print_once(f"\nselfsight: {escape(str(error))}")
         raise SystemExit(exit_status(error.signal_number)) from None
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        raise SystemExit(1) from None
+        for stream in (sys.stdout, sys.stderr):  # for the flush at exit
+            with contextlib.suppress(ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise SystemExit(exit_status(signal.SIGPIPE)) from None
     except KeyboardInterrupt:
         print(
             "\nselfsight: stopped. `selfsight resume RUN` resumes a run that was training; `embed` "
-            "goes on when its command is repeated."
+            "goes on when its command is repeated.",
+            file=sys.stderr,
         )
-        raise SystemExit(130) from None
+        raise SystemExit(exit_status(signal.SIGINT)) from None
     except Exception as error:
-        if os.environ.get("SELFSIGHT_TRACEBACK"):
+        if is_verbose() or os.environ.get("SELFSIGHT_TRACEBACK"):
             raise
         print(f"selfsight: {describe_failure(error)}", file=sys.stderr)
         raise SystemExit(1) from None
@@ -360,7 +283,7 @@ def _print_once(sentence: str) -> None:
 
 def _run(args: list[str]) -> None:
     if not args or args[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        print_help()
         return
     if args[0] == "--version":
         print(__version__)
@@ -377,13 +300,11 @@ def _run(args: list[str]) -> None:
         return functools.partial(command, *args, **keywords)
 
     target: Callable[..., Any] = prepare
-    parameters = inspect.signature(command).parameters
-    default: Any = parameters["options"].default if "options" in parameters else None
-    names = [*parameters, *(f.name for f in fields(default))] if default else [*parameters]
-    words = {n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY} | {"options"}
-    known = [f"--{flag.replace('_', '-')}" for flag in names if flag not in words]
+    default, known = default_options(command), list_flags(command)
     if hasattr(default, "settings"):
+        names = [*inspect.signature(command).parameters, *(f.name for f in fields(default))]
         args, settings = split_settings(args, names, nested_only=command is evaluate)
         check_settings_exist(settings, name, known)
         target = functools.partial(prepare, options=replace(default, settings=settings))
-    parse_flags(target, known=known, prog=f"selfsight {name}", args=args)()
+    about = describe_command(command)
+    parse_flags(target, known=known, prog=f"selfsight {name}", description=about, args=args)()

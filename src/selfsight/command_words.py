@@ -1,12 +1,54 @@
 """The words of a command line: which are options of the command, and which settings of a recipe."""
 
+import inspect
 import itertools
-from collections.abc import Iterable
+import typing
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from typing import Any
+
+from tyro.conf import Suppress
 
 from selfsight.errors import UserError
 from selfsight.flags import refuse_flag
 from selfsight.settings import LONGEST_TEXT
+
+HIDDEN = set(typing.get_args(Suppress[None])[1:])  # type: ignore[misc] # marks what is no flag
+
+
+def take_verbosity(args: Sequence[str]) -> tuple[list[str], str | None]:
+    """Take --quiet and --verbose, which every command has, out of a command line; the last wins."""
+    end = args.index("--") if "--" in args else len(args)
+    levels = [word for word in args[:end] if word in ("--quiet", "--verbose")]
+    words = [word for word in args[:end] if word not in levels]
+    return [*words, *args[end:]], levels[-1].removeprefix("--") if levels else None
+
+
+def default_options(command: Callable[..., None]) -> Any:
+    """The default of a command's options, or None if it has no options class."""
+    parameters = inspect.signature(command).parameters
+    return parameters["options"].default if "options" in parameters else None
+
+
+def list_flags(command: Callable[..., None]) -> list[str]:
+    """List the flags of a command."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "options"]
+    options = default_options(command)
+    if options is not None:
+        hints |= typing.get_type_hints(type(options), include_extras=True)
+        names += [field.name for field in fields(options)]
+    flags = [_flag_name(name, hints[name]) for name in names]
+    return [f"--{flag.replace('_', '-')}" for flag in flags if flag]
+
+
+def _flag_name(name: str, hint: Any) -> str | None:
+    """The flag of a parameter, which its type may rename; None if it is not on the command line."""
+    about = getattr(hint, "__metadata__", ())
+    if set(about) & HIDDEN:
+        return None
+    return next((arg.name for arg in about if getattr(arg, "name", None)), name)
 
 
 def split_settings(

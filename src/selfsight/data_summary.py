@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from selfsight import rng
+from selfsight.console import is_verbose
 from selfsight.data import Source, open_source
 from selfsight.data.cgroup_limits import available_cpus, free_memory
 from selfsight.data.decode import (
@@ -31,6 +32,7 @@ from selfsight.data.pixel_kind import (
 )
 from selfsight.data.samples import SampleFormat
 from selfsight.data.storage import MAX_GPU_SHARE
+from selfsight.errors import list_first
 
 STORE_SIZE = 256  # short side in pixels for the estimates of speed and memory
 NO_HEADER = Header(0, 0, "")
@@ -194,5 +196,4 @@ def _describe_kind(kind: PixelKind | None) -> list[str]:
 def _describe_list(title: str, items: list[str]) -> str:
     if not items:
         return f"The sample has no {title}."
-    more = f" and {len(items) - 5} more" if len(items) > 5 else ""
-    return f"{len(items)} {title}: {', '.join(items[:5])}{more}."
+    return f"{len(items)} {title}: {list_first(items, len(items) if is_verbose() else 5)}."

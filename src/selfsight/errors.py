@@ -3,6 +3,7 @@
 import difflib
 import errno
 import json
+import shlex
 import traceback
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -53,6 +54,11 @@ def escape(text: str) -> str:
     return "".join(shown)
 
 
+def quote_word(text: str) -> str:
+    """Quote a path for a shell, and write one that begins like a flag with ./ in front."""
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
@@ -91,8 +97,8 @@ def _describe(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return (
-        f"This is a bug in selfsight: {type(error).__name__}: {text[:300]}{where}. Set "
-        f"SELFSIGHT_TRACEBACK=1 to see the traceback, and report it with the command: {REPORT_TO}"
+        f"This is a bug in selfsight: {type(error).__name__}: {text[:300]}{where}. Add --verbose "
+        f"to see the traceback, and report it with the command: {REPORT_TO}"
     )
 
 

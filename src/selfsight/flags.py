@@ -13,6 +13,7 @@ import tyro
 # Not a public part of tyro: without it, its own messages are printed, in boxes.
 from tyro import _errors as tyro_errors
 
+from selfsight.console import terminal_width, wrap
 from selfsight.errors import UserError, escape, list_first, suggest
 from selfsight.settings import check_setting
 
@@ -25,13 +26,27 @@ def parse_flags(target: Callable[..., Any], *, known: Iterable[str] = (), **opti
     default = options.get("default")
     known = [*known, *(flag for flag, _ in list_settings(default))] if default else list(known)
     refuse = functools.partial(_refuse, words=list(options.get("args", ())), known=known)
-    said = io.StringIO()
+    wants_help = {"-h", "--help"} & set(options.get("args", ()))
+    shown, said = io.StringIO() if wants_help else sys.stdout, io.StringIO()
     try:
-        with tyro_errors.on_parse_error(refuse), contextlib.redirect_stderr(said):
+        with (
+            tyro_errors.on_parse_error(refuse),
+            contextlib.redirect_stdout(shown),
+            contextlib.redirect_stderr(said),
+        ):
             return tyro.cli(target, **options)
-    finally:  # events that `_refuse` does not know: the message repeats words of the command line
+    finally:
+        if isinstance(shown, io.StringIO):
+            _print_help(shown.getvalue())
+        # Events that `_refuse` does not know: the message repeats words of the command line.
         for line in said.getvalue().split("\n")[:-1]:
             print(escape(line), file=sys.stderr)
+
+
+def _print_help(text: str) -> None:
+    """Print help without color; tyro wraps what is in frames, but not the text above them."""
+    for line in text.splitlines():
+        print("\n".join(wrap(line, terminal_width())) if line and line[0] not in "╭│╰ " else line)
 
 
 def list_settings(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:

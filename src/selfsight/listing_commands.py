@@ -13,10 +13,10 @@ def methods(*, json: bool = False) -> None:
     Args:
         json: Print JSON instead of a table.
     """
-    from selfsight import catalog
+    from selfsight import catalog, print_catalog
 
     rows = catalog.list_methods()
-    print_json(rows) if json else catalog.print_methods(rows)
+    print_json(rows) if json else print_catalog.print_methods(rows)
 
 
 def recipes(
@@ -28,13 +28,13 @@ def recipes(
         name: A recipe, or a word such as a method or a data set.
         json: Print JSON instead of text.
     """
-    from selfsight import catalog
+    from selfsight import catalog, print_catalog
 
     if "." in name:
-        print_json(catalog.list_flags(name)) if json else catalog.print_flags(name)
+        print_json(catalog.list_flags(name)) if json else print_catalog.print_flags(name)
     else:
         rows = catalog.list_recipes(name)
-        print_json(rows) if json else catalog.print_recipes(rows)
+        print_json(rows) if json else print_catalog.print_recipes(rows)
 
 
 def studies(
@@ -48,11 +48,11 @@ def studies(
         name: A study, or a word such as a method.
         json: Print JSON instead of text.
     """
-    from selfsight import catalog
+    from selfsight import catalog, print_catalog
     from selfsight.studies import STUDIES
 
     if name in STUDIES:
-        print_json(catalog.list_arms(name)) if json else catalog.print_study(name)
+        print_json(catalog.list_arms(name)) if json else print_catalog.print_study(name)
     else:
         rows = catalog.list_studies(name)
-        print_json(rows) if json else catalog.print_studies(rows)
+        print_json(rows) if json else print_catalog.print_studies(rows)

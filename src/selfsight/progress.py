@@ -21,10 +21,11 @@ class DelayedProgress:
     def __init__(self, title: str | None, total: int, *, unit: str | None = None) -> None:
         """With a unit, such as images, also show how many of them a second."""
         self.unit = unit
-        self.title = None if dist.rank() or title is None else escape(title)
         self.total, self.done = total, 0
         self.started = self.printed = time.monotonic()
         self.console = open_console(stderr=True)
+        hidden = dist.rank() or title is None or self.console.quiet
+        self.title = None if hidden else escape(str(title))
         self.bar: Progress | None = None
 
     def __enter__(self) -> "DelayedProgress":

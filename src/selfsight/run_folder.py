@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from selfsight.errors import ADVICE, RunError, UserError, suggest
+from selfsight.errors import ADVICE, RunError, UserError, quote_word, suggest
 from selfsight.settings import RESTORE, check_fields, check_setting
 
 if TYPE_CHECKING:
@@ -154,6 +154,11 @@ class Run:
     """The folder of one pretraining run."""
 
     path: Path
+
+    @property
+    def shell_path(self) -> str:
+        """The folder as a word of a command line that a person copies: quoted, never a flag."""
+        return quote_word(str(self.path))
 
     @property
     def recipe_path(self) -> Path:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.bench.network_limit import BackbonePass, PassTimes, count_passes, time_passes
 from selfsight.bench.timer import median_ms, synchronize
+from selfsight.console import fit_line
 from selfsight.data import ImageStore, Source
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.workers import MIN_IMAGES, decode_images, start_processes
@@ -112,8 +113,12 @@ def measure_breakdown(
 
     def add(label: str, ms: float) -> None:
         timings[label] = ms
-        speed = f"{1000 * n / ms:11,.0f} images/s{limit / ms:8.0%} of limit"
-        console.print(f"{label:<29}{ms:10.2f} ms{speed}", soft_wrap=True)
+        cells = (
+            f"{ms:10.2f} ms",
+            f"{1000 * n / ms:11,.0f} images/s",
+            f"{limit / ms:8.0%} of limit",
+        )
+        console.print(*fit_line(f"{label:<29}", cells, console.width), sep="\n", soft_wrap=True)
 
     if forward_only:
         add("network, forward only", total_ms(forward_only))

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from selfsight import dist
+from selfsight.console import fit_line
 from selfsight.errors import UserError
 from selfsight.methods import DataInfo
 from selfsight.optim import build_optimizer
@@ -88,13 +89,12 @@ def measure_exchanges(recipe: Recipe, console: Console) -> list[Exchanges]:
             console.print(str(error), highlight=False, soft_wrap=True)
             break
         counted.append(found)
-        console.print(
-            f"{'processes':<12}{processes:>12,}{found.sums:>8} sums of "
-            f"{found.sum_bytes / 1e6:,.1f} MB, {found.gathers} gathers of "
-            f"{found.gather_bytes / 1e6:,.1f} MB",
-            highlight=False,
-            soft_wrap=True,
+        cells = (
+            f"{found.sums:>8} sums of {found.sum_bytes / 1e6:,.1f} MB",
+            f"{found.gathers:>6} gathers of {found.gather_bytes / 1e6:,.1f} MB",
         )
+        lines = fit_line(f"{'processes':<12}{processes:>12,}", cells, console.width)
+        console.print(*lines, sep="\n", highlight=False, soft_wrap=True)
     return counted
 
 

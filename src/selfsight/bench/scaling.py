@@ -9,6 +9,7 @@ from rich.console import Console
 
 from selfsight.bench import process_scaling
 from selfsight.bench.step_cost import StepCost, measure_step
+from selfsight.console import fit_line
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.recipe import Recipe
@@ -48,9 +49,11 @@ def measure_scaling(
                 memory=cost.memory,
             )
         )
-        memory = "" if cost.memory is None else f"{cost.memory / 2**20:12,.0f} MiB"
-        speed = f"{cost.ms:12.2f} ms{images_per_second:11,.0f} images/s"
-        console.print(f"{varied:<12}{value:>12,}{speed}{memory}")
+        cells = [f"{cost.ms:12.2f} ms", f"{images_per_second:11,.0f} images/s"]
+        if cost.memory is not None:
+            cells.append(f"{cost.memory / 2**20:12,.0f} MiB")
+        lines = fit_line(f"{varied:<12}{value:>12,}", cells, console.width)
+        console.print(*lines, sep="\n", soft_wrap=True)
 
     for varied, value, changed, num_images in _cases(recipe):
         cost = measure_step(changed, num_images, device, seconds=seconds)

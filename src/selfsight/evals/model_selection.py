@@ -101,7 +101,7 @@ def select_run(
         if result is None:
             raise UserError(
                 f"{run.path} has no results/analysis.json. Write it with: selfsight evaluate "
-                f"{run.path} --protocol analysis"
+                f"{run.shell_path} --protocol analysis"
             )
         records.append({k: v for k, v in result.items() if v is None or isinstance(v, float)})
     return select_checkpoint(records, [str(run.path) for run in runs], layer=layer)

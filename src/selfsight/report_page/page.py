@@ -4,7 +4,6 @@ import base64
 import html
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -120,7 +119,7 @@ def _sheet(run: Run, file: str, mime_type: str) -> dict[str, Any] | None:
 
 
 def _commands(run: Run) -> list[dict[str, str]]:
-    names = {"SHELL": shlex.quote(str(run.path)), "PYTHON": repr(str(run.path))}
+    names = {"SHELL": run.shell_path, "PYTHON": repr(str(run.path))}
     return [
         command | {"code": re.sub("SHELL|PYTHON", lambda match: names[match[0]], command["code"])}
         for command in figures.TEXTS["commands"]

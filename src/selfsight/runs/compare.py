@@ -77,7 +77,7 @@ def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
     if not any(results.values()):
         raise UserError(
             "None of these folders has results. Evaluate them first: "
-            f"selfsight evaluate {runs[0].path} --labeled DATA"
+            f"selfsight evaluate {runs[0].shell_path} --labeled DATA"
         )
     measures = {name: _measures(of_run) for name, of_run in results.items()}
     numbers = {name: _numbers(of_run, measures[name]) for name, of_run in results.items()}

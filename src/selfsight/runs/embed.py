@@ -21,7 +21,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.console import open_console
+from selfsight.console import is_verbose, open_console
 from selfsight.data import Source, StreamedImages, open_source
 from selfsight.data.fingerprint import fingerprint_data
 from selfsight.data.sources.source import clean
@@ -83,7 +83,9 @@ def embed(
             seconds = time.monotonic() - began
     count = sum(min(options.shard_size, len(source) - k * options.shard_size) for k in missing)
     if skipped:
-        shown = list_first([f"{name} ({why})" for name, why in skipped], 3)
+        shown = list_first(
+            [f"{name} ({why})" for name, why in skipped], len(skipped) if is_verbose() else 3
+        )
         console.print(f"Left out {len(skipped)} unreadable images: {shown}", soft_wrap=True)
     return {
         "folder": str(folder),

@@ -57,7 +57,7 @@ def load_method(where: RunCheckpoint, recipe: Recipe, device: torch.device) -> M
     elif checkpoint.load_newest(where.run, device, use=load_weights) is None:
         raise UserError(
             f"{where.run.path} has no checkpoint yet: the run has not saved one. "
-            f"Resume it with: selfsight resume {where.run.path}{trust_flag(recipe)}"
+            f"Resume it with: selfsight resume {where.run.shell_path}{trust_flag(recipe)}"
         )
     return method
 

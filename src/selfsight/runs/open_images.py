@@ -6,7 +6,7 @@ import torch
 from rich.console import Console
 
 from selfsight import dist
-from selfsight.console import open_console
+from selfsight.console import is_verbose, open_console
 from selfsight.data import ImageStore, Source, find_url, open_images, open_source, plan_storage
 from selfsight.data.fingerprint import compare_fingerprints, fingerprint_data
 from selfsight.data.pixel_kind import find_kind
@@ -129,6 +129,6 @@ def print_skipped(images: ImageStore, console: Console) -> None:
     """Say which images could not be read, if any."""
     if not images.skipped:
         return
-    shown = ", ".join(f"{name} ({why})" for name, why in images.skipped[:5])
-    more = ", ..." if len(images.skipped) > 5 else ""
-    console.print(f"Skipped {len(images.skipped)} unreadable images: {shown}{more}")
+    files = [f"{name} ({why})" for name, why in images.skipped]
+    shown = list_first(files, len(files) if is_verbose() else 5)
+    console.print(f"Skipped {len(images.skipped)} unreadable images: {shown}")

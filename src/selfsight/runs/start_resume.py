@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from selfsight import dist, report_page
-from selfsight.console import build_table
+from selfsight.console import RecordTable, build_table, open_console
 from selfsight.data import ImageStore, StreamedImages
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import StoppedError, UserError
@@ -159,7 +158,7 @@ def _note_resume(run: Run, device: torch.device) -> None:
         run.add_event({"event": "resumed", "run": str(run.path), "step": step, "differs": differs})
 
 
-def recipe_table(recipe: Recipe, reasons: Reasons) -> Table:
+def recipe_table(recipe: Recipe, reasons: Reasons) -> RecordTable:
     """Build a table of the main settings, each with its reason."""
     view = recipe.views[0]
     values = {
@@ -268,13 +267,15 @@ def _train_to_verdict(
         verdict = write_verdict(run, recipe)
         clock.lap("report")
         run.log_seconds(clock.record())
-        console.print("", verdict.sentence, sep="\n", style="bold")
+        open_console().print("", verdict.sentence, sep="\n", style="bold")
+        flag = trust_flag(recipe)
         console.print(
             describe_seconds(clock.record()),
             f"Report: {run.report}",
-            f"Evaluate it: selfsight evaluate {run.path} --labeled FOLDER{trust_flag(recipe)}",
-            f'Use it:      selfsight.load("{run.path}"{", trust=True" * bool(trust_flag(recipe))})',
+            f"Evaluate it: selfsight evaluate {run.shell_path} --labeled FOLDER{flag}",
+            f"Use it:      selfsight.load({str(run.path)!r}{', trust=True' if flag else ''})",
             sep="\n",
+            soft_wrap=True,
         )
     dist.barrier()
 

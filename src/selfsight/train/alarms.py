@@ -35,7 +35,7 @@ class Alarms:
             sentence = f"Step {first} was skipped: its gradient was not finite."
             self._write("skipped", first, sentence)
             if not (self.expects_skips or self.said_skipped):
-                self._print(f"{sentence} See where: selfsight replay {self.run.path}")
+                self._print(f"{sentence} See where: selfsight replay {self.run.shell_path}")
                 self.said_skipped = True
         alarm = None if record is None else self.collapse.update(record)
         if record is not None and alarm is not None:

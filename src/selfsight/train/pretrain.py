@@ -192,7 +192,7 @@ def pretrain(
                     raise StoppedError(
                         f"Stopped by {signal_name(request.signal_number)} at step {state.step} of "
                         f"{total}. {saver.describe_kept()} Resume with: selfsight resume "
-                        f"{run.path}{trust_flag(recipe)}",
+                        f"{run.shell_path}{trust_flag(recipe)}",
                         request.signal_number,
                     )
                 bar.advance()
@@ -204,12 +204,12 @@ def pretrain(
         if alarms is not None:  # before the last checkpoint is set aside
             alarms.record_divergence(state, str(error))
         kept = saver.set_diverged_aside()
-        where = f"See where it began: selfsight replay {run.path}{trust_flag(recipe)}"
+        where = f"See where it began: selfsight replay {run.shell_path}{trust_flag(recipe)}"
         raise DivergedError(f"{error} {kept} {where}") from error
     except WriteError as error:
         raise WriteError(
             f"{error} {saver.describe_kept()} When the folder can be written again, resume "
-            f"with: selfsight resume {run.path}{trust_flag(recipe)}"
+            f"with: selfsight resume {run.shell_path}{trust_flag(recipe)}"
         ) from error
     return state
 

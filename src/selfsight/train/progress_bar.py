@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from selfsight.console import is_verbose
+
 LINE_EVERY = 10.0  # seconds between lines if there is no terminal
 SHOWN_DATA_WAIT = 0.03  # share of time spent waiting for data that a line mentions
 MAX_DATA_WAIT = 0.05  # share of all time so far above which advice is given
@@ -65,9 +67,8 @@ class ProgressBar:
         self.progress.update(self.task, text=line)
         now = time.monotonic()
         last = record["step"] == self.total
-        if self.prints_lines and (
-            last or "online_knn" in record or now - self.printed > LINE_EVERY
-        ):
+        late = now - self.printed > LINE_EVERY
+        if is_verbose() or (self.prints_lines and (last or "online_knn" in record or late)):
             done = record["step"] - self.first
             left = (now - self.started) / max(1, done) * (self.total - record["step"])
             self.console.print(

@@ -73,7 +73,7 @@ def read_run_checkpoint(run: Run) -> dict[str, Any]:
                 raise
     raise UserError(
         f"{run.path} has no checkpoint yet: the run has not finished its first epoch. "
-        f"Continue with: selfsight resume {run.path}"
+        f"Continue with: selfsight resume {run.shell_path}"
     )
 
 

@@ -1,0 +1,111 @@
+"""The commands that measure and check: bench, study, reproduce and conformance."""
+
+from typing import Annotated
+
+import tyro
+
+from selfsight.bench_options import BENCH_DEFAULTS, BenchOptions
+from selfsight.options import (
+    CONFORMANCE_DEFAULTS,
+    REPRODUCE_DEFAULTS,
+    STUDY_DEFAULTS,
+    ConformanceOptions,
+    ReproduceOptions,
+    StudyOptions,
+)
+from selfsight.run_folder import print_json
+
+INLINE = tyro.conf.arg(name="")  # flags of an options class without a prefix
+
+
+def bench(
+    recipe: Annotated[str | None, tyro.conf.arg(metavar="RECIPE", help_behavior_hint="")] = None,
+    /,
+    *,
+    options: Annotated[BenchOptions, INLINE] = BENCH_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Measure how fast a recipe trains on this machine, part by part, and its network alone.
+
+    Settings of the recipe have flags as in pretrain: --method.bn sync, --data.storage stream.
+
+    Args:
+        recipe: A recipe of `selfsight recipes`. If not given, a small one.
+        json: Print JSON instead of text.
+    """
+    from selfsight import bench as benches
+
+    measured = benches.run(recipe, options, quiet=json)
+    if json:
+        print_json(measured)
+
+
+def study(
+    name: Annotated[str, tyro.conf.arg(metavar="NAME")],
+    /,
+    *,
+    options: Annotated[StudyOptions, INLINE] = STUDY_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Train the arms of a study that the ledger lacks, in one process; write their results to it.
+
+    Settings of the recipes have flags as in pretrain: --optim.lr 0.06 changes every arm.
+
+    Args:
+        name: A study of `selfsight studies`.
+        json: Print the new results as JSON instead of text.
+    """
+    from selfsight import api
+
+    entries = api.study(name, options, quiet=json)
+    if json:
+        print_json(entries)
+
+
+def reproduce(
+    what: Annotated[str, tyro.conf.arg(metavar="RUN|STUDY.ARM")],
+    /,
+    *,
+    options: Annotated[ReproduceOptions, INLINE] = REPRODUCE_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Train a run again and compare the logs, or an arm of the ledger and compare the accuracies.
+
+    The exit status is 1 if a number of the log differs by more than the tolerance, or if an
+    accuracy is not within the 95 % interval for another run.
+
+    Args:
+        what: A run folder, or an arm of `selfsight studies NAME` that was trained.
+        json: Print JSON instead of text.
+    """
+    from selfsight import api
+
+    found = api.reproduce(what, options, quiet=json)
+    if json:
+        print_json(found)
+    if not found["passed"]:
+        raise SystemExit(1)
+
+
+def conformance(
+    method: Annotated[str, tyro.conf.arg(metavar="MODULE:CONFIG")],
+    /,
+    *,
+    options: Annotated[ConformanceOptions, INLINE] = CONFORMANCE_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Check a method: contract, two processes, resume, leakage. The exit status is 1 on a failure.
+
+    Large settings are reduced; --method.dim 16 and the like set them.
+
+    Args:
+        method: Settings class, importable from the current folder, or one of `selfsight methods`.
+        json: Print JSON instead of a table.
+    """
+    from selfsight import conformance as suite
+
+    found = suite.run(method, options, quiet=json)
+    if json:
+        print_json(found)
+    if not found["passed"]:
+        raise SystemExit(1)
