@@ -52,6 +52,7 @@ def export_encoder(name: str, folder: Path, options: ExportOptions) -> dict[str,
         loaded = load_with_options(name, torch.device("cpu"), options)
         encoder = describe_encoder(loaded.network, loaded.transform)
         check_carries(target, encoder.shape)
+        _check_images(target, encoder, options)
         write = TARGETS[target].write
         if target == "onnx":
             write = partial(write, with_transform=options.with_transform)
@@ -103,6 +104,23 @@ def check_carries(target: str, shape: NetworkShape) -> None:
         others = [f"--to {name}" for name, to in TARGETS.items() if to.find_gap(shape) is None]
         raise UserError(
             f"--to {target} cannot hold this network: {gap}. Use {' or '.join(others)}."
+        )
+
+
+def _check_images(target: str, encoder: ExportedEncoder, options: ExportOptions) -> None:
+    """Raise a UserError for images that are not photographs where only those are read."""
+    if encoder.has_photos:
+        return
+    kind = f"{encoder.transform.dtype} with {encoder.transform.channels} channels"
+    if target == "detectron2":
+        raise UserError(
+            "--to detectron2 reads 8-bit gray or color, and the images of this encoder are "
+            f"{kind}. Use --to safetensors, torchvision, timm, hf or onnx."
+        )
+    if options.with_transform:
+        raise UserError(
+            f"--with-transform resizes 8-bit gray or color, and the images of this encoder are "
+            f"{kind}. Leave it out: the lines that are printed transform them."
         )
 
 

@@ -7,6 +7,7 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from selfsight.data.eval_transform import EvalTransform
+from selfsight.data.samples import is_photo
 from selfsight.exporters.network_shape import (
     LibraryNet,
     NetworkShape,
@@ -29,19 +30,48 @@ class ExportedEncoder(NamedTuple):
     transform: EvalTransform
 
     @property
+    def has_photos(self) -> bool:
+        """Whether its images are photographs, which every library opens and transforms."""
+        return is_photo(self.transform.channels, self.transform.dtype)
+
+    @property
     def image_import(self) -> str:
-        """The line that imports what opens an image."""
-        is_file = self.transform.channels in MODES
-        return "from PIL import Image" if is_file else "import numpy as np"
+        """The lines that import what opens an image."""
+        return "from PIL import Image" if self.has_photos else "import numpy as np\nimport torch"
 
     @property
     def image_line(self) -> str:
         """The line that opens an image."""
-        mode = MODES.get(self.transform.channels)
-        if mode is None:  # no format that Pillow opens
-            size = (self.transform.size, self.transform.size, self.transform.channels)
-            return f"image = np.zeros({size}, np.uint8)  # your image"
-        return f'image = Image.open("photo.jpg").convert("{mode}")'
+        channels = self.transform.channels
+        if not self.has_photos:
+            shape = f"[H, W, {channels}] of {self.transform.dtype}"
+            return f'image = np.load("image.npy")  # {shape}, from any file'
+        return f'image = Image.open("photo.jpg").convert("{MODES[channels]}")'
+
+    def transform_lines(self, photo_lines: str) -> str:
+        """The lines that define `transform`: the library's own, or ours for other images."""
+        if self.has_photos:
+            return photo_lines
+        transform, (mean, std) = self.transform, self.statistics
+        resize = f"({transform.resize}, {transform.resize})"
+        if transform.keep_aspect:
+            resize = f"[int({transform.resize} * side / min(x.shape[2:])) for side in x.shape[2:]]"
+        rounded = "" if transform.dtype == "float32" else ".round()"
+        end = transform.size
+        return (
+            f"low, high = {list(transform.low)}, {list(transform.high)}\n"
+            f"mean, std = {mean}, {std}\n"
+            "low, high, mean, std = (\n"
+            "    torch.tensor(v)[:, None, None] for v in (low, high, mean, std)\n)"
+            "\n\n\ndef transform(image):\n"
+            '    x = torch.from_numpy(image.astype("float32")).permute(2, 0, 1)[None]\n'
+            f"    size = {resize}\n"
+            f'    how = {{"mode": "{transform.interpolation}", "antialias": True}}\n'
+            f"    x = torch.nn.functional.interpolate(x, size, **how)[0]{rounded}\n"
+            f"    top, left = (round((side - {end}) / 2) for side in size)\n"
+            f"    x = x[:, top : top + {end}, left : left + {end}]\n"
+            "    return ((x - low) / (high - low) - mean) / std\n\n"
+        )
 
     @property
     def crop_steps(self) -> str:

@@ -35,6 +35,9 @@ def write_card(
         if transform.keep_aspect
         else f"the image resized to {transform.resize} x {transform.resize}"
     )
+    scaled = "from 0 to 1"
+    if not transform.has_bytes:
+        scaled = f"scaled so that {list(transform.low)} is 0 and {list(transform.high)} is 1"
     stated = license_name or "not stated. Add it here before you publish the weights."
     sections = [
         "\n".join(header),
@@ -44,7 +47,7 @@ def write_card(
         f"```python\n{lines}\n```",
         "## Input",
         f"{transform.channels} channels, {crop}, {transform.interpolation} with antialiasing, "
-        f"from 0 to 1, then normalized by mean {mean} and std {std}. The same values are in "
+        f"{scaled}, then normalized by mean {mean} and std {std}. The same values are in "
         "`preprocessing.json`.",
         "## License",
         f"License of the weights: {stated}",

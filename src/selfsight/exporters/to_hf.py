@@ -53,9 +53,17 @@ def write(encoder: ExportedEncoder, folder: Path) -> str:
         "image_std": std,
         "do_convert_rgb": transform.channels == 3,
     }
-    write_json(folder / "preprocessor_config.json", processor)
+    if encoder.has_photos:
+        write_json(folder / "preprocessor_config.json", processor)
     option = ", add_pooling_layer=False" if is_vit else ""
     feature = "last_hidden_state[:, 0]" if is_vit else "pooler_output.flatten(1)"
+    if not encoder.has_photos:
+        return (
+            f"{encoder.image_import}\nfrom transformers import AutoModel\n\n"
+            f"model = AutoModel.from_pretrained(folder{option})\n"
+            f"{encoder.transform_lines('')}\n{encoder.image_line}\n"
+            f"features = model(pixel_values=transform(image)[None]).{feature}"
+        )
     return (
         f"{encoder.image_import}\nfrom transformers import AutoImageProcessor, AutoModel\n\n"
         "processor = AutoImageProcessor.from_pretrained(folder)\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from selfsight.errors import UserError
-from selfsight.exporters.exported_encoder import MODES, ExportedEncoder
+from selfsight.exporters.exported_encoder import ExportedEncoder
 from selfsight.exporters.graph_transform import GraphTransform
 from selfsight.exporters.network_shape import NetworkShape
 
@@ -65,8 +65,13 @@ def write(encoder: ExportedEncoder, folder: Path, *, with_transform: bool = Fals
 def _lines(encoder: ExportedEncoder, *, with_transform: bool) -> str:
     transform = encoder.transform
     session = f'session = onnxruntime.InferenceSession(f"{{folder}}/{FILE}")'
-    opened = f"{encoder.image_import}\n" if transform.channels in MODES else ""
-    imports = f"import numpy as np\nimport onnxruntime\n{opened}\n"
+    if not encoder.has_photos:
+        return (
+            f"import onnxruntime\n{encoder.image_import}\n\n{session}\n"
+            f"{encoder.transform_lines('')}\n{encoder.image_line}\n"
+            'features = session.run(None, {"images": transform(image)[None].numpy()})[0]'
+        )
+    imports = f"import numpy as np\nimport onnxruntime\n{encoder.image_import}\n\n"
     expand = "" if transform.channels > 1 else "[..., None]"
     if with_transform:
         return (

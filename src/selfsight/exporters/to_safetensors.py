@@ -21,6 +21,8 @@ def write(encoder: ExportedEncoder, folder: Path) -> str:
         )
     transform, (imports, build) = encoder.transform, encoder.shape.build_lines()
     settings = transform.cropping | {"mean": transform.mean, "std": transform.std}
+    if not transform.has_bytes:
+        settings |= {"low": transform.low, "high": transform.high}
     given = "".join(f"    {name}={value!r},\n" for name, value in settings.items())
     return (
         f"{encoder.image_import}\nfrom safetensors.torch import load_file\n{imports}\n"

@@ -38,9 +38,11 @@ def write(encoder: ExportedEncoder, folder: Path) -> str:
         return (
             f"import timm\n{encoder.image_import}\n\n"
             'model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()  # strict\n'
-            "transform = timm.data.create_transform(**timm.data.resolve_data_config({}, "
-            "model=model))\n"
-            f"{encoder.image_line}\nfeatures = model(transform(image)[None])"
+            + encoder.transform_lines(
+                "transform = timm.data.create_transform(**timm.data.resolve_data_config({}, "
+                "model=model))"
+            )
+            + f"\n{encoder.image_line}\nfeatures = model(transform(image)[None])"
         )
     given = "".join(f", {key}={value!r}" for key, value in arguments.items() if key != "in_chans")
     settings = ", ".join(f"{key}={value!r}" for key, value in transform.items())
@@ -49,8 +51,8 @@ def write(encoder: ExportedEncoder, folder: Path) -> str:
         "from safetensors.torch import load_file\n\n"
         f'model = timm.create_model("{name}"{given})\n{shape.replaced_stem()}\n'
         f'model.load_state_dict(load_file(f"{{folder}}/{WEIGHTS}"))  # strict\nmodel.eval()\n'
-        f"transform = timm.data.create_transform({settings})\n"
-        f"{encoder.image_line}\nfeatures = model(transform(image)[None])"
+        + encoder.transform_lines(f"transform = timm.data.create_transform({settings})")
+        + f"\n{encoder.image_line}\nfeatures = model(transform(image)[None])"
     )
 
 

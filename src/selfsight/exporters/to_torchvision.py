@@ -35,10 +35,13 @@ def write(encoder: ExportedEncoder, folder: Path) -> str:
         "from torchvision.transforms import v2\n\n"
         f"{_build_lines(encoder.shape)}\n"
         f'model.load_state_dict(torch.load(f"{{folder}}/{FILE}", weights_only=True))  # strict\n'
-        f"model.eval()\nmean, std = {mean}, {std}\ncrop = v2.Compose([{encoder.crop_steps}])\n"
-        "transform = v2.Compose([crop, v2.ToDtype(torch.float32, scale=True), "
-        "v2.Normalize(mean, std)])\n"
-        f"{encoder.image_line}\nfeatures = model(transform(image)[None])"
+        "model.eval()\n"
+        + encoder.transform_lines(
+            f"mean, std = {mean}, {std}\ncrop = v2.Compose([{encoder.crop_steps}])\n"
+            "transform = v2.Compose([crop, v2.ToDtype(torch.float32, scale=True), "
+            "v2.Normalize(mean, std)])"
+        )
+        + f"\n{encoder.image_line}\nfeatures = model(transform(image)[None])"
     )
 
 

@@ -44,6 +44,14 @@ DOMAINS: dict[str, dict[str, Any]] = {
 }
 
 
+CHANGES = {
+    "photographs": "cropped at any scale and mirrored",
+    "microscopy": "crops keep the scale, are turned and mirrored",
+    "satellite": "crops keep the scale, are turned and mirrored",
+    "documents": "crops keep the scale and are turned, not mirrored",
+}
+
+
 def for_domain(view: View, domain: str) -> View:
     """Change a view to what a domain allows; its size, blur and small crops stay."""
     changes = dict(DOMAINS[domain])
@@ -60,29 +68,28 @@ def for_domain(view: View, domain: str) -> View:
 def for_kind(view: View, kind: PixelKind, domain: str) -> View:
     """Adapt a view to images that are not photographs, with the statistics of the data.
 
-    Without a domain, color is left alone, crops keep the scale, and images are turned if no side is
-    up.
+    Without a domain, an image without a top is seen from above or through a microscope; one with a
+    top is a scene, whose distance and so its scale differ.
     """
-    if domain == "auto":
-        view = for_domain(view, "microscopy")
-        view = replace(view, rotate=0.0) if kind.has_up else view
-    else:
-        view = for_domain(view, domain)
+    view = for_domain(view, resolve_domain(kind, domain))
     view = for_channels(view, kind.channels, is_color=kind.is_color)
     return replace(view, low=kind.low, high=kind.high, mean=kind.mean, std=kind.std)
 
 
+def resolve_domain(kind: PixelKind, domain: str) -> str:
+    """Replace "auto" by the domain that suits the images."""
+    if domain != "auto":
+        return domain
+    return "photographs" if kind.has_up else "microscopy"
+
+
 def describe_kind(kind: PixelKind | None, domain: str) -> str:
     """Say what the views do to images of this kind, and why; empty for photographs."""
-    if kind is None and domain in ("auto", "photographs"):
-        return ""
-    name = "" if kind is None else f"not photographs ({kind.name}): "
-    color = "" if kind is None or kind.is_color else "no color is changed, "
-    if domain == "photographs":
-        return f"{name}{color}as you say they are turned and cropped like photographs"
-    turned = {"documents": "turned but not mirrored"}.get(domain, "turned and mirrored")
-    if domain == "auto" and kind is not None:
-        turned = "mirrored, since top and bottom differ" if kind.has_up else turned
-        turned += "" if kind.has_up else ", since all sides look alike"
-    why = "" if domain == "auto" else f" as {domain} are"
-    return f"{name}{color}crops keep the scale and are {turned}{why}"
+    if kind is None:
+        return "" if domain in ("auto", "photographs") else f"of {domain}: {CHANGES[domain]}"
+    color = "" if kind.is_color else ", no color is changed"
+    why = f"for {domain}"
+    if domain == "auto":
+        why = "since they have a top" if kind.has_up else "since all sides look alike"
+    chosen = CHANGES[resolve_domain(kind, domain)]
+    return f"not photographs ({kind.name}): {chosen}, {why}{color}"
