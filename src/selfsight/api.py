@@ -12,6 +12,7 @@ from rich.console import Console
 
 from selfsight import auto_recipe, data_summary, dist
 from selfsight.console import build_table, open_console
+from selfsight.data.loader import check_image_count
 from selfsight.errors import UserError, quote_word, suggest
 from selfsight.options import (
     DOCTOR_DEFAULTS,
@@ -193,13 +194,23 @@ def doctor(
         data, PretrainOptions(**asked), device, profile=profile_data(summary)
     )
     memory = foresee_memory(recipe, summary.count, device) if any(asked.values()) else None
+    unreadable = len(summary.unreadable)
+    refusal: str | None = None
+    try:
+        check_image_count(
+            summary.count - unreadable, unreadable, recipe.batch_size, dist.world_size()
+        )
+    except UserError as error:
+        refusal = str(error)
     if not quiet:
         console = open_console()
         console.print(*data_summary.describe(summary), sep="\n")
         console.print(start_resume.recipe_table(recipe, reasons))
+        if refusal is not None:
+            console.print(f"Pretrain would refuse these images. {refusal}", soft_wrap=True)
         if memory is not None:
             console.print(memory.describe(), soft_wrap=True)
-    found = asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons}
+    found = asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons, "refusal": refusal}
     return found if memory is None else found | {"memory": asdict(memory)}
 
 

@@ -287,16 +287,20 @@ def _with_index(device: torch.device) -> torch.device:
 
 def check_batch_size(images: ImageStore, batch_size: int, world_size: int) -> None:
     """Check that processes can share a batch, and that there are images for two batches."""
+    check_image_count(len(images), len(images.skipped), batch_size, world_size)
+
+
+def check_image_count(count: int, unreadable: int, batch_size: int, world_size: int) -> None:
+    """Check numbers of images: that can be read, and that cannot."""
     if batch_size < 1 or batch_size % world_size:
         raise UserError(
             f"batch_size is {batch_size}, which {world_size} processes cannot share equally. Use a "
             f"multiple of {world_size}, or a number of processes that divides {batch_size}."
         )
-    count = len(images)
     if count >= 2 * batch_size:
         return
     largest = count // 2 // world_size * world_size
-    skipped = f" ({len(images.skipped)} more could not be read)" if images.skipped else ""
+    skipped = f" ({unreadable} more could not be read)" if unreadable else ""
     advice = (
         f"Use --batch-size {largest} or smaller, or add images."
         if largest >= 2
