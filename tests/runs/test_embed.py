@@ -137,7 +137,7 @@ def test_mistakes_get_a_sentence(run, photos, tmp_path, capsys):
         with pytest.raises(SystemExit) as stop:
             main(["embed", *map(str, words)])
         assert stop.value.code == 2 and sentence in capsys.readouterr().err
-    with pytest.raises(RuntimeError, match="/proc/out/lock cannot be written"):
+    with pytest.raises(UserError, match="/proc/out cannot be created: No such file"):
         embed(run, photos, "/proc/out")
 
 

@@ -70,8 +70,8 @@ def test_an_unwritable_folder_gets_a_sentence(photos, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["pretrain", str(photos), *QUICK, "--out", "/sys/kernel/run"])
     said = capsys.readouterr().err
-    assert stopped.value.code == 1 and said.count("\n") == 1
-    assert "/sys/kernel/run/lock cannot be written: Operation not permitted" in said
+    assert stopped.value.code == 2 and said.count("\n") == 1
+    assert "/sys/kernel/run cannot be created: Operation not permitted" in said
 
 
 MISTAKES = {

@@ -131,8 +131,13 @@ def _acquire(folder: Path) -> int:
         raise UserError(f"--out {folder} is a file; give a folder.")
     path = folder / LOCK
     while True:
-        with explain_write_errors(path):
+        try:
             folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"The folder {folder} cannot be created: {error.strerror}. Give another --out."
+            ) from error
+        with explain_write_errors(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         try:
             if fcntl is not None:
