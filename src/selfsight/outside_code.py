@@ -31,6 +31,13 @@ def import_name(name: str, what: str) -> Any:
         raise UserError(f'Cannot import the {what} "{name}": {reason}. {advice}') from error
 
 
+def list_outside_code(saved: Mapping[str, Any]) -> list[str]:
+    """List the `package.module:Name`s from outside selfsight that a saved recipe would import."""
+    parts = [saved.get(key) for key in ("method", "backbone")]
+    names = [str(part.get("name")) for part in parts if isinstance(part, Mapping)]
+    return [name for name in names if ":" in name and not name.startswith("timm:")]
+
+
 def locate_code(names: Iterable[str]) -> dict[str, str]:
     """Return the folder in which Python finds the package of each name, if it is in a file."""
     folders = {}

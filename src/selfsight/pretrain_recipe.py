@@ -13,12 +13,11 @@ from selfsight.data import open_source
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, list_first
 from selfsight.options import PretrainOptions
-from selfsight.outside_code import import_name
+from selfsight.outside_code import import_name, list_outside_code
 from selfsight.recipe import (
     Recipe,
     has_photos,
     list_differences,
-    list_outside_code,
     method_name,
     override,
     to_dict,

@@ -20,7 +20,7 @@ from selfsight.methods.base import validate_method
 from selfsight.nn.blocks import check_blocks
 from selfsight.nn.chunked_encoder import check_chunk_size
 from selfsight.optim import Optim
-from selfsight.outside_code import find_again, import_name
+from selfsight.outside_code import find_again, import_name, list_outside_code
 from selfsight.settings import (
     CHANNELS,
     COUNT,
@@ -300,18 +300,6 @@ def list_differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any
         pairs = enumerate(zip(a, b, strict=True))
         return [d for i, (x, y) in pairs for d in list_differences(x, y, f"{name}.{i}")]
     return [] if a == b else [(name, a, b)]
-
-
-def list_outside_code(saved: Mapping[str, Any]) -> list[str]:
-    """List the `package.module:Name`s from outside selfsight that a saved recipe would import."""
-    parts = [saved.get(key) for key in ("method", "backbone")]
-    names = [str(part.get("name")) for part in parts if isinstance(part, Mapping)]
-    return [name for name in names if ":" in name and not name.startswith("timm:")]
-
-
-def trust_flag(recipe: Recipe) -> str:
-    """The flag that a command needs to load this recipe from its run folder, if any."""
-    return " --trust" if list_outside_code(to_dict(recipe)) else ""
 
 
 def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = False) -> Recipe:

@@ -1,20 +1,35 @@
 """A run of a method from outside the package: trained, resumed, evaluated, exported, loaded."""
 
 import json
+import shlex
 import shutil
 import sys
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 import selfsight
+from selfsight.backbones.foreign_checkpoints.load import load_backbone
 from selfsight.catalog import build_recipe
 from selfsight.cli import main
+from selfsight.errors import UserError
+from selfsight.evals.model_selection import select_run
 from selfsight.recipe import to_dict
+from selfsight.run_command import write_command
 from selfsight.run_folder import Run
+from selfsight.runs.compare import compare
+from selfsight.runs.encoders import load_recipe
+from selfsight.runs.load_method import RunCheckpoint, load_method
 from selfsight.train import checkpoint
+from selfsight.train.alarms import Alarms
+from selfsight.train.saver import Saver
+from selfsight.train.state import State
 
 CODE = """
 from dataclasses import dataclass
@@ -93,7 +108,7 @@ def test_a_run_of_one_s_own_method_is_resumed_evaluated_exported_and_loaded(
     main(["pretrain", "images", "--method", NAME, *options, *CPU])
     forget()
     said = capsys.readouterr().err
-    assert "--labeled FOLDER --trust" in said and 'load("run", trust=True)' in said
+    assert "--labeled FOLDER --trust" in said and "load('run', trust=True)" in said
     assert json.loads((run / "recipe.json").read_text())["outside_code"] == {NAME: str(work)}
     trained = checkpoint.load(Run(run))["method"]
     elsewhere = work / "elsewhere"
@@ -146,3 +161,58 @@ def test_resuming_by_the_whole_command_imports_nothing_from_the_folder_of_a_reci
     monkeypatch.chdir(elsewhere)
     words = ("pretrain", "../images", "--method", NAME, "--out", "../run", "--resume", *CPU)
     assert "No module named 'own_package'" in fails(capsys, *words)
+
+
+def say_skipped(run):
+    said = StringIO()
+    saver, state = Mock(spec=Saver), Mock(spec=State)
+    saver.keep_before.return_value = None
+    state.scaler = SimpleNamespace(read_first_skipped=lambda: 3)
+    recipe = build_recipe("simclr.shapes")
+    Alarms(run, recipe, saver, Console(file=said), past=()).check(state, None)
+    return said.getvalue()
+
+
+def say_no_checkpoint(run):
+    load_method(RunCheckpoint(run, None), load_recipe(run, trust=True), torch.device("cpu"))
+
+
+HINTS = {
+    "skipped step": (say_skipped, ["replay"]),
+    "no checkpoint, backbone": (lambda run: load_backbone(str(run.path), trust=True), ["resume"]),
+    "no checkpoint, method": (say_no_checkpoint, ["resume"]),
+    "no analysis": (lambda run: select_run([run]), ["evaluate", "--protocol", "analysis"]),
+    "no results": (lambda run: compare([run]), ["evaluate", "--labeled", "DATA"]),
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_a_hint_can_be_pasted_and_has_the_trust_that_the_run_needs(work, name):
+    write_recipe(work)
+    say, (command, *arguments) = HINTS[name]
+    folder = work / "it's my run"
+    (work / "run").rename(folder)
+    try:
+        said = say(Run(folder))
+    except UserError as error:
+        said = str(error)
+    _, _, hint = said.partition(": selfsight ")
+    assert shlex.split(hint) == [command, str(folder), *arguments, "--trust"]
+
+
+def test_images_on_a_network_need_trust_where_they_are_read(work):
+    write_recipe(work)
+    run = Run(work / "run")
+    saved = json.loads(run.recipe_path.read_text())
+    (work / "list.txt").write_text("https://host.invalid/a.jpg\n")
+    for path, trust in (
+        ("https://host.invalid/a.tar", True),
+        ("list.txt", True),
+        ("images", False),
+    ):
+        saved |= {"method": {"name": "simclr"}, "data": {"path": path}}
+        run.recipe_path.write_text(json.dumps(saved))
+        assert write_command("resume", run).endswith(" --trust") == trust
+        assert not write_command("evaluate", run, "--labeled", "images").endswith(" --trust")
+    run.recipe_path.unlink()  # a folder that was deleted while its run trained
+    assert write_command("resume", run) == f"selfsight resume {run.path}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from selfsight.errors import UserError
+from selfsight.run_command import write_command
 from selfsight.run_folder import Run
 
 MIN_RANK_SHARE = 0.1  # of the best effective rank; below it features have collapsed
@@ -100,8 +101,8 @@ def select_run(
         result = run.result("analysis")
         if result is None:
             raise UserError(
-                f"{run.path} has no results/analysis.json. Write it with: selfsight evaluate "
-                f"{run.shell_path} --protocol analysis"
+                f"{run.path} has no results/analysis.json. Write it with: "
+                f"{write_command('evaluate', run, '--protocol', 'analysis')}"
             )
         records.append({k: v for k, v in result.items() if v is None or isinstance(v, float)})
     return select_checkpoint(records, [str(run.path) for run in runs], layer=layer)

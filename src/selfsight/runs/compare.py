@@ -13,6 +13,7 @@ from selfsight.evals.per_image import (
     paired_differences,
     unpaired_difference,
 )
+from selfsight.run_command import write_command
 from selfsight.run_folder import Run, find_headline
 from selfsight.runs.collect_scores import read_per_image
 
@@ -77,7 +78,7 @@ def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
     if not any(results.values()):
         raise UserError(
             "None of these folders has results. Evaluate them first: "
-            f"selfsight evaluate {runs[0].shell_path} --labeled DATA"
+            f"{write_command('evaluate', runs[0], '--labeled', 'DATA')}"
         )
     measures = {name: _measures(of_run) for name, of_run in results.items()}
     numbers = {name: _numbers(of_run, measures[name]) for name, of_run in results.items()}

@@ -8,7 +8,8 @@ import torch
 
 from selfsight.errors import UserError, list_first
 from selfsight.methods import Method
-from selfsight.recipe import Recipe, trust_flag
+from selfsight.recipe import Recipe
+from selfsight.run_command import write_command
 from selfsight.run_folder import Run
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build_method
@@ -57,7 +58,7 @@ def load_method(where: RunCheckpoint, recipe: Recipe, device: torch.device) -> M
     elif checkpoint.load_newest(where.run, device, use=load_weights) is None:
         raise UserError(
             f"{where.run.path} has no checkpoint yet: the run has not saved one. "
-            f"Resume it with: selfsight resume {where.run.shell_path}{trust_flag(recipe)}"
+            f"Resume it with: {write_command('resume', where.run)}"
         )
     return method
 

@@ -13,16 +13,15 @@ from selfsight.data.loader import check_batch_size
 from selfsight.errors import StoppedError, UserError
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
-from selfsight.outside_code import locate_code
+from selfsight.outside_code import list_outside_code, locate_code
 from selfsight.recipe import (
     Recipe,
     Start,
     eval_transform,
-    list_outside_code,
     method_name,
     to_dict,
-    trust_flag,
 )
+from selfsight.run_command import write_command
 from selfsight.run_folder import Run, write_json
 from selfsight.runs.collect_scores import (
     collect_arrays,
@@ -268,12 +267,12 @@ def _train_to_verdict(
         clock.lap("report")
         run.log_seconds(clock.record())
         open_console().print("", verdict.sentence, sep="\n", style="bold")
-        flag = trust_flag(recipe)
+        trust = ", trust=True" if list_outside_code(to_dict(recipe)) else ""
         console.print(
             describe_seconds(clock.record()),
             f"Report: {run.report}",
-            f"Evaluate it: selfsight evaluate {run.shell_path} --labeled FOLDER{flag}",
-            f"Use it:      selfsight.load({str(run.path)!r}{', trust=True' if flag else ''})",
+            f"Evaluate it: {write_command('evaluate', run, '--labeled', 'FOLDER')}",
+            f"Use it:      selfsight.load({str(run.path)!r}{trust})",
             sep="\n",
             soft_wrap=True,
         )

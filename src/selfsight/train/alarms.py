@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from selfsight.recipe import Recipe
+from selfsight.run_command import write_command
 from selfsight.run_folder import Run
 from selfsight.train import checkpoint
 from selfsight.train.collapse import CollapseAlarm
@@ -35,7 +36,7 @@ class Alarms:
             sentence = f"Step {first} was skipped: its gradient was not finite."
             self._write("skipped", first, sentence)
             if not (self.expects_skips or self.said_skipped):
-                self._print(f"{sentence} See where: selfsight replay {self.run.shell_path}")
+                self._print(f"{sentence} See where: {write_command('replay', self.run)}")
                 self.said_skipped = True
         alarm = None if record is None else self.collapse.update(record)
         if record is not None and alarm is not None:

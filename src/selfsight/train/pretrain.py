@@ -16,7 +16,8 @@ from selfsight.methods.base import NO_DATA_INFO
 from selfsight.nn.blocks import recompute_blocks
 from selfsight.nn.teacher import set_chunk_size
 from selfsight.optim import build_optimizer, describe_groups
-from selfsight.recipe import Recipe, trust_flag
+from selfsight.recipe import Recipe
+from selfsight.run_command import write_command
 from selfsight.run_folder import Run, WriteError
 from selfsight.stop_signals import signal_name
 from selfsight.stopwatch import Stopwatch
@@ -191,8 +192,8 @@ def pretrain(
                 if request.signal_number:
                     raise StoppedError(
                         f"Stopped by {signal_name(request.signal_number)} at step {state.step} of "
-                        f"{total}. {saver.describe_kept()} Resume with: selfsight resume "
-                        f"{run.shell_path}{trust_flag(recipe)}",
+                        f"{total}. {saver.describe_kept()} Resume with: "
+                        f"{write_command('resume', run)}",
                         request.signal_number,
                     )
                 bar.advance()
@@ -204,12 +205,12 @@ def pretrain(
         if alarms is not None:  # before the last checkpoint is set aside
             alarms.record_divergence(state, str(error))
         kept = saver.set_diverged_aside()
-        where = f"See where it began: selfsight replay {run.shell_path}{trust_flag(recipe)}"
+        where = f"See where it began: {write_command('replay', run)}"
         raise DivergedError(f"{error} {kept} {where}") from error
     except WriteError as error:
         raise WriteError(
             f"{error} {saver.describe_kept()} When the folder can be written again, resume "
-            f"with: selfsight resume {run.shell_path}{trust_flag(recipe)}"
+            f"with: {write_command('resume', run)}"
         ) from error
     return state
 

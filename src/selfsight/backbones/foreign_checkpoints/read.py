@@ -12,6 +12,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.backbones.foreign_checkpoints.names import flatten
 from selfsight.errors import UserError
 from selfsight.nn.image_norm import Norm
+from selfsight.run_command import write_command
 from selfsight.run_folder import Run, open_run
 from selfsight.settings import RESTORE, build_settings, check_fields
 from selfsight.views import View
@@ -73,7 +74,7 @@ def read_run_checkpoint(run: Run) -> dict[str, Any]:
                 raise
     raise UserError(
         f"{run.path} has no checkpoint yet: the run has not finished its first epoch. "
-        f"Continue with: selfsight resume {run.shell_path}"
+        f"Continue with: {write_command('resume', run)}"
     )
 
 
