@@ -184,6 +184,7 @@ def test_what_cannot_be_checked_is_said_in_a_sentence(
         (["--method.queue-size", "0"], "method.queue_size is 0"),
         (["--backbone", "vit_t9"], 'There is no backbone "vit_t9"'),
         (["--backbone", "vit_t4", "--image-size", "18"], "18"),
+        (["--image-size", "1"], "cannot encode views of 1 x 1 pixels"),
     ],
 )
 def test_flags_that_cannot_work_are_refused_by_name(flags, sentence, capsys):

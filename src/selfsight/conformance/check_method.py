@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
 import tyro
 
 from selfsight.backbones import BackboneConfig
@@ -117,7 +118,22 @@ def build_subject(name: str, options: ConformanceOptions) -> Subject:
     validate_method(config, batch_size=subject.batch_size, view_sizes=view_sizes)
     for size in view_sizes:
         backbone.check_view_size(size)
+    check_backbone(subject)
     return subject
+
+
+def check_backbone(subject: Subject) -> None:
+    """Raise a UserError if the backbone alone cannot encode the views, so no check can say more."""
+    config, network = subject.backbone, subject.backbone.build()
+    name = "two layers" if config.name == SMALL_BACKBONE else config.name
+    for size in dict.fromkeys(subject.view_sizes):
+        try:
+            network(torch.zeros(subject.batch_size, config.in_channels, size, size))
+        except Exception as error:  # a backbone from outside may raise anything
+            raise UserError(
+                f"The backbone ({name}) cannot encode views of {size} x {size} pixels: "
+                f"{describe_error(error)}. Give a larger --image-size or another --backbone."
+            ) from error
 
 
 def check(subject: Subject, checks: dict[str, Check] = CHECKS) -> Iterator[Result]:
