@@ -10,6 +10,7 @@ import pytest
 from selfsight.evals.intervals import mean_interval
 from selfsight.runs.verdict import judge, judge_evidence
 from selfsight.runs.verdict_evidence import LabeledScore, RunEvidence
+from selfsight.train.collapse import CollapseAlarm
 
 
 def score(accuracy, untrained, *, images=2000, name="kNN accuracy"):
@@ -34,6 +35,8 @@ def both(knn, linear, **kwargs):
     return {"labeled": (score(*knn, **kwargs), score(*linear, name="linear accuracy", **kwargs))}
 
 
+HIGHEST = {"feature_std": 0.6, "effective_rank": 26.0}
+HIGHEST |= {"embedding_std": 0.95, "embedding_rank": 23.0}
 HEALTHY = dict(
     records=50,
     loss=4.3,
@@ -41,7 +44,7 @@ HEALTHY = dict(
     feature_std=0.56,
     effective_rank=25.0,
     embedding_std=0.94,
-    highest_embedding_std=0.95,
+    highest=HIGHEST,
     embedding_rank=22.0,
     embedding_dim=64,
     batch_size=64,
@@ -102,14 +105,44 @@ CASES = {
         ["features", "one point", "0.004"],
     ),
     "embeddings fell": (
-        BYOL | dict(embedding_std=0.25, highest_embedding_std=0.8),
+        BYOL | dict(embedding_std=0.25, highest=HIGHEST | {"embedding_std": 0.8}),
         "collapsed",
         ["embeddings", "0.25"],
     ),
     "embeddings are narrow but rising": (
-        HEALTHY | dict(embedding_std=0.25, highest_embedding_std=0.25),
+        HEALTHY | dict(embedding_std=0.25, highest=HIGHEST | {"embedding_std": 0.25}),
         "learning",
         ["33.0%"],
+    ),
+    # MoCo with dim=8 in two epochs on stripes: eight points, while its embeddings stay narrow.
+    "embeddings are narrow from the first record on": (
+        HEALTHY
+        | dict(embedding_std=0.10, embedding_rank=2.3, embedding_dim=8)
+        | dict(highest=HIGHEST | {"embedding_std": 0.26, "embedding_rank": 4.2}),
+        "learning",
+        ["33.0%"],
+    ),
+    "the same without a gain": (
+        HEALTHY
+        | dict(embedding_std=0.10, embedding_rank=2.3, embedding_dim=8, **knn(0.21, 0.21))
+        | dict(highest=HIGHEST | {"embedding_std": 0.26, "embedding_rank": 4.2}),
+        "unclear",
+        ["no clear gain"],
+    ),
+    "embeddings were one point in the first record": (
+        HEALTHY | dict(embedding_std=0.03, highest=HIGHEST | {"embedding_std": 0.03}),
+        "collapsed",
+        ["embeddings", "one point", "0.03"],
+    ),
+    "features had one direction in the first record": (
+        HEALTHY | dict(effective_rank=1.2, highest=HIGHEST | {"effective_rank": 1.2}),
+        "collapsed",
+        ["features", "1.2 directions"],
+    ),
+    "no predictor, collapsed before the first record": (
+        WITHOUT_PREDICTOR | dict(highest=HIGHEST | {"embedding_std": 0.1}, **knn(0.22, 0.21)),
+        "collapsed",
+        ["embeddings", "0.10", "predictor"],
     ),
     "few directions": (
         HEALTHY | dict(effective_rank=2.3, **knn(0.22, 0.21)),
@@ -304,7 +337,10 @@ RECIPE = {
 
 
 def test_facts_are_gathered_from_the_run_folder():
-    records = [record(10 * i, embedding_std=0.9, embedding_rank=2.0) for i in range(1, 20)]
+    ranks = [12.0] * 10 + [2.0] * 9
+    records = [
+        record(10 * i, embedding_std=0.9, embedding_rank=rank) for i, rank in enumerate(ranks, 1)
+    ]
     results = {
         "knn": result(0.2, 0.21),
         "baselines": {"chance": 0.1},
@@ -318,6 +354,35 @@ def test_facts_are_gathered_from_the_run_folder():
     assert rows["age of the queue"]["value"] == "25 steps (1.00 epochs)"
     assert rows["rank against untrained"]["value"] == "12.0"
     assert json.loads(json.dumps(asdict(answer)))["sentence"] == answer.sentence
+
+
+CONSTANT = {"feature_std": 0.0, "effective_rank": 1.0}  # features that are equal for all images
+NARROW = {"embedding_std": 0.1, "embedding_rank": 2.3}  # of embeddings of 8 numbers, untrained too
+WIDE = {"embedding_std": 0.9, "embedding_rank": 20.0}
+RUNS = {
+    "constant features from the first record on": ([CONSTANT] * 8, True),
+    "constant embeddings": ([{"embedding_std": 0.0, "embedding_rank": 1.0}] * 8, True),
+    "narrow from the first record on": ([NARROW] * 8, False),
+    "fallen": ([WIDE] * 4 + [NARROW] * 8, True),
+    "fallen after the first record": ([WIDE] + [NARROW] * 8, True),
+    "one unusual batch": ([WIDE] * 6 + [NARROW] + [WIDE] * 2, False),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_verdict_and_the_alarm_have_one_rule(name):
+    """A run of each kind by its log, with a clear gain of kNN accuracy."""
+    values, collapsed = RUNS[name]
+    records = [record(10 * i, **changed) for i, changed in enumerate(values, 1)]
+    recipe = {"method": {"name": "moco", "dim": 8}, "batch_size": 64}
+    answer = judge(records, {"knn": result(0.5, 0.2), "baselines": {"chance": 0.1}}, recipe)
+    assert answer.verdict == ("collapsed" if collapsed else "learning"), answer.sentence
+    alarm = CollapseAlarm(epochs=2, batch_size=64, embedding_dim=8)
+    said = [alarm.update(r) for r in records]
+    assert ("collapsed" in {a.event for a in said if a}) == collapsed
+    meanings = {row.name: row.meaning for row in answer.evidence}
+    if name == "narrow from the first record on":
+        assert meanings["embedding rank"] == "low, but not fallen by half: no collapse"
 
 
 def test_an_evaluation_counts_more_than_online_knn():

@@ -93,9 +93,11 @@ def test_one_unusual_batch_raises_no_alarm():
     assert alarms(records, epochs=1, batch_size=256) == []
 
 
-def test_a_low_start_is_an_alarm_only_if_it_lasts_for_half_of_the_run():
-    low = [record(step, 0.1, rank=3.0) for step in range(100)]
+def test_a_start_near_one_point_is_an_alarm_only_if_it_lasts_for_half_of_the_run():
+    low = [record(step, 0.02) for step in range(100)]
     assert alarms(low, epochs=10, batch_size=256) == [(50, "collapsed")]
+    narrow = [record(step, 0.1, rank=2.5) for step in range(100)]  # as it was before training
+    assert alarms(narrow, epochs=10, batch_size=256) == []
     rising = [record(step, 0.1 + step / 100) for step in range(100)]
     assert alarms(rising, epochs=10, batch_size=256) == []
 

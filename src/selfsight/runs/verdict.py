@@ -1,6 +1,6 @@
 """Judge a run in one sentence: learning, collapsed, or unclear.
 
-The thresholds of a collapse are in train/collapse.py, since a run is watched for one too.
+The rule for a collapse is in train/collapse.py, since a run is watched for one too.
 """
 
 import math
@@ -9,14 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from selfsight.runs.verdict_evidence import Json, RunEvidence, gather_evidence
-from selfsight.train.collapse import (
-    FEW_DIRECTIONS,
-    NARROW_EMBEDDINGS,
-    ONE_POINT_FEATURES,
-    describe_collapse,
-    is_low_rank,
-    is_one_point,
-)
+from selfsight.train.collapse import LIMITS, describe_symptom, find_symptom, lower_limits
 
 State = Literal["learning", "collapsed", "unclear"]
 
@@ -43,6 +36,13 @@ MAX_SKIPPED = 0.5  # share of the steps
 
 ALIKE, DISTINCT = "all images look alike", "images are distinguished"
 FEW, MANY = "only a few directions are used", "many directions are used"
+NOT_FALLEN = "low, but not fallen by half: no collapse"
+MEASURES = {
+    "feature_std": "feature spread",
+    "effective_rank": "effective rank",
+    "embedding_std": "embedding spread",
+    "embedding_rank": "embedding rank",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,26 +150,28 @@ def _describe_not_counted(e: RunEvidence) -> str:
 
 def _collapse(e: RunEvidence) -> str | None:
     """Describe what has collapsed; None if nothing has."""
-    symptom = describe_collapse(
-        feature_std=e.feature_std,
-        effective_rank=e.effective_rank,
-        embedding_std=e.embedding_std,
-        embedding_rank=e.embedding_rank,
-        highest_embedding_std=e.highest_embedding_std,
-        embedding_dim=e.embedding_dim,
-        batch_size=e.batch_size,
-    )
+    measures = _measures(e)
+    symptom = find_symptom(measures, e.highest, lower_limits(e.batch_size, e.embedding_dim))
     if symptom is not None:
-        return symptom
+        return describe_symptom(symptom, measures[symptom], e.embedding_dim)
     if _has_lost_rank(e) and (_gain(e) or 0) <= 0:
         return (
             f"the features use {e.trained_rank:.1f} directions, where those of the untrained "
             f"network used {e.untrained_rank:.1f} (dimensional collapse)"
         )
-    if e.predictor is False and e.embedding_std is None and (_gain(e) or 0) <= 0:
-        # Without logged embeddings this collapse cannot be measured, but it is what happens.
-        return "the embeddings were not logged, but nothing prevents their collapse"
+    if e.predictor is False and (_gain(e) or 0) <= 0:
+        # Nothing prevents a collapse here, so that it is what happens, also if no fall was logged.
+        if e.embedding_std is None:
+            return "the embeddings were not logged, but nothing prevents their collapse"
+        if e.embedding_std < LIMITS["embedding_std"].low:
+            return describe_symptom("embedding_std", e.embedding_std, e.embedding_dim)
     return None
+
+
+def _measures(e: RunEvidence) -> dict[str, float]:
+    """The measures of a collapse that are known."""
+    known = {key: getattr(e, key) for key in LIMITS}
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def _cause(e: RunEvidence) -> str:
@@ -345,20 +347,15 @@ def _build_rows(e: RunEvidence) -> list[EvidenceRow]:
         end = "" if e.recovered_at is None else f" to {e.recovered_at}"
         meaning = "not over at the end" if e.recovered_at is None else "over since then"
         add("collapse alarm", f"step {e.collapsed_at}{end}", "none", True, meaning, "")
-    if e.feature_std is not None:
-        bad = e.feature_std < ONE_POINT_FEATURES
-        expected = f"above {ONE_POINT_FEATURES}; 1 is even"
-        add("feature spread", f"{e.feature_std:.3f}", expected, bad, ALIKE, DISTINCT)
-    if e.effective_rank is not None:
-        bad, expected = is_low_rank(e.effective_rank, e.batch_size), f"above {FEW_DIRECTIONS:g}"
-        add("effective rank", f"{e.effective_rank:.1f}", expected, bad, FEW, MANY)
-    if e.embedding_std is not None:
-        bad = is_one_point(e.embedding_std, e.highest_embedding_std)
-        expected = f"above {NARROW_EMBEDDINGS}; 1 is even"
-        add("embedding spread", f"{e.embedding_std:.3f}", expected, bad, ALIKE, DISTINCT)
-    if e.embedding_rank is not None:
-        bad, expected = is_low_rank(e.embedding_rank, e.batch_size), f"above {FEW_DIRECTIONS:g}"
-        add("embedding rank", f"{e.embedding_rank:.1f}", expected, bad, FEW, MANY)
+    limits = lower_limits(e.batch_size, e.embedding_dim)
+    for key, number in _measures(e).items():
+        low, is_spread = limits[key].low, key.endswith("_std")
+        if_bad, if_good = (ALIKE, DISTINCT) if is_spread else (FEW, MANY)
+        if find_symptom({key: number}, e.highest, limits) is None:
+            if_bad = NOT_FALLEN
+        expected = f"above {low:.3g}; 1 is even" if is_spread else f"above {low:.3g}"
+        value = f"{number:.3f}" if is_spread else f"{number:.1f}"
+        add(MEASURES[key], value, expected, number < low, if_bad, if_good)
     if e.trained_rank is not None and e.untrained_rank is not None:
         least = min(RANK_LOST * e.untrained_rank, ENOUGH_RANK)
         expected = f"above {least:.1f} (untrained {e.untrained_rank:.1f})"

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from selfsight.run_folder import is_finite
-from selfsight.train.collapse import RECENT
+from selfsight.train.collapse import RECENT, Measures
 
 Json = Mapping[str, Any]
 Z95 = 1.96  # half of a 95 % interval, in standard errors
@@ -57,8 +57,8 @@ class RunEvidence:
     feature_std: float | None = None
     effective_rank: float | None = None
     embedding_std: float | None = None
-    highest_embedding_std: float | None = None
     embedding_rank: float | None = None
+    highest: Json = field(default_factory=dict)  # of these four, while the run went on
     embedding_dim: int | None = None
     batch_size: int | None = None  # samples that each rank is computed from
     trained_rank: float | None = None  # of the same images as untrained_rank
@@ -101,7 +101,7 @@ def gather_evidence(
     label_free = results.get("label_free") or {}
     rank = label_free.get("effective_rank") or {}
     retrieval = label_free.get("retrieval") or {}
-    spreads = _values(records, "embedding_std")
+    measures, dim = Measures(records), _number(method.get("dim"))
     dips = _values(records, "online_knn_dips")
     collapses, recoveries = _steps(events, "collapsed"), _steps(events, "recovered")
     return RunEvidence(
@@ -115,12 +115,9 @@ def gather_evidence(
         loss=_current(records, "loss"),
         first_loss=_first(records, "loss"),
         chance_loss=_current(records, "chance_loss"),
-        feature_std=_current(records, "feature_std"),
-        effective_rank=_current(records, "effective_rank"),
-        embedding_std=_current(records, "embedding_std"),
-        highest_embedding_std=max(spreads, default=None),
-        embedding_rank=_current(records, "embedding_rank"),
-        embedding_dim=method.get("dim"),
+        **measures.current,
+        highest=measures.highest,
+        embedding_dim=None if dim is None else int(dim),
         batch_size=None if batch is None else int(batch),
         trained_rank=_number(rank.get("trained")),
         untrained_rank=_number(rank.get("untrained")),

@@ -1,6 +1,6 @@
-"""Collapse: its symptoms with their thresholds, and the alarm while a run goes on.
+"""Collapse: its symptoms with their limits, and the alarm while a run goes on.
 
-Thresholds come from small experiments (ten classes of photographs, ResNets of 64 and 128 features,
+Limits come from small experiments (ten classes of photographs, ResNets of 64 and 128 features,
 some hundred steps; spread and rank as in evals.spectrum). Healthy SimCLR, MoCo and BYOL had
 embeddings of spread 0.75 to 0.98 and rank 13 to 28. BYOL without its predictor had spread 0.10 and
 falling, and rank 4, although the features before the projector had spread 0.6 and rank 32. MoCo
@@ -13,23 +13,31 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
-# Features of an untrained ResNet already have a spread of only 0.15 to 0.25 (of 1), so that only
-# a value near zero proves a collapse.
-ONE_POINT_FEATURES = 0.02
-# Embeddings of a healthy run stay well above 0.5. MoCo can start near 0.25 and rise, so between
-# these two values it is a collapse only if the spread was higher before.
-ONE_POINT_EMBEDDINGS = 0.15
-NARROW_EMBEDDINGS = 0.3
-FALLEN = 0.5  # share of the highest value so far
-# Effective rank. Ten well-separated classes need about ten directions, and the mean alone is one.
-# The rank of a batch of n samples is at most n.
-FEW_DIRECTIONS = 4.0
+from selfsight.run_folder import is_finite
 
+
+class Limit(NamedTuple):
+    """Where a measure shows a collapse."""
+
+    low: float  # if it was higher before, and has fallen to half of its highest value
+    point: float  # even if the run began there: all images are one point
+
+
+# Low values alone prove little: MoCo with embeddings of 8 numbers started at spread 0.26 and rank 4,
+# stayed near 0.10 and 2.3, and gained eight points in two epochs; untrained networks were seen at
+# 0.11 and 1.8. A run that was collapsed in its first record cannot fall: near a point, none is needed.
+# Features of an untrained ResNet can have a spread of 0.15. Ten well-separated classes need about
+# ten directions, and the mean alone is one.
+LIMITS = {
+    "feature_std": Limit(0.02, 0.02),
+    "embedding_std": Limit(0.3, 0.05),
+    "effective_rank": Limit(4.0, 1.5),
+    "embedding_rank": Limit(4.0, 1.5),
+}
+FALLEN = 0.5  # share of the highest value so far
 RECENT = 5  # records whose median is the current value
-# SiMo starts at an embedding spread of 0.14 and rank 4, and rises to 0.98. In the first half of a
-# run the alarm therefore needs a fall.
+# DINO starts near one point and rises. In the first half of a run the alarm needs a fall.
 LATE = 0.5  # share of the epochs
-KEYS = ("feature_std", "effective_rank", "embedding_std", "embedding_rank")
 
 
 class Alarm(NamedTuple):
@@ -39,53 +47,65 @@ class Alarm(NamedTuple):
     sentence: str
 
 
-def is_one_point(embedding_std: float | None, highest: float | None) -> bool:
-    """Return whether embeddings of this spread have collapsed to a point."""
-    if embedding_std is None:
-        return False
-    fell = embedding_std < FALLEN * (highest or 0)
-    return embedding_std < (NARROW_EMBEDDINGS if fell else ONE_POINT_EMBEDDINGS)
+class Measures:
+    """Medians of the last few records, so that one unusual batch does not decide."""
+
+    def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.recent = {key: deque[float](maxlen=RECENT) for key in LIMITS}
+        self.current: dict[str, float] = {}
+        self.highest: dict[str, float] = {}  # of the medians so far
+        for record in records:
+            self.update(record)
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        """Take a new record."""
+        for key, recent in self.recent.items():
+            value: Any = record.get(key)
+            if is_finite(value):
+                recent.append(float(value))
+                self.current[key] = median(recent)
+                self.highest[key] = max(self.highest.get(key, 0.0), self.current[key])
 
 
-def is_low_rank(rank: float | None, batch_size: int | None) -> bool:
-    """Return whether a rank is that of a dimensional collapse."""
-    most = batch_size or math.inf  # a small batch cannot have a high rank
-    return rank is not None and rank < min(FEW_DIRECTIONS, most / 3)
+def lower_limits(batch_size: int | None, embedding_dim: int | None) -> dict[str, Limit]:
+    """Lower the limits of ranks, which neither small batches nor narrow embeddings can reach."""
+    most: dict[str, float] = dict.fromkeys(LIMITS, math.inf)
+    most["effective_rank"] = batch_size or math.inf
+    most["embedding_rank"] = min(batch_size or math.inf, embedding_dim or math.inf)
+    return {key: Limit(*(min(x, most[key] / 3) for x in limit)) for key, limit in LIMITS.items()}
 
 
-def describe_collapse(
+def find_symptom(
+    current: Mapping[str, float],
+    highest: Mapping[str, float],
+    limits: Mapping[str, Limit],
     *,
-    feature_std: float | None,
-    effective_rank: float | None,
-    embedding_std: float | None,
-    embedding_rank: float | None,
-    highest_embedding_std: float | None,
-    embedding_dim: int | None,
-    batch_size: int | None,
+    fallen_only: bool = False,
 ) -> str | None:
-    """Describe what has collapsed; None if nothing has. What is None is not judged."""
-    if feature_std is not None and feature_std < ONE_POINT_FEATURES:
-        return (
-            f"the features of all images are nearly one point (spread {feature_std:.3f}, where 1 "
-            "is even)"
-        )
-    if is_one_point(embedding_std, highest_embedding_std):
-        return (
-            f"the embeddings of all images are nearly one point (spread {embedding_std:.2f}, "
-            "where 1 is even)"
-        )
-    if is_low_rank(effective_rank, batch_size):
-        return (
-            f"the features are spread over only about {effective_rank:.1f} directions "
-            "(dimensional collapse)"
-        )
-    if is_low_rank(embedding_rank, batch_size):
-        of = f" of {embedding_dim}" if embedding_dim else ""
-        return (
-            f"the embeddings are spread over only about {embedding_rank:.1f}{of} directions "
-            "(dimensional collapse)"
-        )
+    """Return the measure that shows a collapse; None if none does. What is missing is not judged.
+
+    With `fallen_only`, a run that began near one point is not judged either.
+    """
+    for key, (low, point) in limits.items():
+        if (value := current.get(key)) is None or value >= low:
+            continue
+        high = highest.get(key, value)
+        fell = high >= low and value < FALLEN * high
+        if fell or (value < point and not fallen_only):
+            return key
     return None
+
+
+def describe_symptom(key: str, value: float, embedding_dim: int | None) -> str:
+    """Describe a collapse, as a part of a sentence."""
+    what = "features" if key in ("feature_std", "effective_rank") else "embeddings"
+    if key.endswith("_std"):
+        number = f"{value:.3f}" if what == "features" else f"{value:.2f}"
+        return f"the {what} of all images are nearly one point (spread {number}, where 1 is even)"
+    of = f" of {embedding_dim}" if what == "embeddings" and embedding_dim else ""
+    return (
+        f"the {what} are spread over only about {value:.1f}{of} directions (dimensional collapse)"
+    )
 
 
 class CollapseAlarm:
@@ -94,9 +114,9 @@ class CollapseAlarm:
     def __init__(
         self, *, epochs: int, batch_size: int, embedding_dim: int | None, past: Iterable[Any] = ()
     ) -> None:
-        self.epochs, self.batch_size, self.embedding_dim = epochs, batch_size, embedding_dim
-        self.recent = {key: deque[float](maxlen=RECENT) for key in KEYS}
-        self.highest = dict.fromkeys(KEYS, 0.0)
+        self.epochs, self.embedding_dim = epochs, embedding_dim
+        self.limits = lower_limits(batch_size, embedding_dim)
+        self.measures = Measures()
         self.since: int | None = None  # step at which the alarm was raised
         self.healthy = 0  # records in a row without a symptom, since then
         for record in past:  # of a run that is resumed: said before
@@ -104,31 +124,22 @@ class CollapseAlarm:
 
     def update(self, record: Mapping[str, Any]) -> Alarm | None:
         """Take a new record; return what is to be said, if anything."""
-        for key in KEYS:
-            if isinstance(value := record.get(key), int | float):
-                self.recent[key].append(value)
-        enough = {k: median(v) for k, v in self.recent.items() if len(v) == RECENT}
+        self.measures.update(record)
+        recent = self.measures.recent
+        enough = {k: v for k, v in self.measures.current.items() if len(recent[k]) == RECENT}
         if not enough:
             return None
-        self.highest = {k: max(v, enough.get(k, 0.0)) for k, v in self.highest.items()}
-        symptom, step = self._symptom(enough, record["epoch"]), record["step"]
+        early = self.since is None and record["epoch"] < LATE * self.epochs
+        symptom = find_symptom(enough, self.measures.highest, self.limits, fallen_only=early)
+        step = record["step"]
         if self.since is None:
             if symptom is None:
                 return None
             self.since, self.healthy = step, 0
-            return Alarm("collapsed", f"Collapse at step {step}: {symptom}. Training goes on.")
+            what = describe_symptom(symptom, enough[symptom], self.embedding_dim)
+            return Alarm("collapsed", f"Collapse at step {step}: {what}. Training goes on.")
         self.healthy = self.healthy + 1 if symptom is None else 0
         if self.healthy < RECENT:
             return None
         since, self.since = self.since, None
         return Alarm("recovered", f"The collapse of step {since} is over at step {step}.")
-
-    def _symptom(self, current: dict[str, float], epoch: float) -> str | None:
-        if self.since is None and epoch < LATE * self.epochs:
-            current = {k: v for k, v in current.items() if v < FALLEN * self.highest[k]}
-        return describe_collapse(
-            **{key: current.get(key) for key in KEYS},
-            highest_embedding_std=self.highest["embedding_std"],
-            embedding_dim=self.embedding_dim,
-            batch_size=self.batch_size,
-        )
