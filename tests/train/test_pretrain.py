@@ -251,11 +251,11 @@ def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
     recipe = api.load_recipe(run)
     assert recipe.batch_size == 2
     settings["recipe"] = "simclr.shapes"
-    with pytest.raises(ValueError, match=r"8 does not fit .* Use --batch-size 2"):
+    with pytest.raises(ValueError, match=r"8 does not fit .* Use --batch-size 2 --overwrite"):
         api.pretrain(photos, batch_size=8, out=tmp_path / "named", **settings)
     del run
     gc.collect()
-    api.pretrain(photos, batch_size=2, out=tmp_path / "advice", **settings)
+    api.pretrain(photos, batch_size=2, overwrite=True, out=tmp_path / "named", **settings)
 
 
 def test_a_run_is_not_resumed_with_other_images(tmp_path):

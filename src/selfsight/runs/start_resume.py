@@ -103,7 +103,7 @@ def start_run(
             f"{device_name(device)}; {smaller.batch_size} does."
         )
         if not automatic:
-            raise UserError(f"{sentence} Use --batch-size {smaller.batch_size}.")
+            raise UserError(f"{sentence} Use --batch-size {smaller.batch_size} --overwrite.")
         console.print(f"{sentence} Starting again with it.")
         reasons = reasons | {"batch_size": sentence}
         if not _write_recipe_and_train(
