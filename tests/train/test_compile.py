@@ -1,10 +1,14 @@
 """What is compiled keeps its names and numbers, and evaluation does without it."""
 
 import copy
+import getpass
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -62,6 +66,7 @@ def test_chunks_and_heads_are_compiled_where_backbones_encode_in_chunks(called):
 @pytest.mark.parametrize("chunk", [None, 64])
 def test_compiled_code_is_cached_on_disk_for_later_processes(chunk, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # and back to what it was, afterward
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compile_module, "is_compiled", lambda *_: True)
     with tracing.patch(autograd_cache_allow_custom_autograd_functions=False):
@@ -73,12 +78,27 @@ def test_compiled_code_is_cached_on_disk_for_later_processes(chunk, monkeypatch,
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "selfsight" / "compiled")
 
 
-def test_an_unwritable_compile_cache_is_tolerated(monkeypatch, tmp_path):
+def test_only_a_compile_cache_of_the_user_alone_is_used(monkeypatch, tmp_path, capsys):
+    """Code from it is run; root may write everywhere, so another owner is told by its number."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # and back to what it was, afterward
+    torch_default = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"
     (tmp_path / "file").touch()
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    persist_compile_cache()
-    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    folders = {name: tmp_path / name / "selfsight" / "compiled" for name in ("new", "own", "link")}
+    folders["own"].mkdir(parents=True)
+    folders["own"].chmod(0o775)  # as umask 002 leaves it
+    folders["link"].parent.mkdir(parents=True)
+    folders["link"].symlink_to(tmp_path)
+    cases = [("new", 0, True), ("own", 0, True), ("own", 1, False), ("link", 0, False)]
+    for name, other, used in [*cases, ("file", 0, False)]:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", torch_default)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "getuid", Mock(return_value=os.getuid() + other))
+            persist_compile_cache()
+        folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        assert (folder == folders.get(name)) == used
+        assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o700
+        assert ("XDG_CACHE_HOME" in capsys.readouterr().err) == (not used)
 
 
 def test_evaluation_runs_what_is_not_compiled(monkeypatch):

@@ -1,7 +1,8 @@
-"""Checksums by which damage to cached files is noticed."""
+"""Checksums by which damage to cached files is noticed, and whose the files are."""
 
 import hashlib
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,3 +36,15 @@ def check_owner(path: Path) -> None:
     """Raise an OSError if a file belongs to another user, who could have written anything."""
     if hasattr(os, "getuid") and (owner := path.lstat().st_uid) not in (os.getuid(), 0):
         raise PermissionError(1, f"it belongs to another user, {owner}")
+
+
+def is_private(folder: Path) -> bool:
+    """Whether only this user can write to the folder: others may have created one of its name."""
+    try:
+        about = folder.lstat()  # of a link itself
+    except OSError:
+        return False
+    if not hasattr(os, "getuid"):
+        return stat.S_ISDIR(about.st_mode)
+    mine = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(about.st_mode) and mine

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from selfsight import dist
-from selfsight.data.checksum import check_owner, hash_file
+from selfsight.data.checksum import check_owner, hash_file, is_private
 from selfsight.data.image_limits import check_regular
 from selfsight.errors import UserError
 
@@ -110,7 +109,7 @@ def _load_if_there(folder: Path, key: str) -> Index | None:
     # os.path.lexists is False, and does not raise, where access is denied.
     if os.path.lexists(cached):
         return _load_columns(cached)
-    if _is_private(temporary.parent) and os.path.lexists(temporary):
+    if is_private(temporary.parent) and os.path.lexists(temporary):
         return _load_columns(temporary)._replace(notes=(_not_cached(folder),))
     return None
 
@@ -264,23 +263,11 @@ def _create_private(folder: Path) -> None:
     """Create a folder that only this user can write to; raise a UserError if that is impossible."""
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700)
-    if not _is_private(folder):
+    if not is_private(folder):
         raise UserError(
             f"{folder} is not a folder that only you can write to, so no index of the images is "
             "stored in it. Set XDG_CACHE_HOME or TMPDIR to a folder of your own."
         )
-
-
-def _is_private(folder: Path) -> bool:
-    """Whether only this user can write to the folder: others may have created one of its name."""
-    try:
-        about = folder.lstat()  # of a link itself
-    except OSError:
-        return False
-    if not hasattr(os, "getuid"):
-        return stat.S_ISDIR(about.st_mode)
-    mine = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISDIR(about.st_mode) and mine
 
 
 def _not_cached(folder: Path) -> str:

@@ -23,11 +23,11 @@ class Limit(NamedTuple):
     point: float  # even if the run began there: all images are one point
 
 
-# Low values alone prove little: MoCo with embeddings of 8 numbers started at spread 0.26 and rank 4,
-# stayed near 0.10 and 2.3, and gained eight points in two epochs; untrained networks were seen at
-# 0.11 and 1.8. A run that was collapsed in its first record cannot fall: near a point, none is needed.
-# Features of an untrained ResNet can have a spread of 0.15. Ten well-separated classes need about
-# ten directions, and the mean alone is one.
+# Low values alone prove little: MoCo with embeddings of 8 numbers started at a spread of 0.26 and
+# a rank of 4, stayed near 0.10 and 2.3, and gained eight points in two epochs; untrained networks
+# were seen at 0.11 and 1.8. A run that was collapsed in its first record cannot fall, so that near
+# one point none is needed. Features of an untrained ResNet can have a spread of 0.15. Ten
+# well-separated classes need about ten directions, and the mean alone is one.
 LIMITS = {
     "feature_std": Limit(0.02, 0.02),
     "embedding_std": Limit(0.3, 0.05),

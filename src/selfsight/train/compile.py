@@ -4,8 +4,11 @@ A step compiled as one graph would contain the backbone once for each view and o
 teacher, and would take minutes to compile. Losses compile themselves on CUDA (`losses/dtype.py`).
 """
 
+import atexit
 import contextlib
 import os
+import shutil
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -13,7 +16,10 @@ import torch
 import torch._functorch.config as functorch_config
 from torch import nn
 
+from selfsight import dist
 from selfsight.compile_options import COMPILE_OPTIONS, allow_many_versions
+from selfsight.console import open_console
+from selfsight.data.checksum import is_private
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.methods import Method
 from selfsight.nn import encoders
@@ -49,13 +55,29 @@ def configure_torch(recipe: Recipe, device: torch.device) -> None:
 
 
 def persist_compile_cache() -> None:
-    """Persist Inductor's cache, so that a later process finds the compiled code."""
+    """Persist Inductor's cache, so that a later process finds the compiled code.
+
+    Code from the cache is run, so a folder that others can write to is not used.
+    """
     # Losses and crops need full float32; the networks run in bf16 anyway.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(cache_folder() / "compiled")
-    with contextlib.suppress(OSError):  # tolerate an unwritable folder: torch has a default
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    given = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    # Torch itself may have set the variable, to a folder that anyone may have created.
+    default = str(Path(tempfile.gettempdir()) / "torchinductor_")
+    if not given or given.startswith(default):
+        folder = cache_folder() / "compiled"
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)  # only its owner can do this
+        if not (is_private(folder) and os.access(folder, os.W_OK)):
+            open_console(stderr=True, quiet=dist.rank() != 0).print(
+                f"{folder} is not a folder that you alone can write to, so the next run has to "
+                "compile again. Set XDG_CACHE_HOME to a folder of your own.",
+                soft_wrap=True,
+            )
+            folder = Path(tempfile.mkdtemp(prefix="selfsight-compiled-"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     # Batch norm over groups has a custom gradient, which the cache would otherwise reject.
     functorch_config.autograd_cache_allow_custom_autograd_functions = True
 
