@@ -24,19 +24,30 @@ for number, handler in (
 
 # Started first, the longest before the others, so that no worker waits long for another at the end.
 LONG = (
+    "test_readme.py::test_the_commands",
+    "test_learning.py::test_the_demo",
+    "test_msbreg.py::test_with_layer_norm",
+    "train/test_compile.py::test_every_traced",
+    "train/test_compile.py::test_compiled_networks_have",
+    "tests/test_learning.py",
+    "tests/test_readme.py::test_the_python",
+    "conformance/test_guide.py",
     "train/test_pretrain.py",
     "runs/test_evaluate.py",
     "recipes/test_recipes.py",
+    "foreign_checkpoints/test_load.py",
     "evals/test_classifier.py",
-    "bench/test_scaling.py",
+    "methods/test_contract.py",
     "report_page/test_browser.py",
-    "detection/test_train.py",
-    "test_cli.py",
+    "evals/detection/test_train.py",
+    "tests/test_cli.py",
     "data/test_workers.py",
-    "tests/test_readme.py",
-    "tests/test_learning.py",
+    "data/test_damaged_cache.py",
+    "golden/test_golden.py",
+    "nn/test_chunked_encoder.py",
+    "triton_helpers/test_interpreted.py",
+    "tests/test_library.py",
     "train/test_collapse.py",
-    "train/test_compile.py",
 )
 
 
@@ -80,9 +91,8 @@ def pytest_collection_modifyitems(items):
     import torch
 
     def order(item):
-        name = item.path.as_posix()
-        place = [i for i, long in enumerate(LONG) if name.endswith(long)]
-        return ("two_processes" not in item.fixturenames, *(place or [len(LONG)]))
+        place = [i for i, long in enumerate(LONG) if long in item.nodeid]
+        return ("two_processes" not in item.fixturenames, min(place, default=len(LONG)))
 
     items.sort(key=order)
     if not torch.cuda.is_available():

@@ -88,7 +88,6 @@ def short(name: str) -> Recipe:
 
 def learned(out, *settings, method=None, recipe=None, epochs, data="shapes"):
     """kNN accuracy of a short run and of its untrained network, and the verdict."""
-    torch.set_num_threads(2)
     run = api.pretrain(
         data, method=method, recipe=recipe, epochs=epochs, device="cpu", out=out, settings=settings
     )
@@ -98,8 +97,9 @@ def learned(out, *settings, method=None, recipe=None, epochs, data="shapes"):
 
 @pytest.mark.slow
 def test_the_demo_recipe_learns_shapes(tmp_path):
-    trained, untrained, verdict = learned(tmp_path / "run", recipe="simclr.shapes", epochs=16)
-    assert trained > untrained + 0.15
+    """In a seventh of the demo's epochs: 24.5 % of 4,096 images, untrained 16.3 %."""
+    trained, untrained, verdict = learned(tmp_path / "run", recipe="simclr.shapes", epochs=5)
+    assert trained > untrained + 0.05
     assert verdict["verdict"] == "learning"
     assert Run(tmp_path / "run").events() == []  # nothing skipped, no alarm
 
@@ -107,7 +107,7 @@ def test_the_demo_recipe_learns_shapes(tmp_path):
 @pytest.mark.slow
 def test_byol_without_its_predictor_is_called_collapsed(tmp_path):
     *_, verdict = learned(
-        tmp_path / "run", "--method.no-predictor", method="byol", epochs=12, data="digits"
+        tmp_path / "run", "--method.no-predictor", method="byol", epochs=5, data="digits"
     )
     assert verdict["verdict"] == "collapsed"
     assert "predictor" in verdict["sentence"]
@@ -116,10 +116,9 @@ def test_byol_without_its_predictor_is_called_collapsed(tmp_path):
 
 @pytest.mark.slow
 def test_a_queue_far_older_than_the_encoder_is_named(tmp_path):
-    """Keys of nine epochs under a teacher that forgets within a step."""
-    settings = ["--method.queue-size", "12800", "--method.momentum", "0.0"]
-    *_, verdict = learned(tmp_path / "run", *settings, method="moco", epochs=12, data="digits")
-    assert verdict["verdict"] != "learning" or "queue" in verdict["sentence"]
+    """Keys of five epochs under a teacher that forgets within a step."""
+    settings = ["--method.queue-size", "7680", "--method.momentum", "0.0"]
+    *_, verdict = learned(tmp_path / "run", *settings, method="moco", epochs=7, data="digits")
     assert "queue" in verdict["sentence"]
 
 

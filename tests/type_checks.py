@@ -8,6 +8,7 @@ tensors are compared with their shapes in half of the time that jaxtyping takes.
 
 import functools
 import inspect
+import math
 import typing
 from dataclasses import is_dataclass
 
@@ -15,7 +16,9 @@ import jaxtyping
 import torch
 from beartype import beartype
 from jaxtyping import AbstractArray, config, install_import_hook, jaxtyped
-from jaxtyping._storage import get_shape_memo
+from jaxtyping._storage import get_shape_memo, pop_shape_memo, push_shape_memo
+
+NO_ARGUMENTS: dict[str, object] = {}  # jaxtyping copies it
 
 
 def install() -> None:
@@ -59,8 +62,11 @@ def _check_once(function, *, has_shapes):
             checked = beartype(function)
         if not has_shapes:
             return checked(*args, **kwargs)
-        with jaxtyped("context"):
+        push_shape_memo(NO_ARGUMENTS)
+        try:
             return checked(*args, **kwargs)
+        finally:
+            pop_shape_memo()
 
     return call
 
@@ -76,46 +82,57 @@ def _compare_quickly(compare):
         plan = plans.get(cls)
         if plan is None:
             plan = plans[cls] = _plan_comparison(cls)
-        if plan is None:
-            return compare(cls, x)
-        names, star, after, seen = plan
-        shape = tuple(getattr(x, "shape", ()))
-        if star is not None and len(shape) >= len(names):
-            end = len(shape) - after
-            start = len(names) - after
-            shape, space = shape[:start] + shape[end:], (False, shape[start:end])
-        if len(shape) == len(names) and (type(x), getattr(x, "dtype", None)) in seen:
-            known, spaces = get_shape_memo()[:2]
+        seen, least, most, sizes, names, star, start, after = plan
+        if (x.__class__, getattr(x, "dtype", None)) in seen:
+            shape = x.shape
+            known, spaces, _, _ = get_shape_memo()
             before = known.copy()
-            for name, size in zip(names, shape, strict=True):
-                if name.__class__ is int:
-                    if name != size:
-                        break
-                elif name != "_" and known.setdefault(name, size) != size:
-                    break
-            else:
-                if star is None or star == "..." or spaces.setdefault(star, space) == space:
+            if least <= len(shape) <= most and _fits(shape, sizes, names, known):
+                if star is None:
+                    return True
+                space = (False, tuple(shape[start : len(shape) - after]))
+                if spaces.setdefault(star, space) == space:
                     return True
             known.clear()
             known.update(before)
         right = compare(cls, x)
-        if right:
-            seen.add((type(x), x.dtype))
+        if right and sizes is not None:
+            seen.add((x.__class__, x.dtype))
         return right
 
     return check
 
 
+def _fits(shape, sizes, names, known):
+    for place, size in sizes:
+        if shape[place] != size:
+            return False
+    for place, name in names:  # noqa: SIM110, a generator takes longer
+        if known.setdefault(name, shape[place]) != shape[place]:
+            return False
+    return True
+
+
 def _plan_comparison(cls):
-    """Sizes and their names; the name of what lies between, how many follow it; dtypes that fit."""
+    """What a shape is compared with.
+
+    Kinds and dtypes that fit, the least and the most dimensions, (place, size) and (place, name)
+    of each, the name of what lies between, where it starts, and how many dimensions follow it.
+    """
     words = getattr(cls, "dim_str", "?").split()
     stars = [i for i, word in enumerate(words) if word == "..." or word[:1] == "*"]
-    star = words.pop(stars[0]).removeprefix("*") if stars else None
+    start = stars[0] if stars else len(words)
+    star = words.pop(start).removeprefix("*") if stars else None
+    after = len(words) - start
     plain = star is None or star == "..." or star.isidentifier()
     if not plain or not all(word.isidentifier() or word.isdecimal() for word in words):
-        return None
-    names = [int(word) if word.isdecimal() else word for word in words]
-    return names, star, len(words) - stars[0] if stars else 0, set()
+        return set(), 0, 0, None, None, None, 0, 0
+    places = [*range(start), *range(-after, 0)]
+    pairs = list(zip(places, words, strict=True))
+    sizes = [(place, int(word)) for place, word in pairs if word.isdecimal()]
+    names = [(place, word) for place, word in pairs if word.isidentifier() and word != "_"]
+    most = len(words) if star is None else math.inf
+    return set(), len(words), most, sizes, names, None if star == "..." else star, start, after
 
 
 def _arrays_in(hint):
