@@ -389,6 +389,9 @@ def test_a_result_keeps_its_untrained_row_if_only_the_encoder_is_measured_again(
     before = evaluated(capsys, run.path, *words)["knn"]
     assert evaluated(capsys, run.path, *words, "--no-untrained")["knn"] == before
     assert run.result("knn") == before
+    changed = before | {"settings": before["settings"] | {"note": "in other words"}}
+    run.write_result("knn", changed)
+    assert evaluated(capsys, run.path, *words, "--no-untrained")["knn"] == before
     assert list(run.arrays("knn")["encoders"]) == ["trained", "untrained"]
     # Of another seed, the split and so the test images are others.
     main(["evaluate", *map(str, (run.path, *words)), *CPU, "--json", "--no-untrained", "--seed=1"])

@@ -41,6 +41,7 @@ from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
 Built = TypeVar("Built")
 FeatureCache = dict[str, tuple[Features, Features | None]]  # by the name of the encoder
 CACHED = KNN | LinearProbe | LinearSGDProbe | Retrieval  # score features of the evaluation view
+SENTENCES = {"note", "notes"}  # settings that follow from the others
 BASELINE_FEATURES = "pixels, colors and the untrained backbone"
 
 
@@ -146,7 +147,8 @@ def previous_untrained(run: Run, name: str, settings: Mapping[str, Any]) -> dict
     if not numbers:
         return {}
     before, now = previous.get("settings", {}), json.loads(json.dumps(to_json(settings)))
-    if differ := sorted(key for key in before | now if before.get(key) != now.get(key)):
+    keys = (before | now).keys() - SENTENCES
+    if differ := sorted(key for key in keys if before.get(key) != now.get(key)):
         if dist.rank() == 0:
             open_console(stderr=True).print(
                 f"{name}: the earlier result had the untrained network too, but other settings "
