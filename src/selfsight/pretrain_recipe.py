@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from selfsight import auto_recipe, data_summary, dist
+from selfsight.backbones.input_channels import RULE
 from selfsight.catalog import build_recipe
 from selfsight.data import open_source
 from selfsight.data.sources.classes import class_words
@@ -75,7 +76,10 @@ def build_pretrain_recipe(
     if start is not None:
         automatic = options.recipe is None
         recipe = with_start(recipe, start, automatic=automatic)
-        reasons |= {"backbone": f"the network of {start.name}"} if automatic else {}
+        why = f"the network of {start.name}"
+        if (after := recipe.backbone.in_channels) != (before := start.backbone.in_channels):
+            why += f"; {RULE.format(before, before, after)}"
+        reasons |= {"backbone": why} if automatic else {}
     given = _apply(recipe, data, options)
     # A reason is that of the automatic value, and not of the one that a flag replaced it with.
     reasons = {
@@ -154,6 +158,8 @@ def _match_channels(
 ) -> auto_recipe.DataProfile:
     """Read the images with the channels of an encoder: gray as color, and the other way round."""
     channels = start.backbone.in_channels
+    if profile.kind is not None:  # the first convolution is fitted to them
+        return profile
     if {profile.channels, channels} <= {1, 3} or profile.channels == channels:
         return replace(profile, channels=channels)
     raise UserError(

@@ -24,6 +24,7 @@ from selfsight import dist
 from selfsight.console import is_verbose, open_console
 from selfsight.data import Source, StreamedImages, open_source
 from selfsight.data.fingerprint import fingerprint_data
+from selfsight.data.pixel_kind import find_kind
 from selfsight.data.sources.source import clean
 from selfsight.encoder_options import EmbedOptions
 from selfsight.errors import UserError, list_first
@@ -39,6 +40,7 @@ from selfsight.run_folder import (
     write_json,
 )
 from selfsight.runs.encoders import EncoderUnderTest, load_with_options
+from selfsight.runs.load_method import find_checkpoint
 from selfsight.runs.run_lock import LOCK, lock_run
 
 # Readers of Parquet leave out files that begin with an underscore.
@@ -73,7 +75,8 @@ def embed(
         console = open_console(stderr=True, quiet=not dist.prints())
         if source.notes:
             console.print("\n".join(source.notes))
-        encoder = load_with_options(name, device, options)
+        kind = None if find_checkpoint(name) is not None else find_kind(source)
+        encoder = load_with_options(name, device, options, kind)
         with lock_run(Run(folder)):
             about = dist.on_first(lambda: _describe(source, encoder, options))
             missing = dist.on_first(lambda: _begin(folder, about, options))

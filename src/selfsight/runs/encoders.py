@@ -1,6 +1,7 @@
 """Load the networks that are evaluated: a run's encoder, an untrained copy, or any other."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import safetensors.torch
@@ -10,10 +11,12 @@ from torch import Tensor, nn
 
 from selfsight import dist
 from selfsight.backbones.foreign_checkpoints.report import ImportReport
+from selfsight.backbones.input_channels import fit_network
 from selfsight.backbones.last_blocks import LastBlocks
 from selfsight.console import open_console
 from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
+from selfsight.data.pixel_kind import PixelKind
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError
 from selfsight.evals.features import encode, eval_mode, module_device
@@ -147,9 +150,11 @@ def load_encoder(
     last_blocks: int | None = None,
     patch_mean: bool = False,
     preprocess: str = "standard",
+    kind: PixelKind | None = None,
 ) -> EncoderUnderTest:
     """Load the encoder of a run, of a library or of a file, with its input transform.
 
+    An encoder that is not a run's is fitted to images of `kind`, if they are not photographs.
     `last_blocks` and `patch_mean` choose features of a ViT's last blocks, see LastBlocks.
     """
     check_setting("features", source, FeatureSource)
@@ -180,12 +185,18 @@ def load_encoder(
     console = open_console(stderr=True, quiet=dist.rank() != 0)
     console.print(about.summary())
     transform = _imported_transform(about, image_size, preprocess)
+    if kind is not None:
+        console.print(fit_network(backbone, kind.channels))
+        statistics = {name: getattr(kind, name) for name in ("low", "high", "mean", "std")}
+        transform = replace(transform, channels=kind.channels, dtype=kind.dtype, **statistics)
     return EncoderUnderTest(
         name, select(backbone), transform, weights=about.table(), license=about.license
     )
 
 
-def load_with_options(name: str, device: torch.device, options: EncoderOptions) -> EncoderUnderTest:
+def load_with_options(
+    name: str, device: torch.device, options: EncoderOptions, kind: PixelKind | None = None
+) -> EncoderUnderTest:
     """Load the encoder of a run, of a library or of a file, as the options say."""
     encoder = load_encoder(
         name,
@@ -195,6 +206,7 @@ def load_with_options(name: str, device: torch.device, options: EncoderOptions) 
         part=options.part,
         stem=options.stem,
         preprocess=options.preprocess,
+        kind=kind,
     )
     if options.image_size is not None:
         check_encodes(encoder)

@@ -45,6 +45,7 @@ from selfsight.runs.encoders import (
 )
 from selfsight.runs.labeled_sources import (
     LabeledSources,
+    find_labeled_kind,
     find_voc_folder,
     load_several_labels,
     open_labeled,
@@ -162,6 +163,7 @@ def _load_encoders(
         last_blocks=options.last_blocks,
         patch_mean=options.patch_mean,
         preprocess=options.preprocess,
+        kind=find_labeled_kind(options, (encoder, *options.against)),
     )
     first = load(encoder, part=options.part, stem=options.stem)
     if options.image_size is not None:

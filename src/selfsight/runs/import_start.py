@@ -11,12 +11,13 @@ import torch
 from selfsight.backbones import BACKBONES, BackboneConfig
 from selfsight.backbones.foreign_checkpoints.read import read_encoder_settings
 from selfsight.backbones.foreign_checkpoints.report import ImportReport
+from selfsight.backbones.input_channels import fit_weights
 from selfsight.backbones.resnet import ResNet, find_stem
 from selfsight.errors import UserError
 from selfsight.nn import Backbone
 from selfsight.nn.image_norm import Norm
 from selfsight.options import PretrainOptions
-from selfsight.recipe import Recipe, Start
+from selfsight.recipe import Recipe, Start, has_photos
 from selfsight.run_folder import Run, replace_file
 from selfsight.runs.load_method import find_checkpoint
 from selfsight.train.start_weights import Weights, checksum
@@ -86,11 +87,12 @@ def with_start(recipe: Recipe, start: StartEncoder, *, automatic: bool) -> Recip
     An automatic recipe also gets its network; a named one keeps its own, which must be the same.
     """
     changes: dict[str, Any] = {"start": start.settings}
-    if start.mean is not None and start.std is not None:
+    if start.mean is not None and start.std is not None and has_photos(recipe):
         changes["views"] = with_statistics(recipe.views, start.mean, start.std)
     if automatic:
         size = recipe.views[0].size
-        changes["backbone"] = replace(start.backbone, image_size=size)
+        channels = recipe.data.channels  # of images that are not photographs, else the encoder's
+        changes["backbone"] = replace(start.backbone, image_size=size, in_channels=channels)
         changes["method"] = replace(recipe.method, norm=start.norm)
     return replace(recipe, **changes)
 
@@ -105,6 +107,8 @@ def with_statistics(
 def check_fits(recipe: Recipe, start: StartEncoder) -> None:
     """Raise a UserError unless the recipe's network can hold the weights of its start."""
     expected, given = recipe.backbone.resolved(), start.backbone
+    if not has_photos(recipe):
+        given = replace(given, in_channels=expected.in_channels)
     facts = {
         "backbone.name": (given.name, expected.name),
         "backbone.stem": (given.stem, expected.stem),
@@ -119,9 +123,11 @@ def check_fits(recipe: Recipe, start: StartEncoder) -> None:
                 f"out, or add --{name.replace('_', '-')} {of_start}."
             )
     with torch.device("meta"):
-        shapes = {name: value.shape for name, value in expected.build().state_dict().items()}
-    wrong = [name for name, value in start.weights.items() if shapes.get(name) != value.shape]
-    if wrong or len(shapes) != len(start.weights):
+        network = expected.build().state_dict()
+    weights = start.weights if has_photos(recipe) else fit_weights(start.weights, network)
+    shapes = {name: value.shape for name, value in network.items()}
+    wrong = [name for name, value in weights.items() if shapes.get(name) != value.shape]
+    if wrong or len(shapes) != len(weights):
         raise UserError(
             f"--init {start.name} has weights of other shapes than {expected.name} for views of "
             f"{recipe.views[0].size} px: {(wrong or ['another number of them'])[0]}. Use its own "

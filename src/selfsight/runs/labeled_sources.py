@@ -9,10 +9,13 @@ import torch
 from selfsight import dist
 from selfsight.data import Source, list_splits, open_source
 from selfsight.data.eval_transform import EvalTransform
+from selfsight.data.pixel_kind import PixelKind, find_kind
 from selfsight.data.sources.classes import are_all, class_words, has_all_classes, select_classes
 from selfsight.errors import UserError, list_first
 from selfsight.evals.multilabel import MultilabelData, load_multilabel, load_voc07
+from selfsight.evals.protocols import get_protocol
 from selfsight.options import EvalOptions
+from selfsight.runs.load_method import find_checkpoint
 
 
 class LabeledSources(NamedTuple):
@@ -51,6 +54,15 @@ def _open_split(
 ) -> Source:
     named = split if split in list_splits(path) else None
     return open_source(path, labels=True, split=named, classes=classes, label_column=label_column)
+
+
+def find_labeled_kind(options: EvalOptions, encoders: Sequence[str]) -> PixelKind | None:
+    """The kind of the labeled images if an encoder is not a run's, which has its own; else None."""
+    is_folder = options.labeled is not None and find_voc_folder(str(options.labeled)) is None
+    if not is_folder or all(find_checkpoint(name) for name in encoders):
+        return None
+    detects = any(get_protocol(name).data_kind == "boxes" for name in options.protocols)
+    return None if detects else find_kind(open_source(str(options.labeled)))
 
 
 def load_several_labels(

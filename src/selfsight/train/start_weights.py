@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import safetensors.torch
 from torch import Tensor
 
+from selfsight.backbones.input_channels import fit_weights
 from selfsight.backbones.layer_depths import freeze_stages
 from selfsight.errors import UserError
 from selfsight.methods import Method
@@ -47,5 +48,5 @@ def load_start(method: Method, recipe: Recipe, weights: Weights | None) -> None:
     """
     for encoder in encoders(method):
         if weights is not None:
-            encoder.backbone.load_state_dict(dict(weights))
+            encoder.backbone.load_state_dict(fit_weights(weights, encoder.backbone.state_dict()))
         freeze_stages(encoder.backbone, recipe.start.freeze)
