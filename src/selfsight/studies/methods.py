@@ -13,6 +13,7 @@ NONE = "none published at this setting"
 ARMS: dict[str, tuple[str, dict[str, Any], float | None, str]] = {
     "barlow_twins": ("barlow_twins.cifar10_r18_200ep", {}, 84.2, LIGHTLY.format(128)),
     "byol": ("byol.cifar10_r18_100ep", {}, 86.8, LIGHTLY.format(512)),
+    "dino": ("dino.cifar10_r18_200ep", {}, 81.3, LIGHTLY.format(512)),
     "fast_moco": ("fast_moco.cifar10_r18_200ep", {}, None, NONE),
     "fastsiam": (
         "simsiam.cifar10_fastsiam_r18_200ep",
@@ -22,6 +23,7 @@ ARMS: dict[str, tuple[str, dict[str, Any], float | None, str]] = {
     ),
     "instdisc": ("instdisc.cifar10_r18_200ep", {"optim.lr": 0.12}, 80.8, "InstDisc, table 1"),
     "jcl": ("jcl.cifar10_r18_200ep", {"batch_size": 192}, None, NONE),
+    "lejepa": ("lejepa.cifar10_r18_300ep", {"batch_size": 256}, None, NONE),  # SIGReg grows with it
     "moco": ("moco.cifar10_r18_200ep", {}, 82.6, DEMO),
     "moco_v2plus": ("moco.cifar10_v2plus_r18_200ep", {}, 85.3, DEMO),
     "mocov3": ("mocov3.cifar10_r18_100ep", {}, None, NONE),
