@@ -64,6 +64,18 @@ def test_a_setting_that_a_flag_replaces_loses_the_automatic_reason(tmp_path):
     assert {"views", "optim", "data.store_size"} <= set(reasons)
 
 
+@pytest.mark.parametrize("method", ["dino", "lejepa", "swav"])
+def test_small_crops_are_small_and_there_are_none_of_small_views(method, monkeypatch):
+    made, reasons = build_auto_recipe(DataProfile(count=1000, short_side=32), CPU, method=method)
+    assert [view.size for view in made.views] == [32, 32]
+    assert "method.num_small" in reasons
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    cuda = torch.device("cuda")
+    made, _ = build_auto_recipe(DataProfile(count=1000, short_side=500), cuda, method=method)
+    assert [view.size for view in made.views] == [224] * 2 + [96] * made.method.num_small
+    assert made.method.num_small > 0
+
+
 @pytest.mark.parametrize("method", ["supervised", "mocov3"])
 def test_only_a_supervised_vit_learns_its_patches(method):
     made, _ = build_auto_recipe(DataProfile(count=1000, short_side=32), CPU, method=method)

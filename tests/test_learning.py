@@ -30,6 +30,9 @@ OWN: dict[str, dict] = {
     "barlow_twins": {"dim": 128, "redundancy": 0.01},
     # With BYOL's own heads three runs stayed below 25 %.
     "byol": {"dim": 128, "heads": "fast_moco"},
+    # The head of lightly's small benchmarks, with fewer outputs.
+    "dino": {"out_dim": 128, "hidden_dim": 256, "num_layers": 2, "head_norm": True}
+    | {"num_small": 0, "momentum_end": 0.99, "freeze_epochs": 0},
     # Views of 32 pixels have patches of 16: with pairs of them five runs stayed below 25 %.
     "fast_moco": {"predictor_dim": 128, "momentum": 0.9, "patches": Patches(combine=3)},
     "instdisc": {"loss": "softmax", "temperature": 0.1},
@@ -54,6 +57,7 @@ STRONG_COLOR = {"jitter": (0.8, 0.8, 0.8, 0.2), "gray": 0.4}
 # InstDisc, JCL and MoCo, whose heads have no batch norm, failed at rates of 0.01 and more.
 CHANGES: dict[str, dict] = {
     "byol": {"batch_size": 64},
+    "dino": {"batch_size": 128},
     "fast_moco": {"batch_size": 128, "lr": 0.015},
     "instdisc": {"epochs": 14, "lr": 0.003},
     "jcl": {"epochs": 9, "lr": 0.002},

@@ -111,7 +111,7 @@ def build_auto_recipe(
     if epochs is None:
         epochs, reasons["epochs"] = _epochs(data, size, gpu)
     steps = epochs * max(1, data.count // batch_size)
-    config, why = _method(data, method, batch_size, steps, gpu)
+    config, why = _method(data, method, batch_size, steps, size, gpu)
     reasons |= why
     optim, reasons["optim"] = _optim(config, epochs, gpu)
     view = View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0)
@@ -124,7 +124,7 @@ def build_auto_recipe(
     per_epoch = max(1, data.count // batch_size)
     recipe = Recipe(
         method=config,
-        views=(view,) * config.num_views,
+        views=config.match_views((view, view)),
         optim=optim,
         backbone=backbone,
         data=Data(
@@ -203,7 +203,7 @@ def _epochs(data: DataProfile, size: int, gpu: bool) -> tuple[int, str]:
 
 
 def _method(
-    data: DataProfile, name: str | None, batch_size: int, steps: int, gpu: bool
+    data: DataProfile, name: str | None, batch_size: int, steps: int, size: int, gpu: bool
 ) -> tuple[MethodConfig, Reasons]:
     reasons: Reasons = {}
     config_class = method_config(name or ("mocov3" if gpu else "simclr"))
@@ -216,6 +216,12 @@ def _method(
     settings: dict[str, Any] = {
         f: v for f, v in heads.items() if f in config_class.__dataclass_fields__
     }
+    if "num_slices" in config_class.__dataclass_fields__:
+        settings |= {"dim": 64, "num_slices": 1024} if gpu else {"dim": 16, "num_slices": 64}
+        reasons["method.dim"] = "SIGReg asks for as many independent numbers of each image"
+    if size <= 64 and "num_small" in config_class.__dataclass_fields__:
+        settings["num_small"] = 0
+        reasons["method.num_small"] = f"views of {size} px are too small for smaller ones"
     if "momentum" in config_class.__dataclass_fields__:
         # The teacher should forget its initial weights within a few per cent of the run.
         settings["momentum"] = 0.95 if steps < 1000 else 0.99 if steps < 20_000 else 0.996

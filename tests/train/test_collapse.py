@@ -74,6 +74,12 @@ def test_simsiam_without_its_stop_gradient_raises_the_alarm(monkeypatch):
     assert event == "collapsed"  # test_learning.py has BYOL without its predictor
 
 
+@pytest.mark.slow
+def test_lejepa_without_sigreg_raises_the_alarm():
+    ((_, event),) = alarms(train(make("lejepa", sigreg_weight=0.0), lr=0.5))
+    assert event == "collapsed"
+
+
 def record(step, spread, rank=12.0):
     values = {"feature_std": 0.5, "effective_rank": rank, "embedding_rank": rank}
     return {"step": step, "epoch": step / 10, "embedding_std": spread} | values
