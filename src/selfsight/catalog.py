@@ -16,6 +16,7 @@ from selfsight.evals.protocols import FlagSettings
 from selfsight.flags import list_settings
 from selfsight.methods import MethodConfig
 from selfsight.recipe import ALL_METHODS, Recipe, method_name
+from selfsight.recipe_file import is_recipe_file, read_recipe
 from selfsight.recipes import RECIPES
 from selfsight.settings import field_types
 from selfsight.studies import ARMS, STUDIES, Arm, Study
@@ -28,7 +29,9 @@ DATA_SETS = ("imagenet", "imagenet100", "stl10", "imagenette", "cifar10", "shape
 
 
 def build_recipe(name: str) -> Recipe:
-    """Build the recipe called `METHOD.NAME`, or the arm of a study called `STUDY.ARM`."""
+    """Build the recipe `METHOD.NAME`, the arm of a study `STUDY.ARM`, or the recipe of a file."""
+    if is_recipe_file(name):
+        return read_recipe(name)
     if name in RECIPES:
         return RECIPES[name]()
     if name in ARMS:

@@ -1,9 +1,12 @@
 """The commands that list what the package has: methods, recipes and studies."""
 
+from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from selfsight.errors import escape, quote_word
+from selfsight.options import File
 from selfsight.run_folder import print_json
 
 
@@ -20,17 +23,29 @@ def methods(*, json: bool = False) -> None:
 
 
 def recipes(
-    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD")] = "", /, *, json: bool = False
+    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD")] = "",
+    /,
+    *,
+    save: File = None,
+    json: bool = False,
 ) -> None:
     """List the recipes, those with a word in their name, or every flag of one recipe.
 
     Args:
         name: A recipe, or a word such as a method or a data set.
+        save: Write the recipe to FILE, such as my.json, to be changed and given to
+            pretrain --recipe.
         json: Print JSON instead of text.
     """
     from selfsight import catalog, print_catalog
 
-    if "." in name:
+    if save is not None:
+        from selfsight.recipe_file import save_recipe
+
+        save_recipe(catalog.build_recipe(name), Path(save))
+        word = quote_word(str(save))
+        print(escape(f"Wrote {save}. Train with: selfsight pretrain DATA --recipe {word}"))
+    elif "." in name:
         print_json(catalog.list_flags(name)) if json else print_catalog.print_flags(name)
     else:
         rows = catalog.list_recipes(name)

@@ -67,8 +67,8 @@ class PretrainOptions:
     method: Name = None
     """A method of `selfsight methods`. If not given, chosen from the data."""
     recipe: Annotated[Any, arg(metavar="NAME", constructor=str, help_behavior_hint="")] = None
-    """A recipe of `selfsight recipes` or an arm of `selfsight studies` (STUDY.ARM), in place of
-    automatic settings. In Python, also a Recipe."""
+    """A recipe of `selfsight recipes`, an arm of `selfsight studies` (STUDY.ARM), my.json, or
+    my.py:function, whose code is run. In Python, also a Recipe. If not given, chosen."""
     init: Name = None
     """Encoder to start from: timm:NAME, a run folder, FILE or NETWORK=FILE, as for evaluate
     --backbone. Its backbone is trained at a tenth of the learning rate (--start.lr-factor);

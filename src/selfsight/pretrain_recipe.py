@@ -143,8 +143,8 @@ def import_outside_code(options: PretrainOptions, run: Run) -> bool:
     It is imported by these names alone, not from the folder that recipe.json has for it.
     """
     named = {word.rpartition("=")[2] for word in options.settings} | {options.method}
-    if isinstance(options.recipe, Recipe):
-        named |= set(list_outside_code(to_dict(options.recipe)))
+    if isinstance(options.recipe, Recipe) or ".py:" in str(options.recipe):
+        named |= set(list_outside_code(to_dict(_named_recipe(options))))
     outside = list_outside_code(run.saved_recipe())
     if not named >= set(outside):
         return False

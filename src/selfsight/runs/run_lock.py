@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ def choose_folder(data: str, options: PretrainOptions) -> Path:
             raise UserError("--out is empty; a variable of the shell may be unset. Give a folder.")
         return Path(options.out)
     suffix = options.recipe if isinstance(options.recipe, str) else options.method or "auto"
+    suffix = re.sub(r"\.json$|\.py:", "-", Path(suffix).name).strip("-")  # of a recipe in a file
     name = file_name(f"{Path(data.split(':')[-1]).stem or 'run'}-{suffix}")
     number, path = 1, Path("runs") / name
     while path.exists() and not options.resume:
