@@ -44,7 +44,7 @@ learn: install
 	$(BIN)/python -m pytest -m learning
 
 gpu:
-	$(PYTHON) -m pytest -m gpu --ignore tests/report --gpu-json gpu.json
+	$(PYTHON) -m pytest -m gpu --ignore tests/report_page --gpu-json gpu.json
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -302,6 +302,24 @@ def list_differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any
     return [] if a == b else [(name, a, b)]
 
 
+def list_changed(settings: Any, name: str = "") -> list[str]:
+    """Names of the settings that differ from the defaults of their classes, or have none."""
+    if isinstance(settings, tuple) and settings and dataclasses.is_dataclass(settings[0]):
+        parts = enumerate(settings)
+        return [found for i, part in parts for found in list_changed(part, f"{name}.{i}")]
+    changed = []
+    for field in dataclasses.fields(settings):
+        value, path = getattr(settings, field.name), f"{name}.{field.name}".lstrip(".")
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if default == value and type(default) is type(value):
+            continue
+        is_group = dataclasses.is_dataclass(value) or path == "views"
+        changed += list_changed(value, path) if is_group else [path]
+    return changed
+
+
 def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = False) -> Recipe:
     """Read the recipe that `to_dict` wrote; other keys of a run folder are ignored.
 

@@ -24,6 +24,8 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # flag of os.open; Windows has none
 ABOUT_RUN = {  # what recipe.json holds beside the settings
     "images": int,
     "skipped": int,
+    "left_out": dict[str, str],
+    "changed": list[str],
     "device": str,
     "processes": int,
     "versions": dict[str, str | int | None],

@@ -6,13 +6,14 @@ Each test loops over all of them: the names of those that fail are in the messag
 import inspect
 import json
 import re
+from dataclasses import fields, replace
 from itertools import pairwise
 
 import pytest
 
 from selfsight.catalog import build_recipe
 from selfsight.optim.config import scaled_lr
-from selfsight.recipe import from_dict, override, to_dict
+from selfsight.recipe import from_dict, list_changed, override, to_dict
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS
 from tests.recipes.small import shrink, structure, train_two_steps
@@ -125,3 +126,19 @@ def test_views_follow_the_flag_that_changes_their_number(built, name, flags, siz
     assert recipe.views[: len(before)] == before[: len(sizes)]
     if "swav" in name:  # as SwAV's own multi-crop
         assert recipe.views == built["swav.imagenet_r50_800ep"].views[: len(sizes)]
+
+
+def test_changed_settings_are_those_that_differ_from_their_defaults():
+    recipe = build_recipe("moco.cifar10_r18_200ep")
+    found = list_changed(recipe)
+    for name in found:
+        *parents, last = name.split(".")
+        owner = recipe
+        for part in parents:
+            owner = owner[int(part)] if part.isdigit() else getattr(owner, part)
+        (field,) = (f for f in fields(owner) if f.name == last)
+        assert field.default != getattr(owner, last)
+    assert {"optim.lr", "epochs", "batch_size"} <= {*found} and "log_gradients" not in found
+    views = (recipe.views[0], replace(recipe.views[1], blur_sigma=(0.3, 0.4)))
+    moved = list_changed(replace(recipe, log_gradients=True, views=views))
+    assert {*moved} - {*found} == {"log_gradients", "views.1.blur_sigma"}

@@ -77,9 +77,10 @@ def _images(run: Run, names: list[str], labels: list[str | None]) -> None:
         {"name": n, "label": label, "similarity": 0.9 - 0.1 * i}
         for i, (n, label) in enumerate(zip(names, labels, strict=True))
     ]
-    rows = [{"name": names[0], "label": labels[0], "neighbors": near[1:]}]
-    run.write_image_json("neighbors", {"tile": 16, "columns": len(names), "rows": rows})
-    _sheet(run.images / "neighbors.jpg", 16, len(names), len(names))
+    row = {"name": names[0], "label": labels[0], "neighbors": near[1:], "untrained": near[:0:-1]}
+    columns = 2 * len(names) - 1
+    run.write_image_json("neighbors", {"tile": 16, "columns": columns, "rows": [row]})
+    _sheet(run.images / "neighbors.jpg", 16, columns, columns)
 
 
 def analyze(run: Run) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Locator, sync_playwright
 from playwright.sync_api import Page as Tab
 
 from selfsight import report_page
-from selfsight.run_folder import Run
+from selfsight.run_folder import Run, write_json
 from tests.report_page import folders
 from tests.report_page.folders import HOSTILE, RECIPE, analyze, records, tile_color
 
@@ -111,7 +111,10 @@ def test_every_part_is_filled(tab):
     assert tab.locator("#figures .bars li").count() == 9
     assert tab.locator(".plot svg.inside path").count() == 7
     assert tab.locator("#views canvas").count() == 6
-    assert tab.locator("#neighbors .same").count() == 2  # of five, the images 2 and 4
+    # Of five, the images 2 and 4, after training and before.
+    assert tab.locator("#neighbors .side").count() == 2
+    assert tab.locator("#neighbors .same").count() == 4
+    assert "Before training: 2 of 5 neighbors" in text(tab, "#neighbors").replace("\xa0", " ")
     assert "A tenth of the images." in text(tab, "#recipe")
     assert "selfsight resume" in text(tab, "#recipe")
 
@@ -314,3 +317,21 @@ def test_a_command_is_copied(opened, tab):
     tab.get_by_role("button", name="Copy: Resume the run").click()
     tab.get_by_text("Copied", exact=True).wait_for()
     assert tab.evaluate("navigator.clipboard.readText()") == f"selfsight resume {run.path}"
+
+
+def test_the_recipe_shows_what_differs_and_the_images_that_were_left_out(make_run, open_page):
+    run = make_run()
+    recipe = run.saved_recipe()
+    recipe["optim"] = {"lr": 0.7, "momentum": 0.9, "schedule": {"name": "cosine", "end": 0.0}}
+    recipe["views"] = [{"blur": 0.0, "gray": 0.2}, {"blur": 0.5, "gray": 0.2}]
+    recipe |= {"changed": ["optim.lr", "views.1.blur"], "skipped": 3}
+    recipe |= {"left_out": {"odd/<b>.jpg": "the file is empty", "b.png": "truncated"}}
+    write_json(run.recipe_path, recipe)
+    tab = open_page(run)
+    first = text(tab, "#recipe > .body > table >> nth=0")
+    assert "0.7" in first and "blur" in first and "0.5" in first
+    assert "momentum" not in first and "cosine" not in first and "gray" not in first
+    assert "Left out: 3 unreadable images, of which 2 are listed" in text(tab, "#recipe")
+    for line in tab.locator("#recipe summary").all():
+        line.click()
+    assert "odd/<b>.jpg" in text(tab, "#recipe") and "momentum" in text(tab, "#recipe")

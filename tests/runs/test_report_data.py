@@ -141,21 +141,24 @@ def test_map_of_features_without_shape_is_still_a_map(h):
 
 def test_neighbors_are_the_most_similar_others(run):
     images = bright(12)
-    features = embedded(12, labels=images.labels)
-    write_neighbors(run, images, features, rows=5, k=3)
+    features, untrained = embedded(12, labels=images.labels), embedded(12, seed=1)
+    write_neighbors(run, images, features, untrained, rows=5, k=3)
     layout = run.image_json("neighbors")
     assert len(layout["rows"]) == 5
-    unit = torch.nn.functional.normalize(features.h, dim=1)
-    similarity = (unit @ unit.T).fill_diagonal_(-2)
-    for row in layout["rows"]:
-        i = list(images.names).index(row["name"])
-        values, others = similarity[i].topk(3)
-        assert [n["name"] for n in row["neighbors"]] == [images.names[j] for j in others]
-        assert [n["similarity"] for n in row["neighbors"]] == pytest.approx(
-            values.tolist(), abs=1e-4
-        )
-        assert row["label"] == f"class {i % 3}"
-    assert tiles(run, "neighbors", "jpg").shape[:2] == (5, 4)
+    for key, found in (("neighbors", features), ("untrained", untrained)):
+        unit = torch.nn.functional.normalize(found.h, dim=1)
+        similarity = (unit @ unit.T).fill_diagonal_(-2)
+        for row in layout["rows"]:
+            i = list(images.names).index(row["name"])
+            values, others = similarity[i].topk(3)
+            assert [n["name"] for n in row[key]] == [images.names[j] for j in others]
+            assert [n["similarity"] for n in row[key]] == pytest.approx(values.tolist(), abs=1e-4)
+            assert row["label"] == f"class {i % 3}"
+    shown = tiles(run, "neighbors", "jpg")
+    assert shown.shape[:2] == (5, 7)
+    for line, row in zip(shown, layout["rows"], strict=True):  # the brightest channel is the class
+        named = [row["label"], *(n["label"] for n in row["neighbors"] + row["untrained"])]
+        assert [f"class {tile.mean(axis=(0, 1)).argmax()}" for tile in line] == named
 
 
 def test_features_of_some_images_lead_back_to_them(run):

@@ -62,32 +62,53 @@ function showViews(host, layout) {
   });
 }
 
+/** The neighbors of one image as tiles, with how many have its label. */
+function neighborTiles(sheet, layout, row, first, neighbors) {
+  const known = row.label !== null && row.label !== undefined;
+  let same = 0;
+  const tiles = html("div", { class: "tiles" });
+  neighbors.forEach((other, n) => {
+    const alike = known && other.label === row.label;
+    const relation = !known ? null : alike ? "same label" : "another label";
+    const lines = [other.name, other.label, relation, `similarity ${formatNumber(other.similarity)}`];
+    const near = typeof other.similarity === "number" ? other.similarity.toFixed(2) : "–";
+    const file = String(other.name).split("/").pop();
+    const tile = tileFigure(sheet, layout, first + n, lines,
+      `${alike ? "✓ " : ""}${near}`, ...(known ? [other.label ?? "–"] : []), file);
+    tile.classList.add(alike ? "same" : "other");
+    tiles.append(tile);
+    same += alike;
+  });
+  return { tiles, same, all: known ? neighbors.length : 0 };
+}
+
 function showNeighbors(host, layout) {
   const absent = "No neighbors were saved for this run. They are written when training ends.";
   withSheet(host, layout, absent, (sheet) => {
-    let same = 0;
-    let all = 0;
+    const sides = [["neighbors", "after training"], ["untrained", "before, by the untrained network"]];
+    const counts = sides.map(() => ({ same: 0, all: 0 }));
     const rows = layout.rows.map((row, r) => {
-      const known = row.label !== null && row.label !== undefined;
-      const query = tileFigure(sheet, layout, r * layout.columns, [row.name, row.label], row.label ?? "image");
+      const start = r * layout.columns;
+      const query = tileFigure(sheet, layout, start, [row.name, row.label], row.label ?? "image");
       query.classList.add("query");
-      const tiles = html("div", { class: "tiles" });
-      row.neighbors.forEach((other, n) => {
-        const alike = known && other.label === row.label;
-        const relation = !known ? null : alike ? "same label" : "another label";
-        const lines = [other.name, other.label, relation, `similarity ${formatNumber(other.similarity)}`];
-        const near = typeof other.similarity === "number" ? other.similarity.toFixed(2) : "–";
-        const at = r * layout.columns + n + 1;
-        const tile = tileFigure(sheet, layout, at, lines, `${alike ? "✓ " : ""}${near}`, ...(known ? [other.label ?? "–"] : []));
-        tile.classList.add(alike ? "same" : "other");
-        tiles.append(tile);
-        all += known;
-        same += alike;
+      const line = html("div", { class: "row" }, query);
+      let first = start + 1;
+      sides.forEach(([key, title], s) => {
+        const list = row[key] ?? [];
+        if (!list.length) return;
+        const { tiles, same, all } = neighborTiles(sheet, layout, row, first, list);
+        first += list.length;
+        counts[s].same += same;
+        counts[s].all += all;
+        line.append(html("div", { class: "side" }, html("p", { class: "small" }, title), tiles));
       });
-      return addArrowKeys(html("div", { class: "row" }, query, tiles));
+      return addArrowKeys(line);
     });
-    const count = all
-      ? `${formatNumber(same)} of ${formatNumber(all)} neighbors (${formatPercent(same / all, 0)}) have the label of their image: green frame and ✓. The others have a gray frame.`
+    const share = ({ same, all }) => `${formatNumber(same)} of ${formatNumber(all)} neighbors (${formatPercent(same / all, 0)})`;
+    const [after, before] = counts;
+    const count = after.all
+      ? `${share(after)} have the label of their image: green frame and ✓. The others have a gray frame.`
+        + (before.all ? ` Before training: ${share(before)}.` : "")
       : "Without labels, judge by eye: do the neighbors show similar things?";
     host.append(html("p", { class: "count" }, count), ...rows);
   });

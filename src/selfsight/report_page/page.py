@@ -15,7 +15,8 @@ from selfsight.report_page.figures import Json, Records, finite_items, latest, s
 from selfsight.run_folder import Run, open_run, to_json, write_text
 
 SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
-NOT_SETTINGS = ("reasons", "versions", "environment")  # of recipe.json
+NOT_SETTINGS = ("reasons", "versions", "environment", "left_out", "changed")  # of recipe.json
+ALWAYS = ("method.name", "backbone.name", "data.path", "epochs", "batch_size", "images", "device")
 SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "image/jpeg"}
 
 
@@ -77,6 +78,8 @@ def _content(run: Run) -> dict[str, Any]:
         "features": figures.features(run.image_json("analysis")),
         "sheets": {Path(f).stem: _sheet(run, f, mime_type) for f, mime_type in SHEETS.items()},
         "recipe": {k: v for k, v in recipe.items() if k not in NOT_SETTINGS},
+        "changed": _changed(recipe),
+        "left_out": section(recipe, "left_out"),
         "reasons": section(recipe, "reasons"),
         "versions": {**section(recipe, "versions"), **section(recipe, "environment")},
         "commands": _commands(run),
@@ -95,6 +98,29 @@ def _verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
         position = f"the last record is from epoch {epoch:.4g}{total}"
     sentence = f"No verdict yet: {position}. The run is not finished, or was stopped."
     return {"verdict": "running", "sentence": sentence, "evidence": []}
+
+
+def _changed(recipe: dict[str, Json]) -> dict[str, Any]:
+    """The settings that differ from their defaults or were chosen; all, if they are not known."""
+    names = recipe.get("changed")
+    if not isinstance(names, list):
+        return {}
+    chosen = {*map(str, names), *section(recipe, "reasons"), *ALWAYS}
+    settings = {k: v for k, v in recipe.items() if k not in NOT_SETTINGS}
+
+    def select(branch: Any, path: str) -> Any:
+        items = enumerate(branch) if isinstance(branch, list) else branch.items()
+        kept = {}
+        for key, value in items:
+            here = f"{path}.{key}".lstrip(".")
+            name = f"{int(key) + 1}" if isinstance(branch, list) else key
+            if here in chosen:
+                kept[name] = value
+            elif isinstance(value, dict | list) and (inside := select(value, here)):
+                kept[name] = inside
+        return kept
+
+    return select(settings, "")
 
 
 def _check_links(run: Run) -> None:

@@ -165,8 +165,19 @@ async function copy(text, code) {
 }
 
 function showRecipe(host) {
-  const { recipe, reasons, versions, commands } = report;
-  host.append(Object.keys(recipe).length ? nested(recipe, reasons) : missing("recipe.json is empty."));
+  const { recipe, changed, left_out, reasons, versions, commands } = report;
+  if (!Object.keys(recipe).length) host.append(missing("recipe.json is empty."));
+  else if (!Object.keys(changed).length) host.append(nested(recipe, reasons));
+  else {
+    host.append(nested(changed, reasons),
+      html("details", {}, html("summary", {}, "All settings, also those with their default"), nested(recipe, {})));
+  }
+  const lost = Object.entries(left_out);
+  if (lost.length) {
+    const more = recipe.skipped > lost.length ? `, of which ${formatNumber(lost.length)} are listed` : "";
+    host.append(html("h3", {}, `Left out: ${formatNumber(recipe.skipped ?? lost.length)} unreadable images${more}`),
+      html("details", {}, html("summary", {}, "Their names and the reasons"), nested(left_out, {})));
+  }
   if (Object.keys(versions).length) host.append(html("h3", {}, "Versions"), nested(versions, {}));
   host.append(html("h3", {}, "Next steps"));
   for (const { title, code } of commands) {

@@ -1,6 +1,6 @@
 """Evaluate an encoder by named protocols; print the table, write results, verdict and report."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,10 @@ import torch
 
 from selfsight import dist
 from selfsight.console import build_table, open_console
-from selfsight.data import ImageStore, load_images, open_source
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
-from selfsight.evals.eval_images import EvalImages, augmentation_size, describe_skipped
-from selfsight.evals.feature_analysis import EQCO_NUMBERS, FeatureAnalysis
+from selfsight.evals.eval_images import EvalImages, augmentation_size
 from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.protocols import (
     Evaluator,
@@ -26,6 +24,7 @@ from selfsight.evals.protocols import (
 from selfsight.nn import Backbone
 from selfsight.options import EVAL_DEFAULTS, EvalOptions
 from selfsight.run_folder import Run, write_json
+from selfsight.runs.analyze import analyze_features
 from selfsight.runs.compare import format_number, name_label_free
 from selfsight.runs.describe_scores import (
     describe_results,
@@ -50,24 +49,18 @@ from selfsight.runs.labeled_sources import (
     load_several_labels,
     open_labeled,
 )
-from selfsight.runs.load_method import find_checkpoint, load_kept_methods
+from selfsight.runs.load_method import find_checkpoint
 from selfsight.runs.open_images import open_run_images
 from selfsight.runs.report_data import write_map_and_neighbors
 from selfsight.runs.score_protocols import (
     score_label_free,
     score_labeled,
     score_protocol,
-    write_result,
 )
 from selfsight.runs.start_resume import write_verdict
-from selfsight.views import View, moco_v2
 
 DEFAULT_PROTOCOLS = ("knn", "linear")
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")
-UNTRAINED_QUEUE = (
-    "The queue of the untrained network holds random vectors and no keys, so that its bounds and "
-    "gradients are left out."
-)
 Results = dict[str, dict[str, Any]]
 BuildEvaluator = Callable[[EncoderUnderTest], Evaluator]
 
@@ -135,11 +128,11 @@ def evaluate(
                 about=about,
             )
         if groups["images"]:
-            results |= _analyze_features(run, encoders, labeled, device, options, about)
+            results |= analyze_features(run, encoders, labeled, device, options, about)
         if dist.rank() == 0:
             _report(
                 run,
-                encoders[0],
+                encoders,
                 train_images,
                 results,
                 by_class=options.by_class,
@@ -265,52 +258,6 @@ def _build_svm(
     return build_evaluator(name, replace(data, mean=mean, std=std), options)
 
 
-def _analyze_features(
-    run: Run,
-    encoders: Sequence[EncoderUnderTest],
-    labeled: str | None,
-    device: torch.device,
-    options: EvalOptions,
-    about: Mapping[str, Any],
-) -> Results:
-    """Analyze features without labels: of the given images, or of the run's training images."""
-    first = encoders[0]
-    recipe = first.recipe
-    views: Sequence[View] = moco_v2(first.transform.size) if recipe is None else recipe.views
-    store_size = augmentation_size(first.transform)
-    if labeled is not None:
-        images: ImageStore = load_images(
-            open_source(labeled, classes=options.classes),
-            store_size=store_size,
-            channels=first.transform.channels,
-        ).to(device)
-    elif recipe is not None and (where := find_checkpoint(first.name)) is not None:
-        store_size = recipe.data.store_size
-        images = open_run_images(where.run, recipe, device, trust=options.trust)
-    else:
-        raise UserError("--backbone needs --labeled: the images to analyze.")
-    evaluator = build_evaluator("analysis", (images, views), options)
-    assert isinstance(evaluator, FeatureAnalysis)
-    networks = [encoder.method or encoder.network for encoder in encoders]
-    settings, *_ = (evaluator.settings(network) for network in networks)  # checks all of them
-    kept = load_kept_methods(run, recipe, device) if recipe and first.name == str(run.path) else ()
-    result: dict[str, Any] = evaluator.write(run, networks[0], kept)
-    for other, network in zip(encoders[1:], networks[1:], strict=True):
-        numbers = evaluator(network)
-        if other.name == UNTRAINED:
-            if evaluator.analysis.negatives == "queue":
-                settings = settings | {"notes": [*settings.get("notes", ()), UNTRAINED_QUEUE]}
-                numbers = {k: v for k, v in numbers.items() if k not in EQCO_NUMBERS}
-            result |= {f"{UNTRAINED}_{name}": value for name, value in numbers.items()}
-        else:
-            result.setdefault("against", {})[other.name] = numbers
-    if skipped := describe_skipped(images):
-        settings = settings | {"notes": [*settings.get("notes", ()), *skipped]}
-    result["settings"] = {**settings, "stored_size": store_size, **about}
-    write_result(run, "analysis", result)
-    return {"analysis": result}
-
-
 def _evaluate_label_free(
     run: Run,
     encoder: EncoderUnderTest,
@@ -340,7 +287,7 @@ def _evaluate_label_free(
 
 def _report(
     run: Run,
-    encoder: EncoderUnderTest,
+    encoders: Sequence[EncoderUnderTest],
     train_images: EvalImages | None,
     results: Results,
     *,
@@ -348,16 +295,18 @@ def _report(
     trust: bool,
     quiet: bool,
 ) -> None:
-    """Print the tables; if the encoder is a run's, also write map, verdict and report."""
+    """Print the tables; if the first encoder is a run's, also write map, verdict and report."""
     tables = [tabulate_results(results)]
     if by_class:
         tables += [table for item in results.items() if (table := tabulate_classes(*item))]
     sentence = None
     if run.recipe_path.exists():
         recipe = load_recipe(run, trust=trust)
-        if train_images is not None and isinstance(encoder.network, Backbone):
+        first, *others = encoders
+        before = next((other.network for other in others if other.name == UNTRAINED), None)
+        if train_images is not None and isinstance(first.network, Backbone):
             write_map_and_neighbors(
-                run, train_images, encoder.network, encoder.transform, recipe.seed
+                run, train_images, first.network, before, first.transform, recipe.seed
             )
         sentence = write_verdict(run, recipe).sentence
     _print(tables, run, sentence, quiet=quiet, notes=describe_results(results))

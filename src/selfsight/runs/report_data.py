@@ -1,6 +1,7 @@
 """Write image sheets for the report: training views, a map of features, nearest neighbors."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,44 +91,65 @@ def write_neighbors(
     run: Run,
     images: ImageStore,
     features: Features,
+    untrained: Features | None = None,
     rows: int = 12,
-    k: int = 7,
+    k: int = 6,
     ends: View | EvalTransform = BYTES,
 ) -> None:
-    """Write some images, each with the k others whose features are most similar."""
-    h = unit(features.h).nan_to_num(0.0, 0.0, 0.0)
-    count, k = min(rows, len(h)), min(k, len(h) - 1)
-    query = rng.shuffled(rng.key(0, "neighbours"), len(h), torch.arange(count)).to(h.device)
-    similarity, nearest = nearest_neighbors(h, h[query], k=k, exclude=query)
-    index = features.index[torch.cat([query[:, None], nearest], dim=1)].cpu()  # [rows, k + 1]
+    """Write some images, each with the k others whose features are most similar.
+
+    Beside them the k of the untrained network, whose features are of the same images.
+    """
+    count, k = min(rows, len(features.h)), min(k, len(features.h) - 1)
+    query = rng.shuffled(rng.key(0, "neighbours"), len(features.h), torch.arange(count))
+    query = query.to(features.h.device)
+    similarities, columns = [], [query[:, None]]
+    for found in (features, untrained) if untrained is not None else (features,):
+        h = unit(found.h).nan_to_num(0.0, 0.0, 0.0)
+        similarity, nearest = nearest_neighbors(h, h[query], k=k, exclude=query)
+        similarities.append(similarity)
+        columns.append(nearest)
+    index = features.index[torch.cat(columns, dim=1)].cpu()  # [rows, 1 + k or 1 + 2 k]
     uncropped = load_uncropped(images, index.flatten(), ends)
     tiles = [ImageOps.fit(image, (NEIGHBOR_TILE, NEIGHBOR_TILE)) for image in uncropped]
-    write_sheet(run, "neighbors.jpg", tiles, k + 1)
+    write_sheet(run, "neighbors.jpg", tiles, index.shape[1])
     lines = []
-    for line, values in zip(index, similarity.tolist(), strict=True):
+    for line, values in zip(index, torch.cat(similarities, dim=1).tolist(), strict=True):
         (name, label), *others = names_and_labels(images, line)
         similar = [
             {"name": n, "label": la, "similarity": round(value, 4)}
             for (n, la), value in zip(others, values, strict=True)
         ]
-        lines.append({"name": name, "label": label, "neighbors": similar})
-    run.write_image_json("neighbors", {"tile": NEIGHBOR_TILE, "columns": k + 1, "rows": lines})
+        lines.append(
+            {"name": name, "label": label, "neighbors": similar[:k], "untrained": similar[k:]}
+        )
+    layout = {"tile": NEIGHBOR_TILE, "columns": index.shape[1], "rows": lines}
+    run.write_image_json("neighbors", layout)
 
 
 def write_map_and_neighbors(
-    run: Run, images: Images, network: nn.Module, transform: EvalTransform, seed: int
+    run: Run,
+    images: Images,
+    network: nn.Module,
+    untrained: nn.Module | None,
+    transform: EvalTransform,
+    seed: int,
 ) -> None:
-    """Write the map and the nearest neighbors of some images."""
+    """Write the map of some images, and their nearest neighbors after and before training."""
     subset = sample_images(images, NEIGHBOR_IMAGES, seed)
-    h = compute_features(network, images, transform, index=subset, progress="images")
+    encode = partial(
+        compute_features, images=images, transform=transform, index=subset, progress="images"
+    )
+    h = encode(network)
+    before = None if untrained is None else encode(untrained)
     shown: ImageStore
     if isinstance(images, EvalImages):
         shown, rows = images.crops(transform, subset)
-        h = h._replace(index=rows)
+        h = h._replace(index=rows)  # those of the untrained network have the same order
     else:
         shown = images
     write_map(run, shown, h, ends=transform)
-    write_neighbors(run, shown, h, ends=transform)
+    write_neighbors(run, shown, h, before, ends=transform)
 
 
 def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 2"]]:

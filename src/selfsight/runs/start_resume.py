@@ -18,6 +18,7 @@ from selfsight.recipe import (
     Recipe,
     Start,
     eval_transform,
+    list_changed,
     method_name,
     to_dict,
 )
@@ -58,6 +59,8 @@ from selfsight.train.memory_check import check_memory
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import describe_data, pretrain
 from selfsight.train.state import State
+
+MAX_LEFT_OUT = 1000  # names of unreadable images in recipe.json
 
 
 def start_run(
@@ -218,6 +221,8 @@ def _write_recipe_and_train(
         about = about | {
             "images": len(images),
             "skipped": len(images.skipped),
+            "left_out": dict(images.skipped[:MAX_LEFT_OUT]),
+            "changed": list_changed(recipe),
             **describe_environment(device),
             "reasons": reasons,
         }
@@ -301,4 +306,4 @@ def _evaluate_trained(
         result = collect_scores(scores, class_names=knn.data.class_names)
         run.write_arrays("online_knn", collect_arrays(scores, fingerprint_test_images(knn.data)))
         run.write_result("online_knn", result | {"settings": settings | {"features": "backbone"}})
-    write_map_and_neighbors(run, images, trained, eval_transform(recipe), recipe.seed)
+    write_map_and_neighbors(run, images, trained, untrained, eval_transform(recipe), recipe.seed)

@@ -1,0 +1,70 @@
+"""Analyze the features of encoders without labels, by the protocol `analysis`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from selfsight.data import ImageStore, load_images, open_source
+from selfsight.errors import UserError
+from selfsight.evals.eval_images import augmentation_size, describe_skipped
+from selfsight.evals.feature_analysis import EQCO_NUMBERS, FeatureAnalysis
+from selfsight.evals.protocols import build_evaluator
+from selfsight.options import EvalOptions
+from selfsight.run_folder import Run
+from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
+from selfsight.runs.load_method import find_checkpoint, load_kept_methods
+from selfsight.runs.open_images import open_run_images
+from selfsight.runs.score_protocols import write_result
+from selfsight.views import View, moco_v2
+
+UNTRAINED_QUEUE = (
+    "The queue of the untrained network holds random vectors and no keys, so that its bounds and "
+    "gradients are left out."
+)
+
+
+def analyze_features(
+    run: Run,
+    encoders: Sequence[EncoderUnderTest],
+    labeled: str | None,
+    device: torch.device,
+    options: EvalOptions,
+    about: Mapping[str, Any],
+) -> dict[str, dict[str, Any]]:
+    """Analyze features without labels: of the given images, or of the run's training images."""
+    first = encoders[0]
+    recipe = first.recipe
+    views: Sequence[View] = moco_v2(first.transform.size) if recipe is None else recipe.views
+    store_size = augmentation_size(first.transform)
+    if labeled is not None:
+        images: ImageStore = load_images(
+            open_source(labeled, classes=options.classes),
+            store_size=store_size,
+            channels=first.transform.channels,
+        ).to(device)
+    elif recipe is not None and (where := find_checkpoint(first.name)) is not None:
+        store_size = recipe.data.store_size
+        images = open_run_images(where.run, recipe, device, trust=options.trust)
+    else:
+        raise UserError("--backbone needs --labeled: the images to analyze.")
+    evaluator = build_evaluator("analysis", (images, views), options)
+    assert isinstance(evaluator, FeatureAnalysis)
+    networks = [encoder.method or encoder.network for encoder in encoders]
+    settings, *_ = (evaluator.settings(network) for network in networks)  # checks all of them
+    kept = load_kept_methods(run, recipe, device) if recipe and first.name == str(run.path) else ()
+    result: dict[str, Any] = evaluator.write(run, networks[0], kept)
+    for other, network in zip(encoders[1:], networks[1:], strict=True):
+        numbers = evaluator(network)
+        if other.name == UNTRAINED:
+            if evaluator.analysis.negatives == "queue":
+                settings = settings | {"notes": [*settings.get("notes", ()), UNTRAINED_QUEUE]}
+                numbers = {k: v for k, v in numbers.items() if k not in EQCO_NUMBERS}
+            result |= {f"{UNTRAINED}_{name}": value for name, value in numbers.items()}
+        else:
+            result.setdefault("against", {})[other.name] = numbers
+    if skipped := describe_skipped(images):
+        settings = settings | {"notes": [*settings.get("notes", ()), *skipped]}
+    result["settings"] = {**settings, "stored_size": store_size, **about}
+    write_result(run, "analysis", result)
+    return {"analysis": result}
