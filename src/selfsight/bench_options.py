@@ -29,7 +29,8 @@ class BenchOptions:
     all: bool = False
     """Measure every method, one row each, and write a table; needs no RECIPE."""
     only: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
-    """Rows of --all: methods, and networks out of resnet18, resnet50 and vit_s."""
+    """Rows of --all: networks out of resnet18, resnet50 and vit_s, and methods, or embed, linear,
+    fine_tune, first_step and first_step_blocks."""
     minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
     """Stop --all in time: a row begins only if it is expected to end by then.
     The same command goes on."""

@@ -3,12 +3,13 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from selfsight.bench import all_methods, run
-from selfsight.bench.all_methods import NETWORKS, list_cases
+from selfsight.bench.all_methods import FIRST_STEPS, NETWORKS, OTHER_ROWS, list_cases
 from selfsight.bench.breakdown import Breakdown, Timing
 from selfsight.data import Source
 from selfsight.errors import UserError
@@ -38,13 +39,22 @@ def measured(monkeypatch):
     """Names of the recipes that would have been measured, of which one does not fit in memory."""
     names = []
 
-    def record(name, recipe, device, **_):
+    def record(name, recipe, *_, **__):
         names.append(name)
         if "vicreg" in name:
             raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
         return replace(RESULT, recipe=name)
 
+    start = {"imports": 1.0, "data": 2.0, "first_step": 20.0, "full_speed": 30.04}
+    start |= {"images_per_second": 51200.0}
     monkeypatch.setattr(all_methods, "measure_breakdown", record)
+    monkeypatch.setattr(all_methods, "measure_evaluation", record)
+    starts = {"cold": start, "warm": start | {"first_step": 5.0}}
+    monkeypatch.setattr(
+        all_methods, "measure_first_step", lambda name, *_, **__: names.append(name) or starts
+    )
+    forecast = SimpleNamespace(peak=2**31)
+    monkeypatch.setattr(all_methods, "foresee_memory", lambda *_: forecast)
     none = Source("none", [], None, (), lambda i: b"")
     monkeypatch.setattr(all_methods, "open_recipe_source", lambda recipe: none)
     return names
@@ -55,11 +65,11 @@ def test_every_method_is_measured_with_every_network_that_it_has_a_recipe_for():
         cases = list_cases([network])
         data = wanted.recipes.partition("_")[0]
         with_recipe = {name.partition(".")[0] for name in RECIPES if f".{data}_" in name}
-        assert {case.method for case in cases} == with_recipe & {*ALL_METHODS}
+        assert {case.method for case in cases} == (with_recipe & {*ALL_METHODS}) | {*OTHER_ROWS}
         assert len(with_recipe) >= 15
         for case in cases:
-            recipe = case.build(None, ())
-            assert method_name(recipe.method) == case.method
+            recipe = case.build(None, FIRST_STEPS.get(case.method, ()))
+            assert case.method in (*OTHER_ROWS, method_name(recipe.method))
             assert recipe.batch_size == wanted.batch_size
             assert recipe.backbone.name.startswith(network)
     views = [len(c.build(None, ()).views) for c in list_cases(["resnet18", "msbreg"])]
@@ -84,7 +94,8 @@ def test_rows_are_measured_once_and_again_after_an_error(measured, tmp_path, cap
     assert measured == ["moco.cifar10_r18_200ep", "vicreg.cifar10_r18_1000ep"]
     assert "80% of 64,000, 1.5 GiB" in capsys.readouterr().out
     table = (tmp_path / "table.md").read_text().splitlines()
-    assert "| moco | 51,200 | 64,000 | 80 % | 1.5 | 10.00 | 8.00 |" in " ".join(table)
+    assert "| moco | 51,200 | 64,000 | 80 % | 1.5 | 2.0 | 10.00 | 8.00 |" in " ".join(table)
+    assert "| first_step_blocks | warm | 1.0 | 2.0 | 5.0 | 30.0 | 51,200 |" in table
     assert "| vicreg | CUDA out of memory. |" in table
 
 
@@ -113,7 +124,7 @@ def test_options_that_do_not_go_together_are_refused(options, sentence, tmp_path
 @pytest.mark.slow
 def test_a_small_network_is_measured_on_a_cpu(tmp_path):
     flags = ("--backbone.name", "resnet8_narrow")
-    only = ("resnet18", "moco", "supervised")
+    only = ("resnet18", "moco", "supervised", "linear")
     rows = run(
         all=True,
         device="cpu",
@@ -126,6 +137,7 @@ def test_a_small_network_is_measured_on_a_cpu(tmp_path):
     )["rows"]
     for row in rows:
         result = json.loads(json.dumps(row))["result"]
+        assert row["name"] == "linear" or row["foreseen"] > 2**20
         step, limit = (1000 * 64 / result[k] for k in ("images_per_second", "limit"))
         assert limit + sum(result["overhead"].values()) == pytest.approx(step)
-    assert [row["name"] for row in rows] == ["moco", "supervised"]
+    assert [row["name"] for row in rows] == ["moco", "supervised", "linear"]

@@ -1,6 +1,7 @@
 import io
 import itertools
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -236,6 +237,13 @@ def test_a_data_set_that_fits_nowhere_is_streamed(shards, monkeypatch):
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", "0")
     assert settled(open_source(shards)).storage == "stream"
     assert settled(open_source(shards), storage="cache").storage == "cache"
+
+
+def test_without_cached_pixels_no_file_is_looked_at_to_plan(shards):
+    def look():
+        raise AssertionError("looked at every file")
+
+    assert settled(replace(open_source(shards), fingerprint=look)).storage == "cache"
 
 
 def test_pixels_cached_by_an_earlier_run_are_used(shards):

@@ -1,5 +1,8 @@
 """Measure every method with the same network and write one table: `selfsight bench --all`.
 
+Further rows are evaluation (embed, linear, fine_tune) and what comes before full speed
+(first_step, and first_step_blocks with `compile_blocks`).
+
 A row is one JSON file in the output folder, so that a run that was stopped goes on with the next
 one. Rows of other code or of another device are measured again: only rows of one sitting compare.
 """
@@ -18,6 +21,8 @@ from rich.console import Console
 
 from selfsight import auto_recipe
 from selfsight.bench.breakdown import measure_breakdown
+from selfsight.bench.evaluation_speed import EVALUATIONS, measure_evaluation
+from selfsight.bench.first_step import measure_first_step
 from selfsight.bench.network_limit import PassTimes
 from selfsight.catalog import build_recipe
 from selfsight.console import open_console
@@ -27,6 +32,7 @@ from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.open_images import open_recipe_source
+from selfsight.train.memory_check import foresee_memory
 
 Row = dict[str, Any]
 VIT_S = "mocov3.imagenet_vit_s16_300ep"
@@ -37,6 +43,11 @@ SPECIAL = {
     ("mocov3", "vit_s"): VIT_S,
 }
 OTHER_VIEWS = {("msbreg", "resnet18"): (2, 8)}  # beside the recipe's number
+FIRST_STEPS: dict[str, tuple[str, ...]] = {  # rows, and the settings of each
+    "first_step": (),
+    "first_step_blocks": ("--compile-blocks",),
+}
+OTHER_ROWS = (*EVALUATIONS, *FIRST_STEPS)
 OVERHEADS = {
     "views": "augment",
     "heads and loss": "heads and loss",
@@ -86,22 +97,30 @@ class Case:
         if self.network == "vit_s":
             recipe = replace(recipe, backbone=build_recipe(VIT_S).backbone)
         views = () if self.views is None else ("--method.num-views", str(self.views))
-        size = batch_size or NETWORKS[self.network].batch_size
-        return override(recipe, {"batch_size": size}, (*views, *flags), command="bench --all")
+        given = {"batch_size": self.batch_size(batch_size)}
+        return override(recipe, given, (*views, *flags), command="bench --all")
+
+    def batch_size(self, given: int | None) -> int:
+        """Images of a step: those of the command, or else the network's."""
+        return given or NETWORKS[self.network].batch_size
 
 
 def list_cases(only: Sequence[str] = ()) -> list[Case]:
     """List the rows of the table; `only` names networks and methods to choose."""
-    names = [*NETWORKS, *ALL_METHODS]
+    kinds = [*ALL_METHODS, *OTHER_ROWS]
     for name in only:
-        if name not in names:
+        if name not in (names := [*NETWORKS, *kinds]):
             raise UserError(f'--only "{name}" is no network or method.{suggest(name, names)}')
     networks = [name for name in NETWORKS if name in only] or list(NETWORKS)
-    methods = [name for name in ALL_METHODS if name in only] or list(ALL_METHODS)
+    methods = [name for name in kinds if name in only] or kinds
     return [case for network in networks for method in methods for case in _cases(method, network)]
 
 
 def _cases(method: str, network: str) -> Iterator[Case]:
+    if method in OTHER_ROWS:  # with the recipe of a baseline that has labels, or of MoCo
+        of = "supervised" if method in EVALUATIONS else "mocov3" if network == "vit_s" else "moco"
+        yield replace(next(_cases(of, network)), method=method)
+        return
     beginning = f"{method}.{NETWORKS[network].recipes}"
     default = next((name for name in RECIPES if name.startswith(beginning)), None)
     special = SPECIAL.get((method, network), SPECIAL.get((method, "resnet50"), default))
@@ -195,17 +214,34 @@ def _measure(
         recipe = replace(recipe, data=data)
         if data not in sources:
             sources[data] = open_recipe_source(recipe)
-        result = measure_breakdown(
-            case.recipe,
-            recipe,
-            device,
-            seconds=seconds,
-            console=open_console(quiet=True),
-            brief=True,
-            times=times,
-            source=sources[data],
-        )
-        row |= {"result": asdict(result)}
+        source = sources[data]
+        if case.method in FIRST_STEPS:
+            row["first_step"] = measure_first_step(
+                case.recipe,
+                data.path,
+                device.type,
+                batch_size=case.batch_size(batch_size),
+                flags=(*flags, *FIRST_STEPS[case.method]),
+                seconds=seconds,
+            )
+        elif case.method in EVALUATIONS:
+            result = measure_evaluation(
+                case.method, recipe, source, device, seconds=seconds, times=times
+            )
+            row["result"] = asdict(result)
+        else:
+            row["foreseen"] = foresee_memory(recipe, len(source), device).peak
+            result = measure_breakdown(
+                case.recipe,
+                recipe,
+                device,
+                seconds=seconds,
+                console=open_console(quiet=True),
+                brief=True,
+                times=times,
+                source=source,
+            )
+            row["result"] = asdict(result)
     except (UserError, RuntimeError) as error:  # such as memory: the other rows are measured
         row |= {"error": str(error).strip().split("\n")[0]}
     gc.collect()
@@ -223,16 +259,26 @@ def describe(row: Row) -> str:
     head = f"{row['network']:<9} {row['name']:<18}"
     if "error" in row:
         return f"{head} not measured: {row['error']}"
+    if "first_step" in row:
+        seconds = "; ".join(f"{k} {_describe_start(v)}" for k, v in row["first_step"].items())
+        return f"{head} {seconds} ({row['seconds']:.0f} s)"
     result = row["result"]
     memory = f", {result['memory'] / 2**30:.1f} GiB" if result["memory"] else ""
     rest = ", ".join(
         f"{label} {result['overhead'][key]:.2f}"
         for label, key in OVERHEADS.items()
-        if abs(result["overhead"][key]) >= 0.005
+        if abs(result["overhead"].get(key, 0.0)) >= 0.005
     )
     return (
         f"{head} {result['images_per_second']:>9,.0f} images/s, {result['fraction_of_limit']:.0%} "
         f"of {result['limit']:,.0f}{memory}; ms: {rest} ({row['seconds']:.0f} s)"
+    )
+
+
+def _describe_start(start: Row) -> str:
+    return (
+        f"first step {start['first_step']:.1f} s, full speed {start['full_speed']:.1f} s, "
+        f"{start['images_per_second']:,.0f} images/s"
     )
 
 
@@ -246,37 +292,55 @@ def markdown(rows: list[Row]) -> str:
 
 
 def _network_table(network: Network, rows: list[Row]) -> str:
-    measured = [row for row in rows if "error" not in row]
+    measured = [row for row in rows if "result" in row]
     batches = sorted({row["result"]["batch_size"] for row in measured})
-    head = ["method", "images/s", "limit", "share", "memory, GiB", "step, ms", "network alone"]
+    head = ["method", "images/s", "limit", "share", "memory, GiB", "foreseen"]
+    head += ["step, ms", "network alone"]
     head += [*OVERHEADS, "loss alone"]
     lines = [f"{network.title}, batch {' and '.join(map(str, batches))}:", ""]
     lines += [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    lines += [_table_line(row["name"], row["result"]) for row in measured]
+    lines += [_table_line(row, row["result"]) for row in measured]
     lines += [f"| {row['name']} | {row['error']} |" for row in rows if "error" in row]
-    lines += ["", _describe_sitting(measured), ""]
+    lines += _start_table([row for row in rows if "first_step" in row])
+    lines += ["", _describe_sitting([row for row in rows if "error" not in row]), ""]
     return "\n".join(lines)
 
 
-def _table_line(name: str, result: Row) -> str:
-    n, memory = result["batch_size"], result["memory"]
+def _start_table(rows: list[Row]) -> list[str]:
+    """Seconds before full speed, with an empty compile cache and with a full one."""
+    if not rows:
+        return []
+    parts = ["imports", "data", "first_step", "full_speed"]
+    head = ["seconds from the start to the end of", "cache", *(p.replace("_", " ") for p in parts)]
+    lines = ["", f"| {' | '.join([*head, 'images/s'])} |", "|---" * (len(head) + 1) + "|"]
+    for row in rows:
+        for cache, start in row["first_step"].items():
+            seconds = [f"{start[part]:.1f}" for part in parts]
+            cells = [row["name"], cache, *seconds, f"{start['images_per_second']:,.0f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _table_line(row: Row, result: Row) -> str:
+    n, memory, foreseen = result["batch_size"], result["memory"], row.get("foreseen")
     losses = [t["ms"] for t in result["timings"] if t["name"] == "loss alone"]
     cells = [
-        name,
+        row["name"],
         f"{result['images_per_second']:,.0f}",
         f"{result['limit']:,.0f}",
         f"{100 * result['fraction_of_limit']:.0f} %",
         f"{memory / 2**30:.1f}" if memory else "-",
+        f"{foreseen / 2**30:.1f}" if foreseen else "-",
         f"{1000 * n / result['images_per_second']:.2f}",
         f"{1000 * n / result['limit']:.2f}",
-        *(f"{result['overhead'][key]:.2f}" for key in OVERHEADS.values()),
+        *(f"{result['overhead'].get(key, 0.0):.2f}" for key in OVERHEADS.values()),
         f"{losses[0]:.2f}" if losses else "-",
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def _describe_sitting(rows: list[Row]) -> str:
-    devices = sorted({row["result"]["device"] for row in rows})
+    devices = sorted({row["setting"]["device"] for row in rows})
     versions = [row["version"] for row in rows]
     commits = sorted(
         {(v["commit"] or v["sources"]) + (" (changed)" if v["changed"] else "") for v in versions}

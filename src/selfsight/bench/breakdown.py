@@ -302,6 +302,7 @@ class TrainingSpeed(NamedTuple):
     ms: float  # per step
     wait_ms: float  # per step, for data
     first_step: float  # seconds
+    full_speed: float  # seconds until the choice between plain steps and a CUDA graph
     step_mode: str  # "plain" or "graph"
 
 
@@ -325,6 +326,7 @@ def time_training(
     for _ in range(WARMUP_STEPS if device.type == "cuda" else 1):
         run_step(next(batches))
     synchronize(device)
+    full_speed = time.perf_counter() - began
     dist.barrier()
     began, waited, count = time.perf_counter(), loader.wait_seconds, 0
     while count < 3 or not _time_is_up(count, time.perf_counter() - began, 3 * seconds, device):
@@ -334,7 +336,7 @@ def time_training(
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
     wait_ms = 1000 * (loader.wait_seconds - waited) / count
-    return TrainingSpeed(ms, wait_ms, first, run_step.mode)
+    return TrainingSpeed(ms, wait_ms, first, full_speed, run_step.mode)
 
 
 def _time_is_up(count: int, spent: float, seconds: float, device: torch.device) -> bool:

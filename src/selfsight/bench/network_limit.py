@@ -65,6 +65,16 @@ def time_passes(
     return {one: times[network, one] for one in passes}
 
 
+def time_forward(
+    recipe: Recipe, batch_size: int, image_size: int, device: torch.device, seconds: float
+) -> float:
+    """Return the milliseconds of a forward pass of a bare backbone in evaluation mode."""
+    net = recipe.backbone.build().to(device).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    call = torch.compile(net, **COMPILE_OPTIONS) if recipe.compile else net
+    one = BackbonePass(batch_size, image_size, False)
+    return median_ms(_pass_function(recipe, net, call, one, device), device, seconds=seconds)
+
+
 def _pass_function(
     recipe: Recipe, net: nn.Module, call: Any, one: BackbonePass, device: torch.device
 ) -> Any:

@@ -1,5 +1,7 @@
 """Choose between cache and stream and between decoders; open the images accordingly."""
 
+import contextlib
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,6 +34,7 @@ STORAGES: tuple[Storage, ...] = ("auto", "cache", "stream")
 DECODERS: tuple[Decoder, ...] = ("auto", "cpu", "nvjpeg")
 ENOUGH_CPUS = 8  # with fewer, nvJPEG trains from a stream at least 1.3 times as fast
 MAX_GPU_SHARE = 0.5  # of a GPU's free memory that cached pixels may take
+MAX_ESTIMATE_ERROR = 4  # by how many times all images may be smaller than the sample says
 SAMPLE = 64  # images from which sizes and formats are estimated
 SAMPLE_RANGES = 4  # ranges of neighbors in the sample, where neighbors are read at once
 
@@ -141,18 +144,18 @@ def _choose(
     folder = cache_folder()
     if source.fingerprint is None:  # generated images
         return StoragePlan("cache" if storage == "auto" else storage, "cpu", {})
-    for candidate in DECODERS[1:]:
-        allowed = storage != "stream" and decoder in ("auto", candidate)
-        usable = candidate == "cpu" or device.type == "cuda"
-        if not (allowed and usable):  # a key costs a look at every file
+    files = read_sample(source)
+    total = _mean_stored_bytes(files, **settings) * len(source)
+    # A key costs a look at every file, a minute and more for ten million.
+    may_be_cached = storage != "stream" and _largest_entry(folder) >= total // MAX_ESTIMATE_ERROR
+    for candidate in DECODERS[1:] if may_be_cached else ():
+        if decoder not in ("auto", candidate) or (candidate != "cpu" and device.type != "cuda"):
             continue
         key = cache_key(source, **settings, decoder=candidate)
         if key and has_entry(folder, key):
             return StoragePlan("cache", candidate, {"data.storage": "Decoded by an earlier run."})
-    files = read_sample(source)
     reasons = {}
     if storage == "auto":
-        total = _mean_stored_bytes(files, **settings) * len(source)
         memory, disk = free_memory() // 2, free_disk(folder)
         storage = "cache" if total <= max(memory, disk) else "stream"
         where = "memory" if total <= memory else "the cache" if total <= disk else "neither"
@@ -168,6 +171,15 @@ def _choose(
             decoder, reason = choose_decoder(files, storage, channels, device, cpus)
         reasons |= {"data.decoder": reason} if reason else {}
     return StoragePlan(storage, decoder, reasons)
+
+
+def _largest_entry(folder: Path) -> int:
+    """Bytes of the largest pixels in the cache; 0 without any."""
+    largest = 0
+    for path in folder.glob("*.pixels"):
+        with contextlib.suppress(OSError):  # evicted meanwhile
+            largest = max(largest, path.stat().st_size)
+    return largest
 
 
 def choose_decoder(
