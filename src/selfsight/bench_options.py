@@ -24,6 +24,13 @@ class BenchOptions:
     """Approximate time to repeat each part for."""
     against: Name = None
     """Also run the same training with another library: lightly."""
+    workers: Annotated[Sequence[int], arg(metavar="INT...", help_behavior_hint="")] = ()
+    """Worker processes of that library; several are tried, and the fastest is compared.
+    If not given, one per core."""
+    epoch_images: Number = None
+    """Images in an epoch of that library, after which it starts anew. If not given, without end."""
+    cores: Number = None
+    """CPU cores that all of this may use. If not given, all."""
     growth: bool = False
     """Measure how the cost of a step grows with batch, queue, views, images and processes."""
     all: bool = False

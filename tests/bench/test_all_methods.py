@@ -113,6 +113,8 @@ def test_other_options_are_measured_anew_and_time_ends_between_rows(measured, tm
     [
         ({"all": True, "growth": True}, "--growth has no effect"),
         ({"minutes": 3.0}, "--minutes is for --all"),
+        ({"workers": (4,)}, "--workers is for --against lightly"),
+        ({"cores": 10**6}, "--cores is 1000000, but this process may use"),
         ({"all": True, "only": ("resnet19",)}, 'Did you mean "resnet18"'),
     ],
 )

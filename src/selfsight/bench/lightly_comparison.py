@@ -67,15 +67,31 @@ def import_lightly(recipe: Recipe) -> Any:
 
 
 def measure_lightly(
-    recipe: Recipe, source: Source, device: torch.device, *, seconds: float
+    recipe: Recipe,
+    source: Source,
+    device: torch.device,
+    *,
+    seconds: float,
+    workers: int | None = None,
+    epoch_images: int | None = None,
 ) -> dict[str, float]:
-    """Return the images per second of Lightly's transforms, and of its training end to end."""
+    """Return the images per second of Lightly's transforms, and of its training end to end.
+
+    `workers` are the processes of its DataLoader, one per core if not given; it starts a new epoch
+    after `epoch_images`, if given.
+    """
     lightly, name = import_lightly(recipe), method_name(recipe.method)
     size = recipe.views[0].size
     transform_name = "MoCoV2Transform" if name == "moco" else "SimCLRTransform"
     blur = 0.5 if recipe.views[0].blur > 0 else 0.0
     transform = getattr(lightly.transforms, transform_name)(input_size=size, gaussian_blur=blur)
-    batches = _batches(_PILDataset(source, transform), recipe, device)
+    batches = _batches(
+        _PILDataset(source, transform),
+        recipe,
+        device,
+        num_workers=workers or available_cpus(),
+        epoch_images=epoch_images or ENDLESS,
+    )
     augmented = _images_per_second(lambda: next(batches), recipe.batch_size, device, seconds)
     step = _build_step(recipe, name, lightly, device)
     trained = _images_per_second(
@@ -84,17 +100,28 @@ def measure_lightly(
     return {"augment": augmented, "end to end": trained}
 
 
-def _batches(dataset: _PILDataset, recipe: Recipe, device: torch.device) -> Iterator[list[Tensor]]:
-    """Yield batches without end: in short epochs most workers would get no batch."""
-    sampler = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=ENDLESS)
+def _batches(
+    dataset: _PILDataset,
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    num_workers: int,
+    epoch_images: int,
+) -> Iterator[list[Tensor]]:
+    """Yield batches, epoch after epoch: in short ones some workers get none, and all wait."""
+    count = max(epoch_images, recipe.batch_size)
+    sampler = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=count)
     loader = torch.utils.data.DataLoader(
         dataset,
         batch_size=recipe.batch_size,
         sampler=sampler,
-        num_workers=available_cpus(),
+        num_workers=num_workers,
         pin_memory=device.type == "cuda",
+        persistent_workers=True,
+        drop_last=True,
     )
-    return iter(loader)
+    while True:
+        yield from loader
 
 
 def _build_step(
