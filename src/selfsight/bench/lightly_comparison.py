@@ -39,9 +39,10 @@ class _PILDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, i: int) -> list[Tensor]:
         data = self.source.read(i)
-        image = (
-            Image.fromarray(data) if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data))
-        )
+        if isinstance(data, np.ndarray):  # PIL takes gray pixels without a channel
+            image = Image.fromarray(data[:, :, 0] if data.shape[2] == 1 else data)
+        else:
+            image = Image.open(io.BytesIO(data))
         return self.transform(image.convert("RGB"))
 
 
