@@ -51,14 +51,14 @@ def measure_evaluation(
     images = EvalImages(source, transform, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    if name == "embed":
 
-        def run(repeats: int) -> None:
-            for _ in range(repeats):
-                features(backbone, images, transform, batch_size=n, autocast=autocast)
+    def embed(repeats: int) -> None:
+        for _ in range(repeats):
+            features(backbone, images, transform, batch_size=n, autocast=autocast)
 
-        per_run = len(images)
-    else:
+    run: Callable[[int], None] = embed
+    per_run = len(images)
+    if name != "embed":
         data = LabeledData(
             train=images, test=images, transform=transform, device=device, autocast=autocast
         )
