@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from selfsight import backbones, losses, methods, nn, optim, views
     from selfsight.api import (
+        adapt,
         compare,
         embed,
         evaluate,
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
         search,
         study,
     )
-    from selfsight.encoder_options import EmbedOptions, ExportOptions, SearchOptions
+    from selfsight.encoder_options import AdaptOptions, EmbedOptions, ExportOptions, SearchOptions
     from selfsight.methods import METHODS
     from selfsight.options import EvalOptions, PretrainOptions, StudyOptions
 
 __all__ = [
     "METHODS",
+    "AdaptOptions",
     "EmbedOptions",
     "EvalOptions",
     "ExportOptions",
@@ -39,6 +41,7 @@ __all__ = [
     "SearchOptions",
     "StudyOptions",
     "__version__",
+    "adapt",
     "backbones",
     "compare",
     "embed",
@@ -61,6 +64,7 @@ __all__ = [
 MODULES = ("backbones", "losses", "methods", "nn", "optim", "views")
 MODULE_OF = {
     "METHODS": "selfsight.methods",
+    "AdaptOptions": "selfsight.encoder_options",
     "EmbedOptions": "selfsight.encoder_options",
     "EvalOptions": "selfsight.options",
     "ExportOptions": "selfsight.encoder_options",
@@ -69,6 +73,7 @@ MODULE_OF = {
     "StudyOptions": "selfsight.options",
     **dict.fromkeys(
         (
+            "adapt",
             "compare",
             "embed",
             "evaluate",

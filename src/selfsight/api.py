@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from selfsight import auto_recipe, data_summary, dist
+from selfsight.adaptation.try_arms import adapt as adapt
 from selfsight.console import build_table, open_console
 from selfsight.data.loader import check_image_count
 from selfsight.errors import UserError, quote_word, suggest

@@ -22,7 +22,7 @@ from selfsight.command_words import (
     take_verbosity,
 )
 from selfsight.console import is_verbose, set_verbosity
-from selfsight.encoder_commands import embed, export, search
+from selfsight.encoder_commands import adapt, embed, export, search
 from selfsight.errors import StoppedError, UserError, describe_failure, escape, suggest
 from selfsight.flags import parse_flags
 from selfsight.help_page import describe_command, print_help
@@ -222,6 +222,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export,
     "embed": embed,
     "search": search,
+    "adapt": adapt,
     "report": report,
     "doctor": doctor,
     "bench": bench,

@@ -1,4 +1,4 @@
-"""The commands that use a trained encoder: export, embed and search."""
+"""The commands that use a trained encoder: export, embed, search and adapt."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,9 +6,11 @@ from typing import Annotated
 import tyro
 
 from selfsight.encoder_options import (
+    ADAPT_DEFAULTS,
     EMBED_DEFAULTS,
     EXPORT_DEFAULTS,
     SEARCH_DEFAULTS,
+    AdaptOptions,
     EmbedOptions,
     ExportOptions,
     SearchOptions,
@@ -102,5 +104,29 @@ def search(
         )
     run = words[0] if first else None
     found = use_encoder.search(run, words[first], words[first + 1 :], options, quiet=json)
+    if json:
+        print_json(found)
+
+
+def adapt(
+    data: Annotated[str, tyro.conf.arg(metavar="DATA")],
+    /,
+    *,
+    options: Annotated[AdaptOptions, INLINE] = ADAPT_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Decide whether to train: use an encoder as it is, continue its pretraining, or begin anew.
+
+    Tries all three within the time given, measures each with intervals, and answers in a sentence.
+    An encoder that is measurably worse than its start is not kept. Settings of the recipe have
+    flags as in pretrain: --start.freeze 2.
+
+    Args:
+        data: Images, as for pretrain; no labels are read.
+        json: Print JSON instead of text.
+    """
+    from selfsight.adaptation import try_arms
+
+    found = try_arms.adapt(data, options, quiet=json)
     if json:
         print_json(found)

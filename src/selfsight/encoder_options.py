@@ -1,11 +1,22 @@
-"""Options of the commands that use an encoder: export, embed and search."""
+"""Options of the commands that use an encoder: export, embed, search and adapt."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tyro.conf import arg
+from tyro.conf import Suppress, arg
 
-from selfsight.options import Device, EncoderOptions, File, Folder, Name
+from selfsight.options import (
+    RANGES,
+    Device,
+    EncoderOptions,
+    File,
+    Folder,
+    Images,
+    Name,
+    Number,
+)
+from selfsight.settings import check_settings
 
 ExportTarget = Literal["safetensors", "torchvision", "timm", "hf", "onnx", "detectron2"]
 
@@ -82,5 +93,47 @@ class SearchOptions(EncoderOptions):
     """auto, cpu or cuda."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdaptOptions:
+    """Options of `selfsight adapt`, which are also keywords of `selfsight.adapt`."""
+
+    init: Name = None
+    """The encoder to start from: timm:NAME, a run folder, FILE or NETWORK=FILE, as for pretrain."""
+    minutes: float = 30.0
+    """Time for everything. What does not fit is not tried."""
+    labeled: Images = None
+    """Some labeled images to decide by, as for evaluate. Each is held out once; a test split is
+    used if there is one. If not given, measures without labels decide, which is weak evidence."""
+    label_column: Name = None
+    """Column of the labels in Parquet. If not given, the first that is called so."""
+    method: Name = None
+    """A method of `selfsight methods`. If not given, chosen from the data."""
+    epochs: Number = None
+    """Most epochs of a trained arm. If not given, as many as pretrain would choose."""
+    batch_size: Number = None
+    """Images per step. If not given, chosen from the data."""
+    seed: int = 0
+    """Seed of training and of the folds."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+    out: Folder = None
+    """Folder of the result, the runs and the encoder. If not given, runs/DATA-adapt.
+    The same command goes on where an earlier one stopped."""
+    overwrite: bool = False
+    """Begin again in the folder of an earlier call."""
+    part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
+    """--init: prefix of the weights to load, from a file that holds several encoders."""
+    stem: Name = None
+    """--init: stem of a ResNet in a file, as for evaluate --stem."""
+    trust: bool = False
+    """--init: let a file of weights, or the recipe of a run, run code when it is read."""
+    settings: Suppress[Sequence[str]] = ()
+    """Settings of the recipe of both trained arms as flags: ("--optim.lr", "0.001")."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
+
 EXPORT_DEFAULTS, EMBED_DEFAULTS = ExportOptions(), EmbedOptions()
 SEARCH_DEFAULTS = SearchOptions()
+ADAPT_DEFAULTS = AdaptOptions()

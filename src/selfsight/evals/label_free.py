@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from selfsight import rng
 from selfsight.data import ImageStore, read_batches
@@ -41,8 +42,10 @@ class LabelFreeEvaluator:
         count = min(self.max_images, len(self.images))
         return {"features": "backbone", "images": count, "views": 2, "seed": self.seed}
 
-    def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        """Return the numbers for a backbone."""
+    def encode_views(
+        self, backbone: nn.Module
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+        """Encode two views of each image."""
         device = module_device(backbone)
         count = min(self.max_images, len(self.images))
         order = rng.key(self.seed, "label_free")
@@ -56,6 +59,11 @@ class LabelFreeEvaluator:
                 pixels = apply_views(pair, raw.images, raw.index, seed=self.seed, epoch=raw.epoch)
                 rows.append([encode(backbone, x, self.autocast) for x in pixels])
         h1, h2 = (torch.cat(column) for column in zip(*rows, strict=True))
+        return h1, h2
+
+    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+        """Return the numbers for a backbone."""
+        h1, h2 = self.encode_views(backbone)
         return {
             "retrieval": retrieval(h1, h2).item(),
             "effective_rank": effective_rank(h1).item(),

@@ -37,8 +37,14 @@ def effective_rank(h: Float[Tensor, "n d"], *, eps: float = 1e-7) -> Float[Tenso
     if not bool(h.isfinite().all()):
         return h.new_tensor(float("nan"))
     gram = h.T @ h if h.shape[0] > h.shape[1] else h @ h.T
-    values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
-    return _exp_entropy(values, eps)
+    return effective_rank_of_gram(gram, eps=eps)
+
+
+def effective_rank_of_gram(gram: Float[Tensor, "k k"], *, eps: float = 1e-7) -> Float[Tensor, ""]:
+    """The effective rank of features from their smaller Gram matrix, in float64."""
+    if not bool(gram.isfinite().all()):
+        return gram.new_tensor(float("nan"))
+    return _exp_entropy(torch.linalg.eigvalsh(gram).clamp(min=0).sqrt(), eps)
 
 
 def lidar(
@@ -128,10 +134,15 @@ def retrieval(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor,
 
     If ties counted fully, features that have collapsed to one point would score 1.
     """
+    return find_same_image(x, y).mean()
+
+
+def find_same_image(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """1 for each row of `y` whose most similar row of `x` has the same index, 1 / k of k ties."""
     similarity = unit(y) @ unit(x).T
     best = similarity.max(dim=1, keepdim=True).values
     nearest = similarity == best
-    return (nearest.diagonal() / nearest.sum(dim=1)).mean()
+    return nearest.diagonal() / nearest.sum(dim=1)
 
 
 def _exp_entropy(values: Float[Tensor, " k"], eps: float) -> Float[Tensor, ""]:

@@ -1,0 +1,48 @@
+"""Plan the time: how fast a recipe trains here, and how many epochs of it fit."""
+
+import time
+
+import torch
+
+from selfsight.data import ImageStore
+from selfsight.recipe import Recipe
+from selfsight.train.cuda_graph import CHOICE, can_record
+from selfsight.train.loop import load_batches, train
+from selfsight.train.pretrain import build_loader, build_new_state
+from selfsight.train.start_weights import Weights
+
+TIMED_SECONDS, TIMED_STEPS = 2.0, 20  # whichever comes first
+RESERVE = 1.2  # measuring later arms may take this much longer than the first
+
+
+def measure_speed(
+    recipe: Recipe, images: ImageStore, device: torch.device, start: Weights | None
+) -> float:
+    """Train for some steps that are thrown away; returns images per second."""
+    state = build_new_state(recipe, images, device, start=start)
+    loader = build_loader(recipe, images, device)
+    untimed = CHOICE if can_record(recipe, device) else 1
+    steps = train(
+        state,
+        load_batches(loader, recipe, 0),
+        recipe,
+        steps_per_epoch=loader.steps_per_epoch,
+        device=device,
+    )
+    began, timed = time.monotonic(), 0
+    for number, _ in enumerate(steps, 1):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if number <= untimed:
+            began = time.monotonic()
+            continue
+        timed += 1
+        if timed == TIMED_STEPS or (timed > 1 and time.monotonic() - began > TIMED_SECONDS):
+            break
+    seconds = max(time.monotonic() - began, 1e-6)
+    return max(timed, 1) * recipe.batch_size / seconds
+
+
+def fit_epochs(seconds: float, images_per_second: float, images: int, *, most: int) -> int:
+    """How many epochs fit into these seconds, at most `most`; 0 if not even one does."""
+    return max(0, min(most, int(seconds * images_per_second / images)))
