@@ -92,6 +92,13 @@ def test_evaluate_without_labels_compares_with_the_untrained_network(finished, c
     assert all(f"{value:.1%}" in line for value in found["retrieval"].values())
 
 
+def test_several_runs_are_told_apart(finished, tmp_path, capsys):
+    other = shutil.copytree(finished.path, tmp_path / "other")
+    main(["evaluate", str(finished.path), str(other), "--device", "cpu"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.index(str(finished.path)) < lines.index(str(other))
+
+
 def test_evaluate_with_labels_writes_knn_and_linear(finished, photos, capsys):
     main(["evaluate", str(finished.path), "--labeled", str(photos), "--k", "3", "--device", "cpu"])
     assert "untrained" in capsys.readouterr().out

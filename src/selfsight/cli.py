@@ -145,10 +145,11 @@ def evaluate(
         if json:
             print_json(records)
         return
-    results = {
-        str(run or options.backbone): api.evaluate(run, options, quiet=json)
-        for run in runs or (None,)
-    }
+    results = {}
+    for run in runs or (None,):
+        if len(runs) > 1 and not json:
+            print(f"\n{escape(str(run))}")
+        results[str(run or options.backbone)] = api.evaluate(run, options, quiet=json)
     if json:
         print_json(results if len(results) > 1 else next(iter(results.values())))
 

@@ -488,9 +488,13 @@ def test_one_table_over_all_runs_with_empty_cells(run, finished, photos, tmp_pat
 
 def test_settings_that_differ_between_runs_are_named(tmp_path):
     for name, test in (("a", 100), ("b", 200)):
-        Run(tmp_path / name).write_result("linear", {"accuracy": 0.9, "settings": {"test": test}})
+        settings = {"test": test, "label_column": f"label_{name}"}
+        Run(tmp_path / name).write_result("linear", {"accuracy": 0.9, "settings": settings})
     _, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
-    assert notes == ["linear: test differs between runs (100, 200)."]
+    assert notes == [
+        "linear: label_column differs between runs (label_a, label_b).",
+        "linear: test differs between runs (100, 200).",
+    ]
 
 
 def test_the_table_has_the_analyzes_and_says_which_is_best_without_labels(tmp_path):
@@ -597,6 +601,14 @@ MISTAKES = {
         ["RUN", "--labeled", "PHOTOS", "--protocol", "detection.voc_c4", "--image-size", "32"],
         "--image-size has no effect on detection.voc_c4",
     ),
+    "a folder for the results of a run": (
+        ["RUN", "--labeled", "PHOTOS", "--out", "elsewhere"],
+        "--out is for --backbone",
+    ),
+    "a part of a run": (
+        ["RUN", "--labeled", "PHOTOS", "--part", "left"],
+        "--part is for --backbone",
+    ),
     "a size of no images": (["RUN", "--image-size", "32"], "--image-size needs --labeled"),
     "a size of views": (
         ["RUN", "--protocol", "analysis", "--image-size", "32"],
@@ -658,6 +670,7 @@ def test_lists_of_classes_in_parquet_are_scored_as_several_labels(run, tmp_path,
     found = evaluated(capsys, run.path, *words, "tags", "--protocol", "svm")["svm"]
     assert found["classes"] == 2 and {"ap_red", "ap_green"} <= set(found)
     assert found["settings"]["num_classes"] == 2 and found["settings"]["train"] == 12
+    assert found["settings"]["label_column"] == "tags"
     said = fails(capsys, "evaluate", run.path, *words, "tags", *CPU)
     assert 'several classes per image in its column "tags", and knn needs one' in said
     words = ("--labeled", train, "--label-column", "tags", "--protocol", "svm")

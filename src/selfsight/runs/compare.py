@@ -25,7 +25,10 @@ PERCENT = (
 )
 ANALYSIS_COLUMNS = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
 # Settings that must agree for numbers to be comparable.
-COMPARED_SETTINGS = ("data", "test_data", "train", "test", "features", "view", "view_settings")
+COMPARED_SETTINGS = (
+    *("data", "test_data", "label_column", "train", "test"),
+    *("features", "view", "view_settings"),
+)
 # What runs of one recipe may differ in.
 NOT_OF_RECIPE = ("seed", "reasons", "versions", "environment")
 

@@ -21,12 +21,11 @@ from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError
 from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.label_free import EPOCH
-from selfsight.evals.protocols import ProtocolSpec
 from selfsight.methods import Method
 from selfsight.nn import Encoder
 from selfsight.nn.batch_norm import track_statistics
 from selfsight.nn.teacher import reinitialized
-from selfsight.options import EncoderOptions, EvalOptions
+from selfsight.options import EncoderOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_folder import Run, replace_file
 from selfsight.runs.load_method import find_checkpoint, load_method
@@ -81,40 +80,6 @@ def load_recipe(run: Run, *, trust: bool = False) -> Recipe:
         return from_dict(saved, trust=trust, complete=True)
     except UserError as error:
         raise UserError(f"{run.recipe_path}: {error}") from error
-
-
-def check_features(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]) -> None:
-    """Raise a UserError for features that a protocol does not have."""
-    if options.last_blocks is None:
-        if options.patch_mean:
-            raise UserError("--patch-mean needs --last-blocks: the number of blocks, such as 1.")
-        return
-    if options.features != "backbone":
-        raise UserError(
-            f"--last-blocks evaluates tokens of the backbone, not of the {options.features}. Leave "
-            "--features out."
-        )
-    if options.labeled is None:
-        raise UserError("--last-blocks needs --labeled: labeled images to evaluate it with.")
-    for name, spec in protocols.items():
-        if not spec.is_frozen:
-            raise UserError(
-                f"--last-blocks evaluates frozen features of labeled images, which {name} does "
-                "not. Leave it out, or name another --protocol, such as linear."
-            )
-
-
-def check_image_size(options: EvalOptions, protocols: Mapping[str, ProtocolSpec]) -> None:
-    """Raise a UserError if no protocol resizes images to --image-size."""
-    if options.image_size is None:
-        return
-    if options.labeled is None and not options.protocols:
-        raise UserError("--image-size needs --labeled: the images that have this size.")
-    if all(spec.data_kind != "labeled" for spec in protocols.values()):
-        raise UserError(
-            f"--image-size has no effect on {', '.join(protocols)}: detectors are trained at the "
-            "sizes of their settings, and the analysis has the views of training. Leave it out."
-        )
 
 
 def check_encodes(encoder: EncoderUnderTest) -> None:

@@ -19,12 +19,12 @@ from selfsight.evals.protocols import (
     Evaluator,
     build_evaluator,
     get_protocol,
-    requested_amount,
 )
 from selfsight.nn import Backbone
-from selfsight.options import EVAL_DEFAULTS, EvalOptions
+from selfsight.options import EvalOptions
 from selfsight.run_folder import Run, write_json
 from selfsight.runs.analyze import analyze_features
+from selfsight.runs.check_options import DEFAULT_PROTOCOLS, check_options
 from selfsight.runs.compare import format_number, name_label_free
 from selfsight.runs.describe_scores import (
     describe_results,
@@ -36,8 +36,6 @@ from selfsight.runs.encoders import (
     EncoderUnderTest,
     build_untrained,
     check_encodes,
-    check_features,
-    check_image_size,
     load_encoder,
     load_recipe,
     run_classes,
@@ -59,7 +57,6 @@ from selfsight.runs.score_protocols import (
 )
 from selfsight.runs.start_resume import write_verdict
 
-DEFAULT_PROTOCOLS = ("knn", "linear")
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")
 Results = dict[str, dict[str, Any]]
 BuildEvaluator = Callable[[EncoderUnderTest], Evaluator]
@@ -72,7 +69,7 @@ def evaluate(
 
     Without labels and without protocols, only the measures that need no labels.
     """
-    _check_options(options)
+    check_options(options)
     labeled = None if options.labeled is None else str(options.labeled)
     test = None if options.test is None else str(options.test)
     settings = {"command": "evaluate", "encoder": encoder} | vars(options)
@@ -84,7 +81,6 @@ def evaluate(
         about |= {} if test is None else {"test_data": test}
         recipe = encoders[0].recipe
         about |= {"started_from": recipe.start.name} if recipe and recipe.start.name else {}
-        about_frozen = about | {"features": "backbone", "seed": options.seed}
         groups = _group_by_data(options.protocols or DEFAULT_PROTOCOLS, labeled)
         results: Results = {}
         sources = None
@@ -93,8 +89,11 @@ def evaluate(
             if sources.note and dist.rank() == 0:
                 open_console(stderr=True).print(sources.note)
             about |= {"classes": list(sources.classes)} if sources.classes else {}
+            column = sources.train.label_column
+            about |= {} if column is None else {"label_column": column}
             if sources.train.multilabels is not None:
                 groups |= {"multilabel": groups["labeled"], "labeled": []}
+        about_frozen = about | {"features": "backbone", "seed": options.seed}
         data = None
         if groups["multilabel"]:
             data = load_several_labels(
@@ -178,42 +177,6 @@ def _group_by_data(protocols: Sequence[str], labeled: str | None) -> dict[str, l
         multilabel = name.startswith("svm") and is_voc
         groups["multilabel" if multilabel else get_protocol(name).data_kind].append(name)
     return groups
-
-
-def _check_options(options: EvalOptions) -> None:
-    """Raise a UserError for options that contradict each other, before loading weights."""
-    if options.test is not None and options.labeled is None:
-        raise UserError("--test needs --labeled: the labeled images to train on.")
-    if options.by_class and options.labeled is None:
-        raise UserError("--by-class needs --labeled: images whose classes are known.")
-    protocols = {name: get_protocol(name) for name in options.protocols or DEFAULT_PROTOCOLS}
-    if options.protocols and options.labeled is None:
-        for name, spec in protocols.items():
-            if spec.data_kind != "images":
-                raise UserError(f"{name} needs --labeled: the labeled images to train on.")
-    check_features(options, protocols)
-    check_image_size(options, protocols)
-    families = {name.split(".")[0] for name in protocols}
-    boxes = any(spec.data_kind == "boxes" for spec in protocols.values())
-    trained = any(spec.has_epochs for spec in protocols.values())
-    with_classes = any(spec.data_kind != "boxes" for spec in protocols.values())
-    labels = requested_amount(options)
-    unused = {
-        "--k": options.k != EVAL_DEFAULTS.k and not {"knn", "retrieval"} & families,
-        "--temperature": options.temperature != EVAL_DEFAULTS.temperature and "knn" not in families,
-        "--classes": bool(options.classes) and not with_classes,
-        "--share, --per-class or --split-file": labels is not None and "few_labels" not in families,
-        "--iterations": options.iterations is not None and not boxes,
-        "--epochs": options.epochs is not None and not trained,
-        "--batch-size": options.batch_size is not None and not (trained or boxes),
-    }
-    if options.settings:
-        unused[options.settings[0]] = not any(spec.accepts_flags for spec in protocols.values())
-    for flag in (flag for flag, is_unused in unused.items() if is_unused):
-        raise UserError(
-            f"{flag} is a setting of other protocols than {', '.join(protocols)}. Leave it out, or "
-            "name another --protocol; `selfsight evaluate --protocols` lists them."
-        )
 
 
 def _detection_evaluator(
