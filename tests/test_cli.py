@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -54,17 +53,17 @@ def fails(capsys, *words, code=2):
 
 def test_help_needs_no_torch_and_less_than_a_second():
     code = "import sys; from selfsight.cli import main; main(['pretrain', '--help'])"
-    begun = time.monotonic()
+    before = os.times()
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code],
         capture_output=True,
         text=True,
         check=False,
     )
-    seconds = time.monotonic() - begun
+    seconds = os.times().children_user - before.children_user  # other programs take none of them
     assert "DATA" in done.stdout
     assert not any(line.rstrip().endswith("| torch") for line in done.stderr.splitlines())
-    assert seconds < 3  # a loaded machine; a quiet one takes half a second
+    assert seconds < 1
 
 
 def test_a_run_folder_has_all_its_files(finished):

@@ -3,6 +3,9 @@
 import torch
 import torch._dynamo  # by torch's optimizers, at their first step
 
-import selfsight.api  # noqa: F401
+import selfsight.api
+import tests.evals.detection.test_train  # and torchvision
+import tests.losses.test_streaming  # and what torch needs to compile
+import tests.nn.test_patch_student  # noqa: F401, and hypothesis
 
 torch.set_num_threads(1)

