@@ -9,13 +9,14 @@ import torch
 from selfsight import dist, rng
 from selfsight.backbones import BackboneConfig, stem_for
 from selfsight.data.pixel_kind import PixelKind
+from selfsight.data.sources.tiles import count_tiles
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe, method_config, method_name
 from selfsight.settings import check_setting
 from selfsight.views import View, for_channels
-from selfsight.views.domains import describe_kind, for_domain, for_kind
+from selfsight.views.domains import describe_kind, for_domain, for_kind, resolve_domain
 
 Reasons = dict[str, str]
 
@@ -26,6 +27,7 @@ class DataProfile:
 
     count: int
     short_side: int  # median, in pixels
+    size: tuple[int, int] = (0, 0)  # median width and height
     channels: int = 3
     kind: PixelKind | None = None  # of images that are not photographs
 
@@ -100,6 +102,10 @@ def build_auto_recipe(
     size, reasons["views"] = _view_size(data, gpu)
     if image_size is not None:
         size, reasons["views"] = image_size, f"the encoder to start from expects {image_size} px"
+    tile, why_tile = _tile(data, size, domain)
+    if tile is not None:
+        data = replace(data, count=data.count * _count_tiles(data, tile), short_side=tile)
+        reasons["data.tile"] = why_tile
     store, reasons["data.store_size"] = _store_size(data, size)
     backbone, reasons["backbone"] = _backbone(data, size, gpu)
     if method is not None and method_config(method).needs_labels:
@@ -131,6 +137,7 @@ def build_auto_recipe(
             store_size=store,
             channels=data.channels,
             dtype="uint8" if data.kind is None else data.kind.dtype,
+            tile=tile,
         ),
         epochs=epochs,
         batch_size=batch_size,
@@ -157,6 +164,23 @@ def _view_size(data: DataProfile, gpu: bool) -> tuple[int, str]:
     if side <= 192:
         return 128, f"images are {side} px, so views are 128 px"
     return 224, f"images are {side} px, so views have the usual 224 px"
+
+
+def _tile(data: DataProfile, size: int, domain: str) -> tuple[int | None, str]:
+    """Cut large images whose scale is to be kept into tiles that views fill without resizing."""
+    if data.kind is not None:
+        domain = resolve_domain(data.kind, domain)
+    tile = size * 5 // 4
+    if domain in ("auto", "photographs") or data.short_side < 2 * tile:
+        return None, ""
+    width, height = data.size
+    count = _count_tiles(data, tile)
+    return tile, f"images of {width} x {height} px give {count} tiles each, at their own scale"
+
+
+def _count_tiles(data: DataProfile, tile: int) -> int:
+    width, height = data.size
+    return count_tiles(width, tile) * count_tiles(height, tile)
 
 
 def _store_size(data: DataProfile, size: int) -> tuple[int, str]:

@@ -30,6 +30,7 @@ from selfsight.data.pixel_kind import (
     sample_pixels,
     summarize_kind,
 )
+from selfsight.data.resize import stored_size
 from selfsight.data.samples import SampleFormat
 from selfsight.data.storage import MAX_GPU_SHARE
 from selfsight.errors import list_first
@@ -175,12 +176,16 @@ def _read_image(source: Source, i: int) -> _SampledImage:
 def _read_samples(
     name: str, digest: str, data: bytes | np.ndarray, header: Header, samples: SampleFormat
 ) -> _SampledImage:
-    """Decode an image that is not a photograph, as it is stored."""
+    """Decode an image that is not a photograph; its statistics are those of its full size."""
     kind = {"channels": samples.channels, "dtype": samples.dtype}
-    pixels = decode(data, store_size=STORE_SIZE, **kind)  # type: ignore[arg-type]
-    found = sample_pixels(samples, pixels)
+    pixels = decode(data, store_size=None, **kind)  # type: ignore[arg-type]
+    width, height = stored_size((samples.width, samples.height), STORE_SIZE)
     return _SampledImage(
-        name=name, digest=digest, header=header, stored=int(pixels.nbytes), pixels=found
+        name=name,
+        digest=digest,
+        header=header,
+        stored=width * height * samples.channels * pixels.itemsize,
+        pixels=sample_pixels(samples, pixels),
     )
 
 

@@ -179,6 +179,7 @@ def profile_data(summary: data_summary.DataSummary) -> auto_recipe.DataProfile:
     return auto_recipe.DataProfile(
         count=summary.count,
         short_side=summary.short_side,
+        size=summary.median,
         channels=summary.channels,
         kind=summary.kind,
     )

@@ -67,13 +67,16 @@ class Data:
     channels: int = 3
     dtype: Dtype = "uint8"
     """Type of the pixels; uint8 with 1, 3 or 4 channels are photographs."""
+    tile: int | None = None
+    """Side of square tiles that images are cut into, at their own scale. None: whole images."""
     storage: Literal["auto", "cache", "stream"] = "auto"
     """Decode once and cache the pixels, or decode in every epoch (stream)."""
     decoder: Literal["auto", "cpu", "nvjpeg"] = "auto"
     """Decoder of JPEG files; auto is nvjpeg for streams to a GPU with few CPU cores, else cpu."""
 
     def __post_init__(self) -> None:
-        check_settings(self, "data.", {"store_size": PIXELS, "channels": CHANNELS})
+        ranges = {"store_size": PIXELS, "channels": CHANNELS, "tile": PIXELS}
+        check_settings(self, "data.", ranges)
 
     @property
     def stored(self) -> dict[str, Any]:
@@ -346,7 +349,7 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = Fa
     later |= {"activation_checkpointing": False, "compile_blocks": False}
     rest = later | rest
     if isinstance(rest.get("data"), dict):
-        rest["data"] = {"label_column": None, "dtype": "uint8"} | rest["data"]
+        rest["data"] = {"label_column": None, "dtype": "uint8", "tile": None} | rest["data"]
     if isinstance(rest.get("views"), list):
         ends = {"low": list(LOW), "high": list(HIGH)}
         rest["views"] = [ends | v if isinstance(v, dict) else v for v in rest["views"]]

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -64,14 +64,9 @@ def load_images(
         channels, dtype = transform.channels, transform.dtype
     channels = resolve_channels(source, channels)
     folder = cache_folder()
-    key = cache_key(
-        source,
-        store_size=store_size,
-        transform=transform,
-        channels=channels,
-        dtype=dtype,
-        decoder=decoder,
-    )
+    settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "dtype": dtype}
+    settings["decoder"] = decoder
+    key = cache_key(source, transform=transform, **settings)
     entry, notes = None, source.notes
     try:
         entry = load_entry(folder, key) if key else None
@@ -88,13 +83,10 @@ def load_images(
             decoded = decode_images(
                 source,
                 range(len(source)),
-                store_size=store_size,
                 crop=transform.crop if transform else None,
-                channels=channels,
-                dtype=dtype,
-                decoder=decoder,
                 workers=workers,
                 progress=progress,
+                **settings,
             )
             for i, pixels in enumerate(decoded):
                 if isinstance(pixels, str):

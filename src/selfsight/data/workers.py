@@ -129,7 +129,8 @@ def decode_images(
 
 def start_processes(source: Source, count: int, cores: int) -> "DecodeProcesses | None":
     """Start one process per core to decode `count` images; None where threads are as fast."""
-    worthwhile = source.fingerprint is not None and count >= MIN_IMAGES and cores >= MIN_CORES
+    is_encoded = source.fingerprint is not None and not source.is_decoded
+    worthwhile = is_encoded and count >= MIN_IMAGES and cores >= MIN_CORES
     return DecodeProcesses(cores) if worthwhile and hasattr(os, "memfd_create") else None
 
 

@@ -41,6 +41,7 @@ from selfsight.run_folder import (
 )
 from selfsight.runs.encoders import EncoderUnderTest, load_with_options
 from selfsight.runs.load_method import find_checkpoint
+from selfsight.runs.open_images import cut_like_run
 from selfsight.runs.run_lock import LOCK, lock_run
 
 # Readers of Parquet leave out files that begin with an underscore.
@@ -77,6 +78,7 @@ def embed(
             console.print("\n".join(source.notes))
         kind = None if find_checkpoint(name) is not None else find_kind(source)
         encoder = load_with_options(name, device, options, kind)
+        source = cut_like_run(source, encoder.recipe)
         with lock_run(Run(folder)):
             about = dist.on_first(lambda: _describe(source, encoder, options))
             missing = dist.on_first(lambda: _begin(folder, about, options))

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from selfsight import dist
 from selfsight.console import build_table, open_console
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
-from selfsight.evals.detection import DetectionDataset, DetectionEvaluator, load_detection_dataset
+from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.eval_images import EvalImages, augmentation_size
 from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.protocols import (
@@ -42,8 +41,10 @@ from selfsight.runs.encoders import (
 )
 from selfsight.runs.labeled_sources import (
     LabeledSources,
+    cut_labeled,
     find_labeled_kind,
     find_voc_folder,
+    load_detection_split,
     load_several_labels,
     open_labeled,
 )
@@ -86,6 +87,7 @@ def evaluate(
         sources = None
         if groups["labeled"]:
             sources = open_labeled(options, run_classes(encoder, trust=options.trust))
+            sources = cut_labeled(sources, encoders[0].recipe)
             if sources.note and dist.rank() == 0:
                 open_console(stderr=True).print(sources.note)
             about |= {"classes": list(sources.classes)} if sources.classes else {}
@@ -302,15 +304,3 @@ def _load_labeled(
     train = EvalImages(sources.train, transform, device, store_size=store_size)
     test = sources.test
     return train, None if test is None else EvalImages(test, transform, device)
-
-
-def load_detection_split(path: str, splits: Sequence[str]) -> DetectionDataset:
-    """Load the first of these splits that exists; from every year of a VOCdevkit that has it."""
-    for split in splits:
-        years = sorted(Path(path).glob(f"VOC*/ImageSets/Main/{split}.txt"))
-        try:
-            return load_detection_dataset([file.parents[2] for file in years] or path, split)
-        except UserError as error:
-            if "no split" not in str(error) or split == splits[-1]:
-                raise
-    raise AssertionError("no split was given")

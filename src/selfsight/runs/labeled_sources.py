@@ -12,10 +12,13 @@ from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.pixel_kind import PixelKind, find_kind
 from selfsight.data.sources.classes import are_all, class_words, has_all_classes, select_classes
 from selfsight.errors import UserError, list_first
+from selfsight.evals.detection import DetectionDataset, load_detection_dataset
 from selfsight.evals.multilabel import MultilabelData, load_multilabel, load_voc07
 from selfsight.evals.protocols import get_protocol
 from selfsight.options import EvalOptions
+from selfsight.recipe import Recipe
 from selfsight.runs.load_method import find_checkpoint
+from selfsight.runs.open_images import cut_like_run
 
 
 class LabeledSources(NamedTuple):
@@ -54,6 +57,20 @@ def _open_split(
 ) -> Source:
     named = split if split in list_splits(path) else None
     return open_source(path, labels=True, split=named, classes=classes, label_column=label_column)
+
+
+def cut_labeled(sources: LabeledSources, recipe: Recipe | None) -> LabeledSources:
+    """Cut the images into tiles if those of the run were; test images must be of other files."""
+    if recipe is None or recipe.data.tile is None:
+        return sources
+    if sources.test is None:
+        raise UserError(
+            f"The run was trained on tiles of {recipe.data.tile} px. Tiles of one file are alike, "
+            "so that test images must be of other files: give them with --test, or give a folder "
+            "with train/ and test/."
+        )
+    train, test = (cut_like_run(source, recipe) for source in (sources.train, sources.test))
+    return sources._replace(train=train, test=test)
 
 
 def find_labeled_kind(options: EvalOptions, encoders: Sequence[str]) -> PixelKind | None:
@@ -100,3 +117,15 @@ def find_voc_folder(path: str) -> str | None:
     """Find the folder of one year of VOC: the path itself, or VOC2007 of a VOCdevkit."""
     years = (Path(path), Path(path) / "VOC2007")
     return next((str(p) for p in years if (p / "ImageSets" / "Main").is_dir()), None)
+
+
+def load_detection_split(path: str, splits: Sequence[str]) -> DetectionDataset:
+    """Load the first of these splits that exists; from every year of a VOCdevkit that has it."""
+    for split in splits:
+        years = sorted(Path(path).glob(f"VOC*/ImageSets/Main/{split}.txt"))
+        try:
+            return load_detection_dataset([file.parents[2] for file in years] or path, split)
+        except UserError as error:
+            if "no split" not in str(error) or split == splits[-1]:
+                raise
+    raise AssertionError("no split was given")

@@ -10,6 +10,7 @@ from selfsight.console import is_verbose, open_console
 from selfsight.data import ImageStore, Source, find_url, open_images, open_source, plan_storage
 from selfsight.data.fingerprint import compare_fingerprints, fingerprint_data
 from selfsight.data.pixel_kind import find_kind
+from selfsight.data.sources.tiles import cut_tiles
 from selfsight.errors import UserError, list_first
 from selfsight.recipe import Recipe, fit_to_images, list_differences, method_name, to_dict
 from selfsight.run_folder import Run
@@ -72,7 +73,27 @@ def check_local(run: Run, recipe: Recipe, *, trust: bool) -> None:
 
 
 def open_recipe_source(recipe: Recipe) -> Source:
-    """Open the encoded images of a recipe."""
+    """Open the images of a recipe, cut into tiles if it says so."""
+    return cut_like_run(_open_whole(recipe), recipe)
+
+
+def open_new_source(recipe: Recipe) -> tuple[Recipe, Source]:
+    """Open the images of a new run; a recipe for photographs is fitted to them if they are not."""
+    source = _open_whole(recipe)
+    has_default = recipe.data.channels == 3 and recipe.data.dtype == "uint8"
+    kind = find_kind(source) if has_default else None
+    recipe = recipe if kind is None else fit_to_images(recipe, kind)
+    return recipe, cut_like_run(source, recipe)
+
+
+def cut_like_run(source: Source, recipe: Recipe | None) -> Source:
+    """Cut images into tiles as those of a recipe are, if they are."""
+    if recipe is None or (tile := recipe.data.tile) is None:
+        return source
+    return cut_tiles(source, tile, channels=recipe.data.channels, dtype=recipe.data.dtype)
+
+
+def _open_whole(recipe: Recipe) -> Source:
     data = recipe.data
     source = open_source(
         data.path, labels=data.labels, classes=data.classes, label_column=data.label_column
@@ -89,13 +110,6 @@ def open_recipe_source(recipe: Recipe) -> Source:
             "if its sub-folders are classes, or choose another method of `selfsight methods`."
         )
     return source
-
-
-def fit_to_source(recipe: Recipe, source: Source) -> Recipe:
-    """Fit a recipe for photographs to its images if these are something else."""
-    has_default = recipe.data.channels == 3 and recipe.data.dtype == "uint8"
-    kind = find_kind(source) if has_default else None
-    return recipe if kind is None else fit_to_images(recipe, kind)
 
 
 def resolve_storage(recipe: Recipe, source: Source, device: torch.device) -> tuple[Recipe, Reasons]:

@@ -41,7 +41,7 @@ from selfsight.runs.open_images import (
     check_local,
     describe_other_images,
     fingerprint_everywhere,
-    fit_to_source,
+    open_new_source,
     open_recipe_images,
     open_recipe_source,
     print_skipped,
@@ -81,8 +81,7 @@ def start_run(
     A run that is overwritten is set aside now that all checks have passed, and is put back unless
     the new one saves a checkpoint.
     """
-    source = open_recipe_source(recipe)
-    recipe = fit_to_source(recipe, source)
+    recipe, source = open_new_source(recipe)
     about: dict[str, Any] = {"data_fingerprint": fingerprint_everywhere(recipe, source)}
     about["outside_code"] = locate_code(list_outside_code(to_dict(recipe)))
     check_memory(recipe, len(source), device)  # before hours of decoding
@@ -168,6 +167,7 @@ def recipe_table(recipe: Recipe, reasons: Reasons) -> RecordTable:
         "backbone": recipe.backbone.name,
         **_start_settings(recipe.start),
         "views": f"{len(recipe.views)} of {view.size} px",
+        **({} if recipe.data.tile is None else {"data.tile": recipe.data.tile}),
         "data.store_size": recipe.data.store_size,
         "data.storage": recipe.data.storage,
         "data.decoder": recipe.data.decoder,

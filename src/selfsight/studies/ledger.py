@@ -129,7 +129,7 @@ def find_entries(
 
 def comparable(recipe: Recipe) -> Recipe:
     """Set to one value what does not decide the result: seed, paths, logging, saving."""
-    names = ("store_size", "channels", "dtype")
+    names = ("store_size", "channels", "dtype", "tile")
     data = Data(**{name: getattr(recipe.data, name) for name in names})
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Recipe)}
     return replace(recipe, data=data, **{name: defaults[name] for name in NEUTRAL})

@@ -17,7 +17,7 @@ UNLABELED = -1  # label of an image whose class is not known
 
 @dataclass(frozen=True)
 class Source:
-    """Images by number; `read` returns the content of a file, or HWC uint8 pixels."""
+    """Images by number; `read` returns the content of a file, or HWC pixels."""
 
     name: str
     names: Sequence[str]
@@ -38,6 +38,8 @@ class Source:
     """Path of an image that is a file on this machine, so that another process can read it."""
     multilabels: Int8[np.ndarray, "n c"] | None = None
     """In place of `labels`, if images have several classes: 1 present, 0 absent, -1 unlabeled."""
+    is_decoded: bool = False
+    """Whether `read` decodes: other processes then have nothing to do."""
     label_column: str | None = None
     """The column of the labels, if the source has columns."""
 
