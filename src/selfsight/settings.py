@@ -290,7 +290,8 @@ def _describe(declared: Any, range_: Range) -> str:
     if origin is dict:
         return f"a table of names, each with {_describe(args[1], range_)}"
     name = getattr(declared, "__name__", str(declared))
-    return {"Path": "a path", "dict": "a table of names and values"}.get(name, f"a {name}")
+    plain = {"Any": "a value", "Path": "a path", "dict": "a table of names and values"}
+    return plain.get(name, f"a {name}")
 
 
 def _format_bound(bound: int | float) -> str:

@@ -179,7 +179,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_no_half_file(run, size):
 
 def test_a_deleted_folder_is_not_made_again(run):
     shutil.rmtree(run.path)
-    with pytest.raises(WriteError, match="was the folder deleted"):
+    with pytest.raises(
+        WriteError, match=r"recipe\.json is gone, as if the folder had been deleted\.$"
+    ):
         checkpoint.save(run, state(12))
     assert not run.path.exists()
 

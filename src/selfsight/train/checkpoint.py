@@ -183,7 +183,7 @@ class _HashingFile:
 def _write_partial(run: Run, path: Path, state: Saved) -> Path:
     """Write the file that will be renamed to `path`; return its own path."""
     if not run.recipe_path.exists():
-        raise OSError(f"{run.recipe_path} is gone; was the folder deleted?")
+        raise OSError(f"{run.recipe_path} is gone, as if the folder had been deleted")
     run.checkpoints.mkdir(exist_ok=True)
     partial = path.with_name(f"{path.name}.part")
     _write(partial, state)

@@ -208,10 +208,11 @@ def pretrain(
         where = f"See where it began: {write_command('replay', run)}"
         raise DivergedError(f"{error} {kept} {where}") from error
     except WriteError as error:
-        raise WriteError(
-            f"{error} {saver.describe_kept()} When the folder can be written again, resume "
-            f"with: {write_command('resume', run)}"
-        ) from error
+        advice = "Start the run again."
+        if run.recipe_path.exists():
+            resume = write_command("resume", run)
+            advice = f"When the folder can be written again, resume with: {resume}"
+        raise WriteError(f"{error} {saver.describe_kept()} {advice}") from error
     return state
 
 
