@@ -471,6 +471,13 @@ def test_seeds_of_one_recipe_have_a_spread_of_their_own(tmp_path):
     assert compare(runs)[1][-1] == notes[-1]  # the same seed a second time does not count
 
 
+def test_runs_of_other_tasks_are_neither_compared_nor_averaged(tmp_path):
+    runs = [write_scores(tmp_path / str(i), torch.arange(100) % 2, seed=i) for i in range(2)]
+    for run, count in zip(runs, (3, 6), strict=True):
+        run.write_result("linear", run.result("linear") | {"settings": {"num_classes": count}})
+    assert compare(runs)[1] == ["linear: num_classes differs between runs (3, 6)."]
+
+
 def test_one_table_over_all_runs_with_empty_cells(run, finished, photos, tmp_path, capsys):
     evaluated(capsys, run.path, "--labeled", photos, "--protocol", "linear", "--no-untrained")
     other = tmp_path / "other"

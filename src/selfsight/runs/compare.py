@@ -26,7 +26,7 @@ PERCENT = (
 ANALYSIS_COLUMNS = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
 # Settings that must agree for numbers to be comparable.
 COMPARED_SETTINGS = (
-    *("data", "test_data", "label_column", "train", "test"),
+    *("data", "test_data", "label_column", "num_classes", "train", "test"),
     *("features", "view", "view_settings"),
 )
 # What runs of one recipe may differ in.
@@ -103,7 +103,13 @@ def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
 def compare_two(
     measure: Measure, a: Run, b: Run, results: tuple[Mapping[str, Any], Mapping[str, Any]]
 ) -> Difference | None:
-    """The difference of two runs: paired if their test images are the same, else unpaired."""
+    """The difference of two runs: paired if their test images are the same, else unpaired.
+
+    None if they have other numbers of classes: their accuracies are of different tasks.
+    """
+    counts = {result.get("settings", {}).get("num_classes") for result in results} - {None}
+    if len(counts) > 1:
+        return None
     arrays = [run.arrays(measure.result) for run in (a, b)]
     if arrays[0] and arrays[1] and arrays[0]["fingerprint"] == arrays[1]["fingerprint"]:
         differences = paired_differences(*(read_per_image(of_run) for of_run in arrays if of_run))
@@ -137,14 +143,16 @@ def _compare_pairs(
 def _spread_over_seeds(
     measure: Measure, folders: Mapping[str, Run], results: Mapping[str, Mapping[str, Any]]
 ) -> list[SeedSpread]:
-    """Find the recipes with runs of several seeds; a seed counts once."""
+    """Find the recipes with runs of several seeds, evaluated alike; a seed counts once."""
     recipes: dict[str, list[tuple[str, str, float]]] = {}
     for name, run in folders.items():
         recipe = run.saved_recipe()
         number = results[name].get(measure.result, {}).get(measure.key)
         if recipe and isinstance(number, int | float):
             same = {key: value for key, value in recipe.items() if key not in NOT_OF_RECIPE}
-            recipes.setdefault(repr(same), []).append((name, str(recipe.get("seed")), number))
+            settings = results[name][measure.result].get("settings", {})
+            alike = (same, [settings.get(key) for key in COMPARED_SETTINGS])
+            recipes.setdefault(repr(alike), []).append((name, str(recipe.get("seed")), number))
     spreads = []
     for runs in recipes.values():
         by_seed = {seed: number for _, seed, number in reversed(runs)}  # the first run of a seed
