@@ -11,14 +11,17 @@ import importlib.util
 import math
 import os
 import shutil
-from functools import cache
+from functools import cache, lru_cache
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
 Key = tuple[int, int]
+Integers = npt.NDArray[np.int64]  # small arrays: an operation of torch takes five times as long
 
 MASK = 0xFFFFFFFF
 ROUNDS = 10
@@ -123,11 +126,16 @@ def shuffled(key: Key, n: int, position: Int64[Tensor, " m"], at: int = 0) -> In
     results that are n or more.
     """
     half = max(1, -(-max(n - 1, 1).bit_length() // 2))
-    rounds = [int(k) for k in bits(key, torch.arange(6), 1, at)[:, 0]]
-    x = _feistel(position, rounds, half)
-    while len(outside := (x >= n).nonzero()[:, 0]):
+    rounds = _round_keys(key, at)
+    x = _feistel(position.numpy(), rounds, half)
+    while len(outside := (x >= n).nonzero()[0]):
         x[outside] = _feistel(x[outside], rounds, half)
-    return x
+    return torch.from_numpy(x)
+
+
+@lru_cache(maxsize=64)  # the same in every step of an epoch
+def _round_keys(key: Key, at: int) -> tuple[int, ...]:
+    return tuple(bits(key, torch.arange(6), 1, at)[:, 0].tolist())
 
 
 def _use_triton(index: Tensor) -> bool:
@@ -142,7 +150,7 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
-def _feistel(x: Tensor, rounds: list[int], half: int) -> Tensor:
+def _feistel(x: Integers, rounds: tuple[int, ...], half: int) -> Integers:
     """Permute the numbers of 2 * half bits."""
     mask = (1 << half) - 1
     left, right = x >> half, x & mask
@@ -151,8 +159,8 @@ def _feistel(x: Tensor, rounds: list[int], half: int) -> Tensor:
     return (left << half) | right
 
 
-def _mix(x: Tensor) -> Tensor:
-    """Scramble 32 bits (the finalizer of MurmurHash3)."""
+def _mix(x: Integers) -> Integers:
+    """Scramble 32 bits (the finalizer of MurmurHash3); products wrap, their lower half is used."""
     x = x & MASK
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & MASK
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & MASK
