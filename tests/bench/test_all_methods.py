@@ -126,7 +126,7 @@ def test_options_that_do_not_go_together_are_refused(options, sentence, tmp_path
 @pytest.mark.slow
 def test_a_small_network_is_measured_on_a_cpu(tmp_path):
     flags = ("--backbone.name", "resnet8_narrow")
-    only = ("resnet18", "moco", "supervised", "linear")
+    only = ("resnet18", "dino", "moco", "supervised", "linear")  # dino: a head with an argument
     rows = run(
         all=True,
         device="cpu",
@@ -142,4 +142,4 @@ def test_a_small_network_is_measured_on_a_cpu(tmp_path):
         assert row["name"] == "linear" or row["foreseen"] > 2**20
         step, limit = (1000 * 64 / result[k] for k in ("images_per_second", "limit"))
         assert limit + sum(result["overhead"].values()) == pytest.approx(step)
-    assert [row["name"] for row in rows] == ["moco", "supervised", "linear"]
+    assert [row["name"] for row in rows] == ["dino", "moco", "supervised", "linear"]

@@ -242,8 +242,8 @@ def _measure(
                 source=source,
             )
             row["result"] = asdict(result)
-    except (UserError, RuntimeError) as error:  # such as memory: the other rows are measured
-        row |= {"error": str(error).strip().split("\n")[0]}
+    except Exception as error:  # such as memory: the other rows are measured
+        row |= {"error": str(error).strip().split("\n")[0] or type(error).__name__}
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -227,7 +227,7 @@ class _StepComponents:
             dim = copy.deepcopy(self.method.student).eval()(one)[1].shape[1]
         method: Any = copy.deepcopy(self.method)
         for encoder in encoders(method):
-            encoder.projector = nn.Identity()
+            encoder.projector = _NoHead()
         if getattr(method, "predictor", None) is not None:
             method.predictor = nn.Identity()
         return self._with_free_backbone(method, dim)
@@ -260,6 +260,13 @@ class _StepComponents:
         """Run a forward pass whose speed does not matter, without compiling its losses."""
         with autocast(self.recipe, self.device), torch.compiler.set_stance("force_eager"):
             yield
+
+
+class _NoHead(nn.Module):
+    """Stand-in for a projector, whatever else it is given."""
+
+    def forward(self, h: Tensor, **_: Any) -> Tensor:
+        return h
 
 
 class _MeanColorBackbone(nn.Module):
