@@ -317,6 +317,16 @@ def test_commands_survive_any_folder_name(make_run):
     assert load.value == str(run.path)
 
 
+def test_commands_of_a_method_from_outside_have_the_trust_that_they_need(make_run):
+    run = make_run()
+    saved = json.loads(run.recipe_path.read_text())
+    run.recipe_path.write_text(json.dumps(saved | {"method": {"name": "own_package:Config"}}))
+    *shell, python = [command["code"] for command in page(run).data()["commands"]]
+    assert f"selfsight.load({str(run.path)!r}, trust=True)" in python
+    words = [shlex.split(code)[1:] for code in shell]
+    assert [w[0] for w in words if w[-1] != "--trust"] == ["report"]  # which reads no code
+
+
 def test_the_report_needs_no_torch():
     code = "import selfsight.report_page, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

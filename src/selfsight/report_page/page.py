@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsight.errors import UserError
+from selfsight.outside_code import list_outside_code
 from selfsight.report_page import figures
 from selfsight.report_page.figures import Json, Records, finite_items, latest, section
 from selfsight.run_folder import Run, open_run, to_json, write_text
@@ -145,9 +146,12 @@ def _sheet(run: Run, file: str, mime_type: str) -> dict[str, Any] | None:
 
 
 def _commands(run: Run) -> list[dict[str, str]]:
-    names = {"SHELL": run.shell_path, "PYTHON": repr(str(run.path))}
+    names = {"SHELL": run.shell_path, "PYTHON": repr(str(run.path)), " TRUST": ""}
+    if list_outside_code(run.saved_recipe()):
+        names |= {"PYTHON": f"{names['PYTHON']}, trust=True", " TRUST": " --trust"}
+    pattern = "|".join(names)
     return [
-        command | {"code": re.sub("SHELL|PYTHON", lambda match: names[match[0]], command["code"])}
+        command | {"code": re.sub(pattern, lambda match: names[match[0]], command["code"])}
         for command in figures.TEXTS["commands"]
     ]
 
