@@ -42,6 +42,7 @@ SETTINGS = [  # of a recipe or a protocol
     *("method.queue-size", "backbone.name", "data.storage", "compile", "no-compile", "save-every"),
     *("head.lr", "set.epochs", "set.lrs", "regularization.mixup", "optim", "views", "x.y.z", ""),
 ]
+FORMATS = ("safetensors", "torchvision", "timm", "hf", "onnx", "detectron2")
 VALID = {  # words that a flag is often followed by
     "device": ["cpu", "cuda", "auto", "tpu"],
     "method": [*METHODS, "mocov4", "tests.methods.small:Tiny"],
@@ -113,6 +114,12 @@ def good_line(rng: random.Random) -> list[str]:
         lambda: ["study", rng.choice(["methods", "nothing"]), "--data", rng.choice(PLACES)],
         lambda: ["reproduce", rng.choice(["methods.x", *PLACES])],
         lambda: ["replay", rng.choice(PLACES)],
+        lambda: ["export", rng.choice(PLACES), "--to", rng.choice([*FORMATS, "nothing"])],
+        lambda: ["embed", rng.choice(PLACES), rng.choice(PLACES), "--out", "vectors"],
+        lambda: ["search", "run", rng.choice(PLACES), rng.choice(PLACES), "--out", "found"],
+        lambda: ["adapt", rng.choice(PLACES), "--init", rng.choice(PLACES[2:])],
+        lambda: ["conformance", rng.choice(VALID["method"][-2:]), "--image-size", "1"],
+        lambda: ["completion", rng.choice(["bash", "zsh", "x"])],
     ]
     line = rng.choice(lines)()
     flags = flags_of(line[0])
