@@ -126,6 +126,7 @@ def test_a_run_keeps_its_start_and_is_repeated_to_the_bit(photos, file, weights,
 
 
 REFUSED = {
+    "has 3 stages .* Use 1 to 2": {"settings": ("--start.freeze", "3")},
     r"backbone\.name resnet8_narrow and the recipe resnet18": {
         "settings": ("--backbone.name", "resnet18", "--backbone.stem", "half")
     },
@@ -153,12 +154,6 @@ def test_weights_that_are_not_finite_are_refused(photos, weights, tmp_path):
     safetensors.torch.save_file(broken, path)
     with pytest.raises(UserError, match="NaN or infinity"):
         build(photos, str(path))
-
-
-def test_freezing_every_stage_is_refused(photos, file):
-    recipe, start = build(photos, str(file), settings=("--start.freeze", "3"))
-    with pytest.raises(UserError, match=r"has 3 stages .* Use 1 to 2"):
-        build_method(recipe, CPU, start=start.weights)
 
 
 @pytest.mark.slow

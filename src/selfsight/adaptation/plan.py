@@ -1,10 +1,12 @@
 """Plan the time: how fast a recipe trains here, and how many epochs of it fit."""
 
+import gc
 import time
 
 import torch
 
 from selfsight.data import ImageStore
+from selfsight.errors import UserError
 from selfsight.recipe import Recipe
 from selfsight.train.cuda_graph import CHOICE, can_record
 from selfsight.train.loop import load_batches, train
@@ -19,6 +21,20 @@ def measure_speed(
     recipe: Recipe, images: ImageStore, device: torch.device, start: Weights | None
 ) -> float:
     """Train for some steps that are thrown away; returns images per second."""
+    try:
+        return _time_steps(recipe, images, device, start)
+    except torch.OutOfMemoryError:
+        raise UserError(
+            f"A batch of {recipe.batch_size} does not fit in the memory of the GPU. Use a smaller "
+            "--batch-size."
+        ) from None
+    finally:
+        gc.collect()  # a recorded step refers to itself, and keeps the memory of its graph
+
+
+def _time_steps(
+    recipe: Recipe, images: ImageStore, device: torch.device, start: Weights | None
+) -> float:
     state = build_new_state(recipe, images, device, start=start)
     loader = build_loader(recipe, images, device)
     untimed = CHOICE if can_record(recipe, device) else 1

@@ -1,5 +1,6 @@
 """`selfsight adapt`: try the arms within the time given, measure them, keep the best."""
 
+import gc
 import os
 import shutil
 import time
@@ -279,9 +280,10 @@ def _try_arm(trial: Trial, name: ArmName, seconds: float) -> ArmResult:
     steps = len(trial.images) // recipe.batch_size
     facts |= {"epochs": state.step / steps, "seconds": round(time.monotonic() - began, 1)}
     note = "" if state.step == recipe.epochs * steps else f"stopped in time, of {recipe.epochs}"
-    return ArmResult(
-        name=name, scores=trial.measure(state.method.student.backbone), note=note, facts=facts
-    )
+    scores = trial.measure(state.method.student.backbone)
+    del state
+    gc.collect()  # a recorded step refers to itself, and keeps the memory of its graph
+    return ArmResult(name=name, scores=scores, note=note, facts=facts)
 
 
 def _arm_recipe(trial: Trial, name: ArmName, epochs: int | None) -> Recipe:

@@ -12,6 +12,7 @@ from selfsight.backbones import BACKBONES, BackboneConfig
 from selfsight.backbones.foreign_checkpoints.read import read_encoder_settings
 from selfsight.backbones.foreign_checkpoints.report import ImportReport
 from selfsight.backbones.input_channels import fit_weights
+from selfsight.backbones.layer_depths import freeze_stages
 from selfsight.backbones.resnet import ResNet, find_stem
 from selfsight.errors import UserError
 from selfsight.nn import Backbone
@@ -123,7 +124,9 @@ def check_fits(recipe: Recipe, start: StartEncoder) -> None:
                 f"out, or add --{name.replace('_', '-')} {of_start}."
             )
     with torch.device("meta"):
-        network = expected.build().state_dict()
+        backbone = expected.build()
+    freeze_stages(backbone, recipe.start.freeze)  # a UserError if it has fewer
+    network = backbone.state_dict()
     weights = start.weights if has_photos(recipe) else fit_weights(start.weights, network)
     shapes = {name: value.shape for name, value in network.items()}
     wrong = [name for name, value in weights.items() if shapes.get(name) != value.shape]
