@@ -18,18 +18,24 @@ if TYPE_CHECKING:
     from selfsight.api import (
         adapt,
         compare,
+        doctor,
         embed,
         evaluate,
         export,
         load,
         pretrain,
+        replay,
+        report,
+        reproduce,
         resume,
         search,
         study,
     )
+    from selfsight.catalog import build_recipe
     from selfsight.encoder_options import AdaptOptions, EmbedOptions, ExportOptions, SearchOptions
     from selfsight.methods import METHODS
     from selfsight.options import EvalOptions, PretrainOptions, StudyOptions
+    from selfsight.recipe import Recipe
 
 __all__ = [
     "METHODS",
@@ -38,12 +44,15 @@ __all__ = [
     "EvalOptions",
     "ExportOptions",
     "PretrainOptions",
+    "Recipe",
     "SearchOptions",
     "StudyOptions",
     "__version__",
     "adapt",
     "backbones",
+    "build_recipe",
     "compare",
+    "doctor",
     "embed",
     "evaluate",
     "export",
@@ -54,6 +63,7 @@ __all__ = [
     "optim",
     "pretrain",
     "replay",
+    "report",
     "reproduce",
     "resume",
     "search",
@@ -65,22 +75,26 @@ MODULES = ("backbones", "losses", "methods", "nn", "optim", "views")
 MODULE_OF = {
     "METHODS": "selfsight.methods",
     "AdaptOptions": "selfsight.encoder_options",
+    "build_recipe": "selfsight.catalog",
     "EmbedOptions": "selfsight.encoder_options",
     "EvalOptions": "selfsight.options",
     "ExportOptions": "selfsight.encoder_options",
     "PretrainOptions": "selfsight.options",
+    "Recipe": "selfsight.recipe",
     "SearchOptions": "selfsight.encoder_options",
     "StudyOptions": "selfsight.options",
     **dict.fromkeys(
         (
             "adapt",
             "compare",
+            "doctor",
             "embed",
             "evaluate",
             "export",
             "load",
             "pretrain",
             "replay",
+            "report",
             "reproduce",
             "resume",
             "search",

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from selfsight import auto_recipe, data_summary, dist
+from selfsight import auto_recipe, data_summary, dist, report_page
 from selfsight.adaptation.try_arms import adapt as adapt
 from selfsight.console import build_table, open_console
 from selfsight.data.loader import check_image_count
 from selfsight.errors import UserError, quote_word, suggest
+from selfsight.flags import change_options
 from selfsight.options import (
     DOCTOR_DEFAULTS,
     EVAL_DEFAULTS,
@@ -66,10 +67,13 @@ def pretrain(
 
     Keywords are the fields of PretrainOptions: `pretrain("photos/", method="moco", epochs=50)`.
     `began` is when the process began, by the monotonic clock, for the record of seconds.
+
+    >>> run = selfsight.pretrain("photos", epochs=1, batch_size=8, device="cpu", method="moco",
+    ...     **{"optim.lr": 0.01, "method.temperature": 0.1})
     """
     clock = Stopwatch(began)
     check_setting("data", data, str | Path)
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     console, device = _console(), auto_recipe.resolve_device(options.device)
     if options.sbatch is not None:
         return _write_sbatch(data, options, device)
@@ -99,6 +103,8 @@ def resume(
     """Resume a run that stopped. A finished run does not change.
 
     `trust` lets its recipe run code from outside selfsight and reach a network.
+
+    >>> run = selfsight.resume(run, device="cpu")
     """
     clock = Stopwatch(began)
     run, torch_device = open_run(run), auto_recipe.resolve_device(device)
@@ -119,6 +125,8 @@ def replay(
     """Repeat a run from the nearest checkpoint to a step, and find its first non-finite value.
 
     Without a step, the last one that was skipped, or from which the run diverged.
+
+    >>> found = selfsight.replay(run, step=3, device="cpu")
     """
     folder, torch_device = open_run(run), auto_recipe.resolve_device(device)
     recipe, _ = auto_recipe.adapt_to_device(load_recipe(folder, trust=trust), torch_device)
@@ -141,8 +149,12 @@ def evaluate(
     """Evaluate a run's encoder, or any other, and the untrained one; writes results/*.json.
 
     Keywords are the fields of EvalOptions: `evaluate(run, labeled="labeled/", k=20)`.
+
+    >>> results = selfsight.evaluate(run, labeled="photos", protocols=["knn"], k=3, device="cpu")
+    >>> results["knn"]["accuracy"] > 0
+    True
     """
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     check_one_encoder(run, options)
     if run is not None:
         folder = open_run(run)
@@ -157,7 +169,10 @@ def evaluate(
 
 
 def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[dict[str, Any]]:
-    """Compare runs by their results/*.json: a record for each; writes nothing."""
+    """Compare runs by their results/*.json: a record for each; writes nothing.
+
+    >>> records = selfsight.compare([run])
+    """
     folders = [run if isinstance(run, Run) else Run(Path(run)) for run in runs]
     for folder in folders:
         if not folder.results.is_dir():
@@ -172,6 +187,14 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
     return records
 
 
+def report(run: Run | str | Path) -> Path:
+    """Write one self-contained HTML page about a run; returns its path.
+
+    >>> page = selfsight.report(run)
+    """
+    return report_page.write(open_run(run))
+
+
 def doctor(
     data: str | Path,
     options: DoctorOptions = DOCTOR_DEFAULTS,
@@ -184,9 +207,13 @@ def doctor(
 
     Keywords are the fields of DoctorOptions. If they change the recipe, the memory that a step
     needs is foreseen too.
+
+    >>> summary = selfsight.doctor("photos", device="cpu", quiet=True)
+    >>> summary["count"]
+    24
     """
     check_setting("data", data, str | Path)
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     names = ("method", "recipe", "batch_size", "settings")
     asked = {name: getattr(options, name) for name in names}
     summary = data_summary.inspect_data(data, sample=options.sample)
@@ -226,8 +253,12 @@ def reproduce(
     """Train a run again and compare the logs, or an arm of the ledger and compare accuracies.
 
     Keywords are the fields of ReproduceOptions: `reproduce("runs/mine", steps=100)`.
+
+    >>> found = selfsight.reproduce(run, steps=2, device="cpu", quiet=True)
+    >>> found["passed"]
+    True
     """
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     if isinstance(what, str) and what in ARMS and not Run(Path(what)).recipe_path.exists():
         only_runs = ("steps", "tolerance", "out", "trust")
         _refuse_options(options, only_runs, f"{what} is an arm of a study")

@@ -29,7 +29,11 @@ DATA_SETS = ("imagenet", "imagenet100", "stl10", "imagenette", "cifar10", "shape
 
 
 def build_recipe(name: str) -> Recipe:
-    """Build the recipe `METHOD.NAME`, the arm of a study `STUDY.ARM`, or the recipe of a file."""
+    """Build the recipe `METHOD.NAME`, the arm of a study `STUDY.ARM`, or the recipe of a file.
+
+    >>> selfsight.build_recipe("simclr.shapes").backbone.name
+    'resnet8_narrow'
+    """
     if is_recipe_file(name):
         return read_recipe(name)
     if name in RECIPES:

@@ -23,7 +23,10 @@ ExportTarget = Literal["safetensors", "torchvision", "timm", "hf", "onnx", "dete
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(EncoderOptions):
-    """Options of `selfsight export`, which are also keywords of `selfsight.export`."""
+    """Options of `selfsight export`, which are also keywords of `selfsight.export`.
+
+    >>> options = selfsight.ExportOptions(to="timm", license="apache-2.0")
+    """
 
     to: Annotated[ExportTarget | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """What the encoder is written for: safetensors, torchvision, timm, hf (transformers), onnx or
@@ -42,7 +45,10 @@ class ExportOptions(EncoderOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions(EncoderOptions):
-    """Options of `selfsight embed`, which are also keywords of `selfsight.embed`."""
+    """Options of `selfsight embed`, which are also keywords of `selfsight.embed`.
+
+    >>> options = selfsight.EmbedOptions(format="npy", shard_size=1024)
+    """
 
     out: Folder = None
     """Folder to write. If not given, RUN/embeddings/DATA, or embeddings/NAME-DATA for --backbone.
@@ -68,7 +74,10 @@ class EmbedOptions(EncoderOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(EncoderOptions):
-    """Options of `selfsight search`, which are also keywords of `selfsight.search`."""
+    """Options of `selfsight search`, which are also keywords of `selfsight.search`.
+
+    >>> options = selfsight.SearchOptions(count=5)
+    """
 
     count: int = 10
     """Images to list for each query, and outliers."""
@@ -95,7 +104,10 @@ class SearchOptions(EncoderOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptOptions:
-    """Options of `selfsight adapt`, which are also keywords of `selfsight.adapt`."""
+    """Options of `selfsight adapt`, which are also keywords of `selfsight.adapt`.
+
+    >>> options = selfsight.AdaptOptions(minutes=10)
+    """
 
     init: Name = None
     """The encoder to start from: timm:NAME, a run folder, FILE or NETWORK=FILE, as for pretrain."""

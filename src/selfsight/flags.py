@@ -4,9 +4,9 @@ import contextlib
 import functools
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 import tyro
 
@@ -16,6 +16,8 @@ from tyro import _errors as tyro_errors
 from selfsight.console import terminal_width, wrap
 from selfsight.errors import UserError, escape, list_first, suggest
 from selfsight.settings import check_setting
+
+Options = TypeVar("Options", bound=Any)
 
 
 def parse_flags(target: Callable[..., Any], *, known: Iterable[str] = (), **options: Any) -> Any:
@@ -60,6 +62,34 @@ def list_settings(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
                 yield from list_settings(item, f"{name}.{index}.")
         else:
             yield f"--{name}", value
+
+
+def change_options(options: Options, changes: Mapping[str, Any]) -> Options:
+    """Replace options by keywords of Python; a keyword such as "optim.lr" is a setting.
+
+    Settings become flags, so that both are checked in the same way.
+    """
+    known = [field.name for field in fields(options)]
+    given = {name: value for name, value in changes.items() if name in known}
+    flags: list[str] = list(given.pop("settings", getattr(options, "settings", ())))
+    for name in changes.keys() - set(known):
+        if "settings" not in known or ("." not in name and "protocols" in known):
+            raise UserError(f'There is no option "{name}".{suggest(name, known)}')
+    for name, value in changes.items():
+        if name not in known:
+            flags += _write_flag(name, value)
+    return replace(options, **given | ({"settings": flags} if flags else {}))
+
+
+def _write_flag(name: str, value: Any) -> list[str]:
+    """Write a setting as a person types it: --optim.lr=0.3, --no-compile, --views.0.scale 0.2 1."""
+    if value is False:
+        first, dot, last = name.rpartition(".")
+        name = f"{first}{dot}no-{last}"
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag]
+    return [flag, *map(str, value)] if isinstance(value, list | tuple) else [f"{flag}={value}"]
 
 
 def refuse_flag(flag: str, command: str, known: Iterable[str]) -> UserError:

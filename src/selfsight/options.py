@@ -65,7 +65,10 @@ RANGES: dict[str, Range] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainOptions:
-    """Options of `selfsight pretrain`, which are also keywords of `selfsight.pretrain`."""
+    """Options of `selfsight pretrain`, which are also keywords of `selfsight.pretrain`.
+
+    >>> options = selfsight.PretrainOptions(method="moco", epochs=50)
+    """
 
     method: Name = None
     """A method of `selfsight methods`. If not given, chosen from the data."""
@@ -154,6 +157,9 @@ class EvalOptions(EncoderOptions):
     """Options of `selfsight evaluate`, which are also keywords of `selfsight.evaluate`.
 
     A protocol ignores the options that it has no use for; one that no protocol uses is an error.
+
+    >>> selfsight.EvalOptions(k=20).neighbor_counts
+    (20,)
     """
 
     labeled: Images = None
@@ -272,7 +278,10 @@ class ConformanceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """Options of `selfsight study`, which are also keywords of `selfsight.study`."""
+    """Options of `selfsight study`, which are also keywords of `selfsight.study`.
+
+    >>> options = selfsight.StudyOptions(scale="imagenette", seeds=[0, 1, 2])
+    """
 
     data: Images = None
     """Images: a folder with train/ and test/, or with Parquet files so named.

@@ -14,12 +14,13 @@ from selfsight.data.eval_transform import HIGH, LOW, EvalTransform, standard_tra
 from selfsight.data.pixel_kind import PixelKind
 from selfsight.data.samples import Dtype, is_photo
 from selfsight.errors import UserError, suggest
-from selfsight.flags import parse_flags
+from selfsight.flags import list_settings, parse_flags
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method
 from selfsight.nn.blocks import check_blocks
 from selfsight.nn.chunked_encoder import check_chunk_size
 from selfsight.optim import Optim
+from selfsight.options import PRETRAIN_DEFAULTS
 from selfsight.outside_code import find_again, import_name, list_outside_code
 from selfsight.settings import (
     CHANNELS,
@@ -107,7 +108,12 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides what a run computes."""
+    """Everything that decides what a run computes; `replace` of dataclasses changes settings.
+
+    >>> recipe = dataclasses.replace(selfsight.build_recipe("simclr.shapes"), batch_size=8)
+    >>> another = selfsight.pretrain("photos", recipe=recipe, epochs=1, device="cpu",
+    ...     **{"optim.schedule.warmup_epochs": 0.0})
+    """
 
     method: MethodConfig
     views: tuple[View, ...]
@@ -215,6 +221,7 @@ def override(
         _Unchecked,
         prog=f"selfsight {command}",
         args=list(flags),
+        known=[flag for flag, _ in list_settings(PRETRAIN_DEFAULTS)],
         config=(tyro.conf.AvoidSubcommands,),
     )
     parsed, unknown = parse(default=_Unchecked(**settings), return_unknown_args=True)

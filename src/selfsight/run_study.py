@@ -2,13 +2,14 @@
 
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from selfsight import auto_recipe, dist
 from selfsight.console import open_console
 from selfsight.errors import UserError
+from selfsight.flags import change_options
 from selfsight.options import STUDY_DEFAULTS, ReproduceOptions, StudyOptions
 from selfsight.run_folder import to_json
 from selfsight.studies import ARMS, find_study, runner
@@ -23,8 +24,11 @@ def study(
     """Train the arms of a study that the ledger lacks; returns their entries.
 
     Keywords are the fields of StudyOptions: `study("methods", data="cifar10/", seeds=(0, 1))`.
+
+    >>> entries = selfsight.study("simsiam_comparison", quick=True, minutes=0.01,
+    ...     data="shapes", ledger="ledger")  # doctest: +SKIP
     """
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     end = None
     if options.minutes is not None:
         end = time.monotonic() - runner.process_seconds() + 60 * options.minutes

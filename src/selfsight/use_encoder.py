@@ -1,7 +1,7 @@
 """Use a trained encoder: load it, export it, embed images with it, search them."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from selfsight.encoder_options import (
 )
 from selfsight.errors import UserError, list_first
 from selfsight.exporters.export_encoder import export_encoder
+from selfsight.flags import change_options
 from selfsight.nn import Backbone
 from selfsight.options import EncoderOptions
 from selfsight.recipe import eval_transform
@@ -38,6 +39,10 @@ def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> 
     `load(run).transform` what is done to an image before it is encoded. The last checkpoint is
     loaded, or the one that a file names: `load("RUN/checkpoints/epoch_10.pt")`. `trust` lets its
     recipe run code from outside selfsight.
+
+    >>> encoder = selfsight.load(run)
+    >>> encoder.encode(["photos/cats/image 000.jpg"]).shape[0]
+    1
     """
     check_setting("run", run, Run | str | Path)
     where = _find_checkpoint(run)
@@ -58,8 +63,10 @@ def export(
 
     Keywords are the fields of ExportOptions: `export(run, to="timm")`. `lines` of the result is
     the code that loads it. A file of a run's checkpoints can be given in place of the run.
+
+    >>> written = selfsight.export(run, to="safetensors", quiet=True)
     """
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     name, folder = _choose_folder(run, options, "export", str(options.to))
     written = export_encoder(name, Path(options.out or folder), options)
     if not quiet:
@@ -85,9 +92,11 @@ def embed(
     Keywords are the fields of EmbedOptions: `embed(run, "photos/", format="npy")`, or
     `embed(None, "photos/", backbone="timm:resnet50")`. The same call goes on where an earlier one
     was stopped. A file of a run's checkpoints can be given in place of the run.
+
+    >>> written = selfsight.embed(run, "photos", device="cpu", quiet=True)
     """
     check_setting("data", data, str | Path)
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     images = Path(str(data).split(":")[-1]).stem or "images"
     split = f"-{options.split}" if options.split else ""
     name, folder = _choose_folder(run, options, "embeddings", f"{images}{split}")
@@ -113,8 +122,10 @@ def search(
     Keywords are the fields of SearchOptions: `search(run, "photos/", "query.jpg", count=5)`. The
     images are embedded first, once. Returns `similar` by query, `duplicates` (groups of paths, the
     first of each is the one to keep) and `outliers` (path and mean distance to its neighbors).
+
+    >>> found = selfsight.search(run, "photos", ["photos/cats/image 000.jpg"], quiet=True)
     """
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     asked = [queries] if isinstance(queries, str | Path) else list(queries)
     if not (asked or options.duplicates or options.outliers):
         raise UserError("Nothing to search for. Give a query image, --duplicates or --outliers.")

@@ -41,6 +41,7 @@ from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.per_image import Scores
 from selfsight.exporters.export_encoder import export_encoder
+from selfsight.flags import change_options
 from selfsight.options import EvalOptions, PretrainOptions
 from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import Recipe, Start, eval_transform, to_dict
@@ -98,10 +99,12 @@ def adapt(
 
     Keywords are the fields of AdaptOptions: `adapt("photos/", init="runs/mine", minutes=30)`. The
     result has the sentence and the numbers of every arm, and is written to adapt.json.
+
+    >>> answer = selfsight.adapt("photos", init=run, minutes=30)  # doctest: +SKIP
     """
     began = time.monotonic()
     check_setting("data", data, str | Path)
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     if options.init is None:
         raise UserError(
             "Give the encoder to start from: --init timm:NAME, a run folder, or a file of weights."

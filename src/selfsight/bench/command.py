@@ -22,6 +22,7 @@ from selfsight.catalog import build_recipe
 from selfsight.console import open_console
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
+from selfsight.flags import change_options
 from selfsight.recipe import Recipe, override
 from selfsight.runs.open_images import open_recipe_source
 
@@ -40,7 +41,7 @@ def run(
     **changes: Any,
 ) -> dict[str, Any]:
     """Measure the speed of a recipe and print it. Keywords are the fields of BenchOptions."""
-    options = replace(options, **changes)
+    options = change_options(options, changes)
     _check_options(options, recipe)
     seconds, against = options.seconds, options.against
     console, device = open_console(quiet=quiet), auto_recipe.resolve_device(options.device)
