@@ -406,8 +406,8 @@ def without_gradients(monkeypatch, steps):
         left[0] -= 1
         return grad * math.nan if left[0] >= 0 else grad
 
-    def built(*words):
-        method = build(*words)
+    def built(*words, **more):
+        method = build(*words, **more)
         next(method.student.parameters()).register_hook(spoiled)
         return method
 
