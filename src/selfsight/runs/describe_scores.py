@@ -131,18 +131,18 @@ def _describe_classes(name: str, result: Mapping[str, Any]) -> list[str]:
     return [f"{name}: balanced accuracy {format_measure(result, 'balanced_accuracy')}; {extremes}."]
 
 
-def tabulate_classes(name: str, result: Mapping[str, Any]) -> list[dict[str, str]]:
+def tabulate_classes(result: Mapping[str, Any]) -> list[dict[str, str]]:
     """Tabulate the accuracy of every class and what it is most often mistaken for, worst first."""
     rows = result.get("per_class", {})
     precisions = {k.removeprefix("ap_"): v for k, v in result.items() if k.startswith("ap_")}
     if precisions and not rows:  # an SVM for each class
         order = sorted(precisions, key=lambda label: precisions[label])
-        return [{name: c, "average precision": format_number(precisions[c])} for c in order]
+        return [{"class": c, "average precision": format_number(precisions[c])} for c in order]
     labels = result.get("class_names") or list(rows)
     confusion = dict(zip(labels, result.get("confusion", []), strict=False))
     table = []
     for label in sorted(rows, key=lambda label: rows[label]["accuracy"]):
-        line = {name: label, "images": f"{rows[label]['n']:,}"}
+        line = {"class": label, "images": f"{rows[label]['n']:,}"}
         line["accuracy"] = format_measure(rows[label], "accuracy")
         if confusion:
             line["mistaken for"] = _most_mistaken(label, labels, confusion[label])

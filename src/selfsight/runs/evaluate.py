@@ -1,6 +1,6 @@
 """Evaluate an encoder by named protocols; print the table, write results, verdict and report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -245,7 +245,7 @@ def _evaluate_label_free(
             for name, values in results.items()
         ]
         sentence = write_verdict(run, recipe).sentence if run.recipe_path.exists() else None
-        _print([table], run, sentence, quiet=quiet)
+        _print({"": table}, run, sentence, quiet=quiet)
     dist.barrier()
     return results
 
@@ -261,9 +261,9 @@ def _report(
     quiet: bool,
 ) -> None:
     """Print the tables; if the first encoder is a run's, also write map, verdict and report."""
-    tables = [tabulate_results(results)]
+    tables = {"": tabulate_results(results)}
     if by_class:
-        tables += [table for item in results.items() if (table := tabulate_classes(*item))]
+        tables |= {name: tabulate_classes(result) for name, result in results.items()}
     sentence = None
     if run.recipe_path.exists():
         recipe = load_recipe(run, trust=trust)
@@ -278,7 +278,7 @@ def _report(
 
 
 def _print(
-    tables: Sequence[list[dict[str, Any]]],
+    tables: Mapping[str, list[dict[str, str]]],  # by title
     run: Run,
     sentence: str | None,
     *,
@@ -288,8 +288,9 @@ def _print(
     if quiet:
         return
     console = open_console()
-    for table in tables:
-        console.print(build_table(table))
+    for title, table in tables.items():
+        if table:
+            console.print(build_table(table, title=title or None))
     where = [sentence, f"Report: {run.report}"] if sentence else [f"Results: {run.results}"]
     console.print(*notes, *where, sep="\n")
 
