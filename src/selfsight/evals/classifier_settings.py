@@ -93,6 +93,8 @@ class ClassifierSettings:
             jitter_p=0.0,
             gray=0.0,
             blur=0.0,
+            low=transform.low,
+            high=transform.high,
             mean=transform.mean,
             std=transform.std,
         )

@@ -37,6 +37,7 @@ class EvalImages:
         self.first: dict[str, Any] = {"transform": transform}
         if store_size is not None:
             self.first = {"store_size": store_size, "channels": transform.channels}
+            self.first |= {} if transform.dtype == "uint8" else {"dtype": transform.dtype}
         first = self.load_first()
         self.names, self.labels, self.class_names = first.names, first.labels, first.class_names
         self.skipped = first.skipped
@@ -63,9 +64,10 @@ class EvalImages:
         part = select_images(self.source, selected.numpy())
         return move_if_fits(load_images(part, transform=transform), self.device), rows
 
-    def pixels(self, store_size: int, channels: int) -> CachedImages:
+    def pixels(self, store_size: int, channels: int, dtype: str = "uint8") -> CachedImages:
         """All images with a short side of at most `store_size`, for random crops."""
-        return self._load(store_size=store_size, channels=channels)
+        kind = {} if dtype == "uint8" else {"dtype": dtype}
+        return self._load(store_size=store_size, channels=channels, **kind)
 
     def load_first(self) -> CachedImages:
         """All images as they were decoded first: as crops, or at the stored size."""

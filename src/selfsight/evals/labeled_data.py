@@ -78,7 +78,9 @@ class LabeledData:
         """The training images at their stored size, for random crops."""
         if not isinstance(self.train, EvalImages):
             return self.train
-        return self.train.pixels(augmentation_size(self.transform), self.transform.channels)
+        transform = self.transform
+        size = augmentation_size(transform)
+        return self.train.pixels(size, transform.channels, transform.dtype)
 
     @property
     def train_index(self) -> Int64[Tensor, " n"]:

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from selfsight.backbones.resnet import ResNet
 from selfsight.data import Source
-from selfsight.data.eval_transform import MEAN, STD, EvalTransform
+from selfsight.data.eval_transform import HIGH, LOW, MEAN, STD, EvalTransform
+from selfsight.data.samples import Dtype
 from selfsight.errors import UserError, suggest
 from selfsight.evals.eval_images import EvalImages, Images
 from selfsight.evals.features import features
@@ -70,6 +71,9 @@ class MultilabelData:
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
     channels: int = 3
+    dtype: Dtype = "uint8"
+    low: tuple[float, ...] = LOW
+    high: tuple[float, ...] = HIGH
     batch_size: int = 256
     autocast: torch.dtype | None = None
     progress: bool = False
@@ -111,7 +115,8 @@ class MultilabelData:
     @property
     def transform(self) -> EvalTransform:
         """The whole image as a square."""
-        return replace(square(self.size), mean=self.mean, std=self.std, channels=self.channels)
+        names = ("mean", "std", "channels", "dtype", "low", "high")
+        return replace(square(self.size), **{name: getattr(self, name) for name in names})
 
     def _encode(
         self, network: nn.Module, images: Images, index: Tensor | None, title: str
@@ -151,6 +156,9 @@ def as_multilabel(data: LabeledData, *, pool_maps: bool = True) -> MultilabelDat
         mean=data.transform.mean,
         std=data.transform.std,
         channels=data.transform.channels,
+        dtype=data.transform.dtype,
+        low=data.transform.low,
+        high=data.transform.high,
         batch_size=data.batch_size,
         autocast=data.autocast,
         progress=data.progress,

@@ -1,11 +1,14 @@
 """Analyze the features of encoders without labels, by the protocol `analysis`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from selfsight.data import ImageStore, load_images, open_source
+from selfsight.data.eval_transform import EvalTransform
+from selfsight.data.samples import is_photo
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import augmentation_size, describe_skipped
 from selfsight.evals.feature_analysis import EQCO_NUMBERS, FeatureAnalysis
@@ -16,7 +19,7 @@ from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
 from selfsight.runs.load_method import find_checkpoint, load_kept_methods
 from selfsight.runs.open_images import open_run_images
 from selfsight.runs.score_protocols import write_result
-from selfsight.views import View, moco_v2
+from selfsight.views import View, for_channels, moco_v2
 
 UNTRAINED_QUEUE = (
     "The queue of the untrained network holds random vectors and no keys, so that its bounds and "
@@ -35,13 +38,14 @@ def analyze_features(
     """Analyze features without labels: of the given images, or of the run's training images."""
     first = encoders[0]
     recipe = first.recipe
-    views: Sequence[View] = moco_v2(first.transform.size) if recipe is None else recipe.views
+    views: Sequence[View] = _moco_views(first.transform) if recipe is None else recipe.views
     store_size = augmentation_size(first.transform)
     if labeled is not None:
         images: ImageStore = load_images(
             open_source(labeled, classes=options.classes),
             store_size=store_size,
             channels=first.transform.channels,
+            dtype=first.transform.dtype,
         ).to(device)
     elif recipe is not None and (where := find_checkpoint(first.name)) is not None:
         store_size = recipe.data.store_size
@@ -68,3 +72,14 @@ def analyze_features(
     result["settings"] = {**settings, "stored_size": store_size, **about}
     write_result(run, "analysis", result)
     return {"analysis": result}
+
+
+def _moco_views(transform: EvalTransform) -> tuple[View, ...]:
+    """MoCo v2's views at the size of a transform, of whatever images it is for."""
+    views = moco_v2(transform.size)
+    if is_photo(transform.channels, transform.dtype):
+        return views
+    ends = {name: getattr(transform, name) for name in ("low", "high", "mean", "std")}
+    return tuple(
+        replace(for_channels(v, transform.channels, is_color=False), **ends) for v in views
+    )
