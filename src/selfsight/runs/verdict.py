@@ -184,7 +184,10 @@ def _cause(e: RunEvidence) -> str:
     if _is_stale(e):
         return _describe_stale(e)
     if e.chance_loss is None:
-        return "lower the learning rate, or train the predictor faster than the rest"
+        return (
+            "lower the learning rate, or strengthen what prevents this: train a predictor faster "
+            "than the rest, give a term that spreads the embeddings more weight"
+        )
     return "lower the learning rate, or make the views differ more"
 
 
