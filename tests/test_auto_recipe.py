@@ -1,6 +1,6 @@
 """The automatic recipe: valid for any images, and each choice has its reason."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jaxtyping
 import pytest
@@ -69,6 +69,9 @@ def test_small_crops_are_small_and_there_are_none_of_small_views(method, monkeyp
     made, reasons = build_auto_recipe(DataProfile(count=1000, short_side=32), CPU, method=method)
     assert [view.size for view in made.views] == [32, 32]
     assert "method.num_small" in reasons
+    assert {name.partition(".")[2] for name in reasons if name.startswith("method.")} <= {
+        field.name for field in fields(made.method)
+    }
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     cuda = torch.device("cuda")
     made, _ = build_auto_recipe(DataProfile(count=1000, short_side=500), cuda, method=method)
