@@ -18,10 +18,12 @@ from selfsight.catalog import build_recipe
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.evals.features import eval_mode
 from selfsight.methods import BASELINES, METHODS
+from selfsight.nn.blocks import find_blocks
 from selfsight.nn.teacher import set_chunk_size
 from selfsight.train import compile as compile_module
 from selfsight.train.compile import compile_networks, persist_compile_cache
 from tests.methods.small import make, moment, views
+from tests.nn.test_blocks import build
 
 
 @pytest.fixture
@@ -61,6 +63,18 @@ def test_chunks_and_heads_are_compiled_where_backbones_encode_in_chunks(called):
     assert [called.count(head) for head in heads] == [2] * 3  # views
     assert [called.count(net.backbone) for net in (student, teacher)] == [4] * 2  # chunks of each
     assert not {student, teacher} & set(called)
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_blocks_are_compiled_by_themselves_where_asked_or_recomputed(called, recomputed):
+    method = build("mocov3", "resnet8_narrow", recomputed=recomputed)
+    compile_networks(method, blocks=not recomputed)
+    method(views(method, size=16), moment()).loss.backward()
+    student, teacher = method.student, method.teacher.net
+    for block in find_blocks(student):
+        assert called.count(block) == (4 if recomputed else 2)  # views, and again in backward
+    assert [called.count(block) for block in find_blocks(teacher)] == [2] * 3
+    assert not {student, teacher, student.backbone, teacher.backbone} & set(called)
 
 
 @pytest.mark.parametrize("chunk", [None, 64])
