@@ -214,18 +214,16 @@ def test_an_encoder_has_one_number_however_it_is_named(run, noise, tmp_path, cap
     other = tmp_path / "other.safetensors"
     save_file(network.state_dict(), other)  # sees 224 pixels
     words = ("--labeled", noise, "--protocol", "knn.leave_one_out", "--k", 1, 3, 5, 7, 9)
-    words = (*words, "--no-untrained", "--out", tmp_path / "out")
-    named = [
-        evaluated(capsys, *encoder, *words)["knn.leave_one_out"]
-        for encoder in ((run.path,), ("--backbone", run.path), (run.path, "--against", other))
-    ]
+    words, out = (*words, "--no-untrained"), ("--out", tmp_path / "out")
+    encoders = ((run.path,), ("--backbone", run.path, *out), (run.path, "--against", other))
+    named = [evaluated(capsys, *encoder, *words)["knn.leave_one_out"] for encoder in encoders]
 
     def numbers(found):
         return [found[f"accuracy_k{k}"] for k in (1, 3, 5, 7, 9)]
 
     assert numbers(named[0]) == numbers(named[1]) == numbers(named[2])
     assert named[0]["settings"]["transform"] == named[1]["settings"]["transform"]
-    alone = evaluated(capsys, "--backbone", other, *words)["knn.leave_one_out"]
+    alone = evaluated(capsys, "--backbone", other, *words, *out)["knn.leave_one_out"]
     assert numbers(alone) == numbers(named[2]["against"][str(other)])
     assert numbers(alone) != numbers(named[0])
     transforms = named[2]["against_transforms"]
