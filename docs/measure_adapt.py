@@ -25,7 +25,7 @@ from PIL import Image
 
 from selfsight import api, auto_recipe
 from selfsight.adaptation import try_arms
-from selfsight.adaptation.choose import ArmResult, choose, compare
+from selfsight.adaptation.compare_arms import ArmResult, choose, compare
 from selfsight.adaptation.measure import measure_label_free, measure_labeled
 from selfsight.console import build_table, open_console
 from selfsight.data import open_source

@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from selfsight import auto_recipe
-from selfsight.adaptation.choose import (
+from selfsight.adaptation.compare_arms import (
     ARMS,
     TITLES,
     ArmName,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from selfsight.adaptation.choose import ArmResult, choose
+from selfsight.adaptation.compare_arms import ArmResult, choose
 from selfsight.evals.per_image import PerImage, score_per_image
 
 
