@@ -47,6 +47,7 @@ from selfsight.runs.slurm import slurm_script
 from selfsight.settings import check_setting
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies import ARMS
+from selfsight.trackers import LogTracker, check_tracker
 from selfsight.train.memory_check import foresee_memory
 from selfsight.use_encoder import check_one_encoder
 from selfsight.use_encoder import embed as embed
@@ -75,12 +76,14 @@ def pretrain(
     check_setting("data", data, str | Path)
     options = change_options(options, changes)
     console, device = _console(), auto_recipe.resolve_device(options.device)
+    check_tracker(options.track)
     if options.sbatch is not None:
         return _write_sbatch(data, options, device)
     # Settings of the recipe are compared by name once it is built.
     settings = {"command": "pretrain"} | vars(replace(options, recipe=None, settings=()))
     with dist.process_group(device.type, settings):
-        run = Run(dist.on_first(lambda: run_lock.choose_folder(str(data), options)))
+        folder = dist.on_first(lambda: run_lock.choose_folder(str(data), options))
+        run = Run(folder, LogTracker(options.track, folder).add if options.track else None)
         with run_lock.lock_run(run):
             if options.resume and dist.on_first(run.recipe_path.exists):
                 recipe = load_recipe(run, trust=import_outside_code(options, run))

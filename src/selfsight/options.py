@@ -98,6 +98,11 @@ class PretrainOptions:
     scheduler that repeats it; other settings than the run has are refused."""
     overwrite: bool = False
     """Replace the run in the folder. It is deleted when the new one saves its first checkpoint."""
+    track: Annotated[
+        Literal["tensorboard", "wandb"] | None, arg(metavar="NAME", help_behavior_hint="")
+    ] = None
+    """Copy the log to tensorboard (RUN/tensorboard) or wandb (RUN/wandb, offline unless WANDB_MODE
+    says online), whose package must be installed."""
     sbatch: File = None
     """Write a SLURM script for this command to FILE, and do not train. The job resumes its run
     when its time was over."""

@@ -9,8 +9,8 @@ import re
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -156,6 +156,7 @@ class Run:
     """The folder of one pretraining run."""
 
     path: Path
+    track: Callable[[dict[str, Any]], None] | None = field(default=None, compare=False, repr=False)
 
     @property
     def shell_path(self) -> str:
@@ -244,6 +245,8 @@ class Run:
         """Append one record to the log."""
         with explain_write_errors(self.log_path):
             append_to_file(self.log_path, json.dumps(record, allow_nan=False) + "\n")
+        if self.track is not None:
+            self.track(record)
 
     def log_seconds(self, record: dict[str, float]) -> None:
         """Append where the time of this process went."""
