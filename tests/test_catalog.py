@@ -11,6 +11,7 @@ from selfsight.console import format_setting, format_value
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.print_catalog import _published_number
+from selfsight.recipe import override
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS, STUDIES
 
@@ -163,3 +164,11 @@ def test_an_arm_is_named_where_a_recipe_is():
 def test_an_unknown_name_is_answered_with_the_nearest(name, near):
     with pytest.raises(UserError, match=f'Did you mean "{near}'):
         build_recipe(name)
+
+
+def test_switches_of_a_recipe_are_printed_as_they_are_typed(capsys):
+    text = printed(capsys, "recipes", "moco.cifar10_r18_200ep")
+    switches = [line.strip() for line in text.splitlines() if ".no-" in line]
+    assert "--method.no-symmetric" in switches
+    recipe = build_recipe("moco.cifar10_r18_200ep")
+    assert override(recipe, {}, switches) == recipe

@@ -77,8 +77,13 @@ def print_flags(name: str) -> None:
         print()
     width = max(len(row["flag"]) for row in rows)
     for row in rows:
-        value = format_setting(row["value"])
-        print(*fit_line(f"{row['flag']:{width}} ", [value], terminal_width()), sep="\n")
+        flag, value = row["flag"], format_setting(row["value"])
+        if isinstance(row["value"], bool):  # a switch, as it is typed
+            *parents, last = flag.removeprefix("--").split(".")
+            flag = "--" + ".".join([*parents, last if row["value"] else f"no-{last}"])
+            value = ""
+        lines = fit_line(f"{flag:{width}} ", [value], terminal_width())
+        print(*(line.rstrip() for line in lines), sep="\n")
 
 
 def print_studies(rows: list[Row]) -> None:
