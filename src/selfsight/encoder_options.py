@@ -106,7 +106,7 @@ class SearchOptions(EncoderOptions):
 class AdaptOptions:
     """Options of `selfsight adapt`, which are also keywords of `selfsight.adapt`.
 
-    >>> options = selfsight.AdaptOptions(minutes=10)
+    >>> options = selfsight.AdaptOptions(minutes=10.0)
     """
 
     init: Name = None

@@ -77,9 +77,13 @@ def test_the_vectors_are_read_as_the_page_says(home, monkeypatch):
     assert len(EMBEDDED) == 2
 
 
-def test_the_searches_of_the_page_run(home, monkeypatch, capsys):
-    monkeypatch.chdir(home)
-    save_photo(home / "query.jpg", seed=1)
+def test_the_searches_of_the_page_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_run(tmp_path / "runs/photos-auto", name="resnet8_narrow", image_size=32)
+    (tmp_path / "photos").mkdir()
+    for seed in range(3):
+        save_photo(tmp_path / f"photos/{seed}.jpg", seed=seed)
+    save_photo(tmp_path / "query.jpg", seed=1)
     commands = re.findall(r"^selfsight search [^\n]+$", PAGE.read_text(), re.MULTILINE)
     for command in commands:
         main([*shlex.split(command)[1:], "--device", "cpu"])

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import selfsight
-from selfsight import api, catalog
+from selfsight import api
 from selfsight.cli import COMMANDS, main
 from selfsight.methods import METHODS
 from tests.folders import images
@@ -150,7 +150,7 @@ def folder(tmp_path_factory):
         selfsight.evaluate("run", labeled="photos", device="cpu")
         api.doctor("photos")
         main(["evaluate", "run", "--compare"])
-        catalog.print_recipes(catalog.list_recipes())
+        main(["recipes"])
     yield folder
     jaxtyping.config.update("jaxtyping_disable", False)
     os.chdir(before)
