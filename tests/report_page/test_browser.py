@@ -1,6 +1,5 @@
 """The page in a real browser, cut off from any network."""
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -30,43 +29,49 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@contextlib.contextmanager
-def opening(browser: Browser) -> Iterator[tuple[Callable[..., Tab], list[str]]]:
-    """A function that opens a run's page, and what the pages asked for or complained about."""
-    contexts, complaints = [], []
+class Window:
+    """A tab that shows one page after another, and what they asked for or complained about."""
 
-    def open_page(run: Run, scheme: str = "light") -> Tab:
-        context = browser.new_context(
-            offline=True, color_scheme=scheme, viewport={"width": 1200, "height": 800}
-        )
-        contexts.append(context)
-        tab = context.new_page()
-        address = report_page.write(run).as_uri()
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("request", lambda r: r.url == address or complaints.append(r.url))
-        tab.goto(address)
-        tab.wait_for_function("document.querySelectorAll('.body:empty').length === 0")
-        return tab
+    def __init__(self, browser: Browser) -> None:
+        self.context = browser.new_context(offline=True)
+        self.complaints: list[str] = []
+        self.address = ""
+        self.tab = tab = self.context.new_page()
+        tab.on("console", lambda message: self.complaints.append(message.text))
+        tab.on("pageerror", lambda error: self.complaints.append(str(error)))
+        tab.on("request", lambda r: r.url == self.address or self.complaints.append(r.url))
 
-    yield open_page, complaints
-    for context in contexts:
-        context.close()
+    def open(self, run: Run, scheme: str = "light") -> Tab:
+        self.tab.set_viewport_size({"width": 1200, "height": 800})
+        self.tab.emulate_media(color_scheme=scheme)
+        self.address = report_page.write(run).as_uri()
+        self.tab.goto(self.address)
+        self.tab.wait_for_function("document.querySelectorAll('.body:empty').length === 0")
+        return self.tab
+
+
+@pytest.fixture(scope="module")
+def window(browser) -> Iterator[Window]:
+    window = Window(browser)
+    yield window
+    window.context.close()
 
 
 @pytest.fixture
-def open_page(browser) -> Iterator[Callable[..., Tab]]:
+def open_page(window) -> Iterator[Callable[..., Tab]]:
     """Open a run's page; at the end, nothing may have been asked for or complained about."""
-    with opening(browser) as (open_page, complaints):
-        yield open_page
-    assert complaints == []
+    window.complaints.clear()
+    window.tab.mouse.move(0, 0)
+    yield window.open
+    assert window.complaints == []
 
 
 @pytest.fixture(scope="module")
 def opened(browser, tmp_path_factory) -> Iterator[tuple[Run, Tab, list[str]]]:
     run = folders.make_run(tmp_path_factory.mktemp("runs") / "r1")
-    with opening(browser) as (open_page, complaints):
-        yield run, open_page(run), complaints
+    window = Window(browser)
+    yield run, window.open(run), window.complaints
+    window.context.close()
 
 
 @pytest.fixture

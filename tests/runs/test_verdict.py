@@ -509,9 +509,9 @@ def test_random_labels_are_never_called_learning_and_six_points_nearly_always_ar
     gain = {"kNN": (0.27, 0.21)}
     for p in (0.1, 0.3):  # random labels of ten classes, and a network that did not change
         none = {"kNN": (p, p), "linear": (p, p)}
-        assert "learning" not in {judge_simulated(rng, none, 400) for _ in range(200)}
-    called = [judge_simulated(rng, gain, 4000) for _ in range(100)]
-    assert called.count("learning") >= 95
+        assert "learning" not in {judge_simulated(rng, none, 400) for _ in range(100)}
+    called = [judge_simulated(rng, gain, 4000) for _ in range(40)]
+    assert called.count("learning") >= 38
 
 
 def test_judging_needs_no_torch():
