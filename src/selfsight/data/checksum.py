@@ -4,6 +4,7 @@ import hashlib
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from selfsight.data.cgroup_limits import available_cpus
@@ -17,19 +18,23 @@ MAX_THREADS = 16
 def hash_file(path: Path, title: str | None = None) -> str:
     """SHA-256 of the SHA-256 of each block; with a title, the progress on large files is shown."""
     size = check_regular(str(path))
-
-    def hash_block(start: int) -> bytes:
-        with path.open("rb", buffering=0) as file:
-            file.seek(start)
-            return hashlib.sha256(file.read(BLOCK)).digest()
-
     total = hashlib.sha256(str(size).encode())
     starts = range(0, size, BLOCK)
+    if len(starts) < 2:  # starting threads takes longer than hashing a small file
+        for start in starts:
+            total.update(_hash_block(path, start))
+        return total.hexdigest()
     with ThreadPoolExecutor(min(MAX_THREADS, available_cpus())) as pool:
-        blocks = pool.map(hash_block, starts)
+        blocks = pool.map(partial(_hash_block, path), starts)
         for block in blocks if title is None else track(blocks, title, total=len(starts)):
             total.update(block)
     return total.hexdigest()
+
+
+def _hash_block(path: Path, start: int) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        return hashlib.sha256(file.read(BLOCK)).digest()
 
 
 def check_owner(path: Path) -> None:
