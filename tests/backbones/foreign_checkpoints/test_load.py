@@ -33,8 +33,23 @@ def drawn(network, seed=0):
     return network.eval()
 
 
+class Narrow(torchvision.models.resnet.ResNet):
+    """torchvision's, with a quarter of its channels."""
+
+    def __init__(self, depth=1):
+        super().__init__(BasicBlock, [depth] * 4)
+        self.fc = nn.Linear(128, 3)
+
+    def _make_layer(self, block, planes, *args, **settings):
+        if planes == 64:
+            self.inplanes = 16
+            self.conv1 = nn.Conv2d(3, 16, 7, stride=2, padding=3, bias=False)
+            self.bn1 = nn.BatchNorm2d(16)
+        return super()._make_layer(block, planes // 4, *args, **settings)
+
+
 def resnet(seed=0):
-    return drawn(torchvision.models.resnet.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=3), seed)
+    return drawn(Narrow(), seed)
 
 
 def under(prefix, weights):
@@ -149,10 +164,10 @@ def solo_learn():
     return {"state_dict": own | other | heads | {"queue": torch.zeros(2, 8, 4)}}
 
 
-def solo_learn_cifar(prefix="backbone.", depth=1):
+def solo_learn_cifar(prefix="backbone.", net=None):
     """The ResNet of its CIFAR-10 and CIFAR-100 runs; its classifier shows which."""
-    net = torchvision.models.resnet.ResNet(BasicBlock, [depth] * 4)
-    net.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
+    net = net or Narrow()
+    net.conv1 = nn.Conv2d(3, net.inplanes // 8, kernel_size=3, stride=1, padding=2, bias=False)
     net.maxpool = nn.Identity()
     net = drawn(net)
     heads = under("projector.", HEAD) | {"classifier.weight": torch.ones(100, 512)}
@@ -251,7 +266,7 @@ def test_a_weight_that_is_not_finite_is_refused_by_name(number, tmp_path):
     broken = {k: v.clone() for k, v in bare(NET).items()}
     broken["layer2.0.bn1.running_var"][3] = number
     torch.save(under("module.encoder_q.", broken), tmp_path / "nan.pth")
-    message = r"in 1 weights: module.encoder_q.layer2.0.bn1.running_var \(1 of 128 numbers\)"
+    message = r"in 1 weights: module.encoder_q.layer2.0.bn1.running_var \(1 of 32 numbers\)"
     with pytest.raises(UserError, match=message):
         load_backbone(str(tmp_path / "nan.pth"))
     torch.save(bare(NET) | {"conv1.weight": NET.conv1.weight.double() * 1e300}, tmp_path / "d.pth")
@@ -331,7 +346,7 @@ def test_solo_learn_s_resnet_for_cifar_has_padding_2(prefix, tmp_path):
 
 @pytest.mark.slow
 def test_naming_solo_learn_s_network_changes_nothing(tmp_path):
-    net, file = solo_learn_cifar(depth=2)
+    net, file = solo_learn_cifar(net=torchvision.models.resnet18())
     torch.save(file, tmp_path / "solo.ckpt")
     backbone, report = load_backbone(f"resnet18={tmp_path / 'solo.ckpt'}", image_size=32)
     torch.testing.assert_close(backbone(images(32)), features(net, images(32)))
