@@ -1,6 +1,8 @@
 """Recipes shrunk so far that a test can train two steps of each."""
 
 from dataclasses import fields, replace
+from functools import cache
+from itertools import islice
 
 import torch
 from torch import nn
@@ -14,6 +16,8 @@ from selfsight.recipe import Data, Recipe, to_dict
 from selfsight.run_folder import Run
 from selfsight.train.loop import load_batches, train
 from selfsight.train.pretrain import build_state
+from selfsight.train.step import Batch
+from selfsight.views import View
 
 # Upper bounds of a method's sizes in a shrunk recipe.
 LIMITS = {
@@ -131,29 +135,24 @@ def images() -> CachedImages:
     )
 
 
+BATCHES: dict[tuple[View, ...], list[Batch]] = {}  # two, by their views: most recipes share them
+STORED = cache(images)
+
+
 def train_two_steps(recipe: Recipe, folder):
     """Train two steps with the training loop on plain crops; return the state and the losses."""
     plain = {"jitter_p": 0.0, "gray": 0.0, "blur": 0.0, "solarize": 0.0}
-    recipe = replace(recipe, views=tuple(replace(view, **plain) for view in recipe.views))
-    state = build_state(recipe, Run(folder), images(), torch.device("cpu"))
-    loader = Loader(
-        images(),
-        batch_size=BATCH,
-        seed=recipe.seed,
-        rank=0,
-        world_size=1,
-        device=torch.device("cpu"),
-    )
-    losses = []
+    recipe = replace(recipe, views=tuple(View(size=view.size, **plain) for view in recipe.views))
+    device = torch.device("cpu")
+    if recipe.views not in BATCHES:
+        loader = Loader(STORED(), batch_size=BATCH, seed=0, rank=0, world_size=1, device=device)
+        BATCHES[recipe.views] = list(islice(load_batches(loader, recipe, 0), 2))
+    state = build_state(recipe, Run(folder), STORED(), device)
     steps = train(
         state,
-        load_batches(loader, recipe, 0),
+        BATCHES[recipe.views],
         recipe,
-        steps_per_epoch=loader.steps_per_epoch,
-        device=torch.device("cpu"),
+        steps_per_epoch=NUM_IMAGES // BATCH,
+        device=device,
     )
-    for _, step in steps:
-        losses.append(step.loss)
-        if len(losses) == 2:
-            break
-    return state, losses
+    return state, [step.loss for _, step in steps]

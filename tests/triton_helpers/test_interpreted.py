@@ -16,4 +16,4 @@ def test_fused_views_are_the_reference_to_2e_5(interpreted):
 
 
 def test_the_kernel_that_draws_gives_the_bits_of_the_operations(interpreted):
-    assert interpreted["philox"] == {"compared": 40, "differ": []}
+    assert interpreted["philox"] == {"compared": 25, "differ": []}
