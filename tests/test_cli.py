@@ -1,5 +1,7 @@
 """The command line: commands, their output and their errors."""
 
+import contextlib
+import io
 import json
 import math
 import os
@@ -34,11 +36,23 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(photos, tmp_path_factory):
-    """A run of two epochs with everything chosen automatically but its length."""
-    out = tmp_path_factory.mktemp("runs") / "mine"
-    main(["pretrain", str(photos), *QUICK, "--out", str(out)])
-    return Run(out)
+def trained(tmp_path_factory):
+    """A run of two epochs with everything chosen automatically but its length, and what it said.
+
+    Two of its images cannot be read.
+    """
+    folder = images(tmp_path_factory.mktemp("data") / "photos")
+    (folder / "cats/broken.jpg").write_bytes(b"not an image")
+    (folder / "cats/phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(64))
+    out, said = tmp_path_factory.mktemp("runs") / "mine", io.StringIO()
+    with contextlib.redirect_stderr(said):
+        main(["pretrain", str(folder), *QUICK, "--out", str(out)])
+    return Run(out), said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def finished(trained):
+    return trained[0]
 
 
 def fails(capsys, *words, code=2):
@@ -82,20 +96,18 @@ def test_a_run_folder_has_all_its_files(finished):
     assert set(finished.result("label_free")) >= {"retrieval", "effective_rank", "alignment"}
 
 
-def test_evaluate_without_labels_compares_with_the_untrained_network(finished, capsys):
+def test_evaluate_without_labels_compares_with_the_untrained_network_and_tells_runs_apart(
+    finished, tmp_path, capsys
+):
     main(["evaluate", str(finished.path), "--device", "cpu", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert set(found["retrieval"]) == {"trained", "untrained"}
-    main(["evaluate", str(finished.path), "--device", "cpu"])
-    line = next(x for x in capsys.readouterr().out.splitlines() if "same-image retrieval" in x)
-    assert all(f"{value:.1%}" in line for value in found["retrieval"].values())
-
-
-def test_several_runs_are_told_apart(finished, tmp_path, capsys):
     other = shutil.copytree(finished.path, tmp_path / "other")
     main(["evaluate", str(finished.path), str(other), "--device", "cpu"])
     lines = capsys.readouterr().out.splitlines()
     assert lines.index(str(finished.path)) < lines.index(str(other))
+    line = next(x for x in lines if "same-image retrieval" in x)
+    assert all(f"{value:.1%}" in line for value in found["retrieval"].values())
 
 
 def test_evaluate_with_labels_writes_knn_and_linear(finished, photos, capsys):
@@ -181,15 +193,12 @@ def test_a_mistake_gets_a_sentence_and_status_2(case, photos, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_unreadable_images_are_named_and_skipped(tmp_path, capsys):
-    folder = images(tmp_path / "photos")
-    (folder / "cats/broken.jpg").write_bytes(b"not an image")
-    (folder / "cats/phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(64))
-    main(["pretrain", str(folder), *QUICK, "--out", str(tmp_path / "run")])
-    said = " ".join(capsys.readouterr().err.split())
+def test_unreadable_images_are_named_and_skipped(trained):
+    run, printed = trained
+    said = " ".join(printed.split())
     assert "broken.jpg" in said
     assert "selfsight[heic]" in said
-    assert json.loads((tmp_path / "run/recipe.json").read_text())["images"] == 24
+    assert run.saved_recipe()["images"] == 24
 
 
 OPTIONS = {"pretrain": PretrainOptions, "evaluate": EvalOptions, "bench": BenchOptions}

@@ -1,5 +1,7 @@
 """The printed lines for images that are not photographs, against our own transform."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from selfsight.exporters.export_encoder import TARGETS, _check_images, describe_
 from tests.exporters.saved_run import shake
 
 
+@functools.cache
 def deep_encoder(dtype, channels):
     network = shake(ResNet(BasicBlock, (1, 1, 1, 1), width=64, in_channels=channels)).eval()
     low = tuple(float(100 * c) for c in range(channels))
