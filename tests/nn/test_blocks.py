@@ -16,7 +16,10 @@ from tests.nn.test_chunked_encoder import trained
 def build(name, backbone, recomputed=False, **settings):
     torch.manual_seed(0)
     config = METHODS[name](**SMALL[name] | settings)
-    method = config.build(BackboneConfig(name=backbone, image_size=16).build())
+    network = BackboneConfig(name=backbone, image_size=16).build()
+    if backbone == "vit_t4":
+        network.blocks = network.blocks[:2]
+    method = config.build(network)
     if recomputed:
         recompute_blocks(method)
     return method
@@ -56,11 +59,11 @@ def test_statistics_over_processes_are_tracked_once(two_processes):
 
 def test_blocks_of_other_libraries_are_found_and_names_do_not_change():
     torchvision = pytest.importorskip("torchvision")
-    network = torchvision.models.resnet50(weights=None)
-    assert len(find_blocks(network)) == 3 + 4 + 6 + 3
     timm = pytest.importorskip("timm")
-    assert len(find_blocks(timm.create_model("vit_tiny_patch16_224"))) == 12
-    assert len(find_blocks(timm.create_model("convnext_atto"))) == 2 + 2 + 6 + 2
+    with torch.device("meta"):
+        assert len(find_blocks(torchvision.models.resnet50(weights=None))) == 3 + 4 + 6 + 3
+        assert len(find_blocks(timm.create_model("vit_tiny_patch16_224"))) == 12
+        assert len(find_blocks(timm.create_model("convnext_atto"))) == 2 + 2 + 6 + 2
     plain, again = build("mocov3", "vit_t4"), build("mocov3", "vit_t4", recomputed=True)
     assert list(plain.state_dict()) == list(again.state_dict())
     with pytest.raises(UserError, match="has no blocks"):

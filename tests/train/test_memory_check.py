@@ -20,8 +20,9 @@ CPU = torch.device("cpu")
 def small(**changes):
     recipe = build_recipe("mocov3.cifar10_r18_100ep")
     backbone = BackboneConfig(name="resnet8_narrow", image_size=32, stem="lowres")
-    flags = ("--method.dim", "16", "--method.hidden-dim", "32", "--precision", "float32")
-    return replace(override(recipe, {"batch_size": 32}, flags), backbone=backbone, **changes)
+    method = replace(recipe.method, dim=16, hidden_dim=32)
+    changes |= {"precision": "float32", "batch_size": 32, "backbone": backbone}
+    return replace(recipe, method=method, **changes)
 
 
 @functools.cache

@@ -75,19 +75,14 @@ def pretrain(photos, out, name, epochs=3, **more):
 
 @pytest.fixture(scope="module")
 def finished(photos, tmp_path_factory):
-    """`finished(name)`: a finished run of a method, trained once; tests may only read it."""
-
-    @functools.cache
-    def train(name):
-        return pretrain(photos, tmp_path_factory.mktemp("finished") / name, name)
-
-    return train
+    """A finished run, trained once; tests may only read it."""
+    return pretrain(photos, tmp_path_factory.mktemp("finished") / "moco", "moco")
 
 
 @pytest.fixture
 def copied(finished, tmp_path):
     """A copy of a finished run that a test may damage."""
-    return Run(shutil.copytree(finished("simclr").path, tmp_path / "run"))
+    return Run(shutil.copytree(finished.path, tmp_path / "run"))
 
 
 def flag(name, value):
@@ -142,23 +137,20 @@ def killed_while_keeping(epoch=2):
             yield
 
 
-@pytest.mark.parametrize(
-    ("name", "death"),
-    [("moco", lambda: killed(3)), ("byol", lambda: killed(1)), ("simclr", killed_while_keeping)],
-)
-def test_a_stopped_run_goes_on_to_the_same_bits(name, death, finished, photos, tmp_path):
+def test_a_run_that_is_stopped_again_and_again_goes_on_to_the_same_bits(finished, photos, tmp_path):
     """Before the first checkpoint (step 1), after it (3 of 6), and at the second (4)."""
-    whole_run = finished(name)
-    with death():
-        pretrain(photos, tmp_path / "cut", name)
-    resumed = pretrain(photos, tmp_path / "cut", name, resume=True)
-    one, other = checkpoint.load(whole_run), checkpoint.load(resumed)
+    with killed(1):
+        pretrain(photos, tmp_path / "cut", "moco")
+    for death in (killed(3), killed_while_keeping(2)):
+        with death:
+            pretrain(photos, tmp_path / "cut", "moco", resume=True)
+    resumed = pretrain(photos, tmp_path / "cut", "moco", resume=True)
+    one, other = checkpoint.load(finished), checkpoint.load(resumed)
     assert one["step"] == other["step"] == 6
     assert same(one, other)
     for epoch in KEPT:
         one, other = (
-            torch.load(run.kept_checkpoint(epoch), weights_only=True)
-            for run in (whole_run, resumed)
+            torch.load(run.kept_checkpoint(epoch), weights_only=True) for run in (finished, resumed)
         )
         assert one["step"] == other["step"] == 2 * epoch
         assert same(one, other)
@@ -166,7 +158,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(name, death, finished, photos, t
     def numbers(run):
         return [{k: v for k, v in r.items() if k not in TIMES} for r in run.records()]
 
-    assert numbers(resumed) == numbers(whole_run)
+    assert numbers(resumed) == numbers(finished)
 
 
 def test_an_epoch_to_keep_that_the_run_does_not_reach_is_said_at_once(photos, tmp_path):
@@ -175,33 +167,35 @@ def test_an_epoch_to_keep_that_the_run_does_not_reach_is_said_at_once(photos, tm
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"])
 def test_a_signal_saves_at_the_step_it_comes_and_the_run_goes_on_to_the_same_bits(
-    name, finished, photos, tmp_path
+    finished, photos, tmp_path
 ):
-    """In the middle of the second epoch, step 3 of 6; for one signal, the rest is trained too."""
-    number, log = getattr(signal, name), Run.log
+    """One at each step from the first on, in the middle of epochs and at the end of one."""
+    log, signals = Run.log, ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"]
+    start = functools.partial(pretrain, photos, tmp_path / "cut", "moco")
+    for step, number in enumerate([getattr(signal, name) for name in signals], 1):
 
-    def log_and_signal(run, record):
-        log(run, record)
-        if record["step"] == 3:
+        def log_and_signal(run, record, step=step, number=number):
+            log(run, record)
+            assert record["step"] == step
             os.kill(os.getpid(), number)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "log", log_and_signal)
-        with pytest.raises(StoppedError, match=r"at step 3 of 6.*of step 3, is kept") as stopped:
-            pretrain(photos, tmp_path / "cut", "simclr")
-    assert stopped.value.signal_number == number
-    assert checkpoint.load(Run(tmp_path / "cut"))["step"] == 3
-    if name == "SIGTERM":
-        resumed = api.resume(tmp_path / "cut")
-        assert same(checkpoint.load(finished("simclr")), checkpoint.load(resumed))
-        times = [record["time"] for record in resumed.records()]
-        assert times == sorted(times)
+        sentence = rf"at step {step} of 6.*of step {step}, is kept"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Run, "log", log_and_signal)
+            with pytest.raises(StoppedError, match=sentence) as stopped:
+                start()
+        start = functools.partial(api.resume, tmp_path / "cut")
+        assert stopped.value.signal_number == number
+        assert checkpoint.load(Run(tmp_path / "cut"))["step"] == step
+    resumed = api.resume(tmp_path / "cut")
+    assert same(checkpoint.load(finished), checkpoint.load(resumed))
+    times = [record["time"] for record in resumed.records()]
+    assert times == sorted(times)
 
 
 def test_checkpoints_come_every_so_many_steps_or_minutes(photos, tmp_path):
-    """Every fifth step, and whenever the clock, which runs for three steps here, says so."""
+    """Every third step, and whenever the clock, which runs for two steps here, says so."""
     steps, save = [], checkpoint.save
 
     def count(run, state):
@@ -210,19 +204,20 @@ def test_checkpoints_come_every_so_many_steps_or_minutes(photos, tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save", count)
-        clock = itertools.count(step=20)  # read once per step and once per checkpoint
+        clock = itertools.count(step=30)  # read once per step and once per checkpoint
         patch.setattr(saver, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-        settings = [*SLIM, "--save-every", "9", "--save-steps", "5", "--save-minutes", "1"]
-        api.pretrain(
-            photos,
-            method="simclr",
-            epochs=5,
-            batch_size=8,
-            device="cpu",
-            out=tmp_path / "run",
-            settings=settings,
-        )
-    assert steps == [3, 5, 8, 10]
+        settings = [*SLIM, "--save-every", "9", "--save-steps", "3", "--save-minutes", "1"]
+        with killed(7):
+            api.pretrain(
+                photos,
+                method="simclr",
+                epochs=4,
+                batch_size=8,
+                device="cpu",
+                out=tmp_path / "run",
+                settings=settings,
+            )
+    assert steps == [2, 3, 5, 6]
 
 
 def test_a_checkpoint_that_would_run_code_is_not_loaded(copied):
@@ -245,17 +240,18 @@ def test_out_of_memory_finds_the_batch_that_fits(photos, tmp_path, monkeypatch):
         return step(state, forward, batch, *rest, **more)
 
     monkeypatch.setattr(cuda_graph, "optimizer_step", step_in_small_memory)
-    flags = [*SLIM[:2], "--optim.schedule.warmup-epochs", "0"]
+    flags = [*SLIM[:4], "--optim.schedule.warmup-epochs", "0"]
     settings = {"epochs": 1, "device": "cpu", "settings": flags}
-    run = api.pretrain(photos, out=tmp_path / "auto", batch_size=None, **settings)
-    recipe = api.load_recipe(run)
-    assert recipe.batch_size == 2
+    with killed(2):
+        api.pretrain(photos, out=tmp_path / "auto", batch_size=None, **settings)
+    assert api.load_recipe(Run(tmp_path / "auto")).batch_size == 2
+    gc.collect()
     settings["recipe"] = "simclr.shapes"
     with pytest.raises(ValueError, match=r"8 does not fit .* Use --batch-size 2 --overwrite"):
         api.pretrain(photos, batch_size=8, out=tmp_path / "named", **settings)
-    del run
     gc.collect()
-    api.pretrain(photos, batch_size=2, overwrite=True, out=tmp_path / "named", **settings)
+    with killed(2):
+        api.pretrain(photos, batch_size=2, overwrite=True, out=tmp_path / "named", **settings)
 
 
 def test_a_run_is_not_resumed_with_other_images(tmp_path):
@@ -328,21 +324,22 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("sentence", FAULTS, ids=["full", "deleted"])
-def test_a_disk_that_fills_or_a_folder_that_is_deleted_gets_a_sentence(sentence, photos, tmp_path):
+def test_a_disk_that_fills_or_a_folder_that_is_deleted_gets_a_sentence(photos, tmp_path):
+    """At step 3, first of a new run and then of the resumed one."""
     log = Run.log
+    for sentence, break_it in FAULTS.items():
 
-    def log_and_break(run, record):
-        log(run, record)
-        if record["step"] == 3:
-            fault.enter_context(FAULTS[sentence](run))
+        def log_and_break(run, record, break_it=break_it):
+            log(run, record)
+            if record["step"] == 3:
+                fault.enter_context(break_it(run))
 
-    with contextlib.ExitStack() as fault, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "log", log_and_break)
-        with pytest.raises(WriteError, match=re.escape(sentence)):
-            pretrain(photos, tmp_path / "run", "simclr")
-    if FAULTS[sentence] is full_disk:
-        assert checkpoint.load(Run(tmp_path / "run"))["step"] == 2
+        with contextlib.ExitStack() as fault, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Run, "log", log_and_break)
+            with pytest.raises(WriteError, match=re.escape(sentence)):
+                pretrain(photos, tmp_path / "run", "simclr", resume=break_it is deleted_folder)
+        if break_it is full_disk:
+            assert checkpoint.load(Run(tmp_path / "run"))["step"] == 2
 
 
 def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
@@ -356,7 +353,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
 
 def test_a_diverged_run_stops_with_a_sentence(photos, tmp_path, monkeypatch):
     """No record after the first step is finite, so its weights are not a good checkpoint."""
-    monkeypatch.setattr(driver, "train", exploding(driver.train, after=1, value=3e38))
+    monkeypatch.setattr(driver, "train", exploding(driver.train, after=1))
     with pytest.raises(
         DivergedError, match=r"Lower --optim\.lr.*step 1, which may be spoiled.*no other"
     ):
@@ -387,12 +384,12 @@ def test_after_divergence_the_last_good_checkpoint_is_kept(copied, monkeypatch):
     assert (copied.checkpoints / "diverged.pt").exists()
 
 
-def exploding(train, after, value=1e30):
+def exploding(train, after):
     def trained(state, *words, **more):
         for found in train(state, *words, **more):
             if state.step == after:
                 with torch.no_grad():
-                    next(state.method.student.parameters()).fill_(value)
+                    next(state.method.student.parameters()).fill_(3e38)
             yield found
 
     return trained
@@ -421,14 +418,14 @@ def test_a_run_that_takes_no_step_stops_though_its_loss_is_finite(photos, tmp_pa
 
 
 def test_skipped_steps_are_counted_shown_and_reported(photos, tmp_path, monkeypatch, capsys):
-    without_gradients(monkeypatch, steps=4)
-    found = pretrain(photos, tmp_path / "run", "simclr")
-    assert [r["skipped_steps"] for r in found.records()] == [1, 2, 3, 4, 4, 4]
+    without_gradients(monkeypatch, steps=3)
+    found = pretrain(photos, tmp_path / "run", "simclr", epochs=2)
+    assert [r["skipped_steps"] for r in found.records()] == [1, 2, 3, 3]
     assert (
-        "4 of 6 steps were skipped because their gradient was not finite"
+        "3 of 4 steps were skipped because their gradient was not finite"
         in found.result("verdict")["sentence"]
     )
-    assert "4 steps skipped" in capsys.readouterr().err
+    assert "3 steps skipped" in capsys.readouterr().err
 
 
 def test_a_streak_that_ended_before_the_record_is_seen():
@@ -441,14 +438,12 @@ def test_a_streak_that_ended_before_the_record_is_seen():
     assert scaler.read_longest_run() == 0
 
 
-@pytest.mark.parametrize("name", ["byol", "moco"])
-def test_the_shown_loss_is_that_of_the_first_weights(name, finished):
+def test_the_shown_loss_is_that_of_the_first_weights(finished):
     """The driver changes nothing before the first step: its first loss is a plain forward's."""
     from selfsight.train.loop import load_batches
     from selfsight.train.pretrain import build_method
 
-    run = finished(name)
-    recipe = api.load_recipe(run)
+    recipe = api.load_recipe(finished)
     device = torch.device("cpu")
     found = start_resume.open_recipe_images(recipe, device)
     from selfsight.data import Loader
@@ -460,22 +455,20 @@ def test_the_shown_loss_is_that_of_the_first_weights(name, finished):
     at = Moment(
         step=torch.tensor(0), index=batch.index, seed=recipe.seed, total_steps=6, steps_per_epoch=2
     )
-    assert method(batch.views, at).loss.item() == run.records()[0]["loss"]
+    assert method(batch.views, at).loss.item() == finished.records()[0]["loss"]
 
 
 def test_load_gives_the_backbone_with_the_trained_weights(finished):
-    run = finished("simclr")
-    encoder = api.load(run)
+    encoder = api.load(finished)
     assert not encoder.training
     assert encoder(torch.randn(2, 3, 32, 32)).shape == (2, encoder.dim)
-    saved = checkpoint.load(run)["method"]["student.backbone.conv1.weight"]
+    saved = checkpoint.load(finished)["method"]["student.backbone.conv1.weight"]
     assert torch.equal(encoder.backbone.conv1.weight, saved)
 
 
 def test_the_untrained_network_has_the_statistics_that_the_images_give_it(finished):
-    run = finished("moco")
-    encoder = load_encoder(str(run.path), torch.device("cpu"))
-    initial = build_method(load_recipe(run), torch.device("cpu")).student.backbone.state_dict()
+    encoder = load_encoder(str(finished.path), torch.device("cpu"))
+    initial = build_method(load_recipe(finished), torch.device("cpu")).student.backbone.state_dict()
     untrained = build_untrained(encoder, torch.device("cpu")).network.state_dict()
     for name, value in untrained.items():
         tracked = name.endswith(("running_mean", "running_var", "num_batches_tracked"))
@@ -485,11 +478,11 @@ def test_the_untrained_network_has_the_statistics_that_the_images_give_it(finish
 
 
 def test_all_seconds_of_a_run_are_accounted_for(finished):
-    seconds = json.loads(finished("simclr").seconds_path.read_text())
+    seconds = json.loads(finished.seconds_path.read_text())
     total = seconds.pop("total")
     assert sum(seconds.values()) == pytest.approx(total, abs=0.05)
     assert min(seconds[phase] for phase in ("compile", "steps", "evaluation", "report")) > 0
-    assert seconds["graph"] == 0 and total >= finished("simclr").logged_seconds()
+    assert seconds["graph"] == 0 and total >= finished.logged_seconds()
 
 
 def test_an_untrained_network_without_batch_norm_reads_no_images(tmp_path, monkeypatch):
