@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from selfsight.data import Loader, stream
-from selfsight.data.order import MAX_LANES, WINDOW_CHUNKS, Order
+from selfsight.data.order import WINDOW_CHUNKS, Order
 from selfsight.data.sources.source import LazyNames, Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError
@@ -64,14 +64,14 @@ def an_epoch(counted, batch):
             yield order, set(images.reader.chunks)
 
 
-@pytest.mark.parametrize(("world_size", "local"), [(1, 1024), (8, 256), (1000, 32)])
+@pytest.mark.parametrize(("world_size", "local"), [(1, 512), (8, 128), (1000, 16)])
 def test_a_chunk_that_is_needed_is_neither_dropped_nor_read_twice(monkeypatch, world_size, local):
     monkeypatch.setattr(stream, "MAX_SPARE_BYTES", 0)
     monkeypatch.setattr(stream.dist, "world_size", lambda: world_size)
     counted, settings = CountedSource(), dict(seed=0, rank=world_size // 2, world_size=world_size)
     loader = Loader(counted.streamed(), batch_size=world_size * local, **settings)
     batches = loader.batches(3)
-    for _ in range(6):
+    for _ in range(3):  # and five more are under way
         next(batches)
     batches.close()
     assert counted.alone == []
@@ -81,32 +81,34 @@ def test_a_chunk_that_is_needed_is_neither_dropped_nor_read_twice(monkeypatch, w
 def test_used_up_chunks_are_dropped(monkeypatch):
     monkeypatch.setattr(stream, "MAX_SPARE_BYTES", 20 * 10 * IMAGE)
     images = CountedSource().streamed()
-    loader = Loader(images, batch_size=64, seed=0)
-    for _ in itertools.islice(loader.batches(0), 80):  # 5120 images of 512 chunks
-        under_way = 5 * 64  # chunks, at most
-        assert held(images) <= (MAX_LANES * WINDOW_CHUNKS + under_way + 20) * 10 * IMAGE
+    loader = Loader(images, batch_size=16, seed=0)
+    for _ in itertools.islice(loader.batches(0), 100):  # 16 lanes of 100 images, 14 chunks or so
+        under_way = 5 * 16  # chunks, at most
+        assert held(images) <= (16 * WINDOW_CHUNKS + under_way + 20) * 10 * IMAGE
     assert images.reader.spare_bytes <= 20 * 10 * IMAGE
 
 
 def test_large_chunks_are_dropped_as_soon_as_they_are_used_up(monkeypatch):
     """Of 12 files with one row group each, two are in use at a time."""
     monkeypatch.setattr(stream, "MAX_SPARE_BYTES", 0)
-    counted = CountedSource(12 * 5000, 5000, np.arange(0, 60_001, 5000))
-    for order, kept in an_epoch(counted, 500):
+    for module in ("order", "stream"):
+        monkeypatch.setattr(f"selfsight.data.{module}.MAX_WINDOW", 1638)
+    counted = CountedSource(12 * 500, 500, np.arange(0, 6001, 500))
+    for order, kept in an_epoch(counted, 50):
         assert order.lanes == (2, 1) and len(kept) <= 4
 
 
 def test_a_small_data_set_is_read_once_in_many_epochs():
     counted = CountedSource(500, 10, np.array([0, 500]))
     loader = Loader(counted.streamed(), batch_size=50, seed=0)
-    list(itertools.islice(loader.batches(0), 40))
+    list(itertools.islice(loader.batches(0), 25))
     assert sorted(counted.runs) == list(range(0, 500, 10)) and counted.alone == []
 
 
 @pytest.mark.parametrize("chunk", [40, 60])
 def test_row_groups_of_any_size_are_read_once_an_epoch(monkeypatch, chunk):
     monkeypatch.setattr(stream, "MAX_SPARE_BYTES", 0)
-    rows = np.random.default_rng(chunk).integers(chunk // 2, chunk + 1, 500)
+    rows = np.random.default_rng(chunk).integers(chunk // 2, chunk + 1, 250)
     starts = np.concatenate([[0], rows.cumsum()])
     counted = CountedSource(int(starts[-1]), chunk, starts)
     lanes = {order.lanes for order, _ in an_epoch(counted, 500)}

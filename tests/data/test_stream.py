@@ -80,8 +80,8 @@ def test_a_stream_gives_the_same_pixels_as_a_cache(shards, piece):
 def test_batches_from_any_step_equal_those_of_a_loader_that_started_earlier(shards):
     source = of_pieces(open_source(shards))
     settings = dict(batch_size=8, seed=3)
-    whole = list(itertools.islice(Loader(streamed(source), **settings).batches(0), 12))
-    for start in (1, 4, 7):
+    whole = list(itertools.islice(Loader(streamed(source), **settings).batches(0), 10))
+    for start in (1, 4, 6):
         fresh = Loader(streamed(source), **settings).batches(start)
         for a, b in zip(whole[start : start + 4], fresh, strict=False):
             assert same(a, b)
@@ -162,10 +162,10 @@ def test_if_the_batch_is_the_whole_data_set_a_replacement_repeats_an_image(tmp_p
 def test_replacements_depend_on_the_batch_alone(tmp_path):
     source = broken(tmp_path, [*range(30, 50), *range(1, 128, 9)])
     settings = dict(batch_size=32, seed=1)
-    whole = list(itertools.islice(Loader(streamed(source), **settings).batches(0), 8))
+    whole = list(itertools.islice(Loader(streamed(source), **settings).batches(0), 6))
     for raw in whole:
         assert len(raw.index.unique()) == 32
-    for start in (1, 6):
+    for start in (1, 5):
         images = streamed(source, workers=1)
         fresh = Loader(images, **settings).batches(start)
         for a, b in zip(whole[start:], fresh, strict=False):
@@ -177,7 +177,7 @@ def test_many_unreadable_neighbors_do_not_end_a_run(tmp_path):
     source = broken(tmp_path, range(40, 100))
     seen = [
         raw.index
-        for raw in itertools.islice(Loader(streamed(source), batch_size=16, seed=0).batches(0), 16)
+        for raw in itertools.islice(Loader(streamed(source), batch_size=16, seed=0).batches(0), 8)
     ]
     assert not set(torch.cat(seen).tolist()) & set(range(40, 100))
 

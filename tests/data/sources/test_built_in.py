@@ -12,7 +12,7 @@ from selfsight.data.sources.shapes import CLASSES, COUNTS, shapes
 
 @pytest.fixture(scope="module")
 def drawn():
-    return shapes("train", count=720), shapes("test", count=240)
+    return shapes("train", count=480), shapes("test", count=120)
 
 
 def test_shapes_are_the_same_on_every_machine():
