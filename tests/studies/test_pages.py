@@ -4,6 +4,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
+import pytest
 from docs.fill_results import PLOTS, ROOT, draw_plots, fill, list_pages
 from docs.plots import draw_curves, draw_time, draw_varied
 
@@ -31,9 +32,16 @@ def entries_of(arm: str, *accuracies: float) -> list:
     ]
 
 
-def test_every_page_says_what_the_ledger_says():
+@pytest.fixture(scope="module")
+def drawn():
+    """What the ledger has, and the plots of it."""
     entries = read_ledger()
-    pages, plots = list_pages(), draw_plots(entries)
+    return entries, draw_plots(entries)
+
+
+def test_every_page_says_what_the_ledger_says(drawn):
+    entries, plots = drawn
+    pages = list_pages()
     assert RESULTS in pages
     for page in pages:
         text = page.read_text()
@@ -42,17 +50,15 @@ def test_every_page_says_what_the_ledger_says():
         )
     for name, plot in plots.items():
         assert (PLOTS / name).read_text() == plot, f"fill_results: {name}"
-    drawn = {path.name for path in PLOTS.glob("*.svg")} if PLOTS.is_dir() else set()
-    assert drawn == {*plots}
+    assert {path.name for path in PLOTS.glob("*.svg")} == {*plots}
 
 
-def test_a_number_that_the_ledger_does_not_have_is_replaced():
+def test_a_number_that_the_ledger_does_not_have_is_replaced(drawn):
     text = RESULTS.read_text()
     wrong = re.sub(r"\| `methods.*?`|(?<=\| )not run", "99.9", text, count=1)
     wrong = wrong if wrong != text else text.replace("| 200 |", "| 201 |", 1)
     assert wrong != text
-    entries = read_ledger()
-    assert fill(RESULTS, wrong, entries, draw_plots(entries)) == text
+    assert fill(RESULTS, wrong, *drawn) == text
 
 
 def test_a_table_has_mean_and_spread_of_seeds_and_says_what_was_not_run():
