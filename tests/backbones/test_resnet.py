@@ -68,7 +68,8 @@ SMALLER = [
 
 
 @pytest.mark.parametrize("name", SMALLER)
-def test_every_network_returns_features_of_its_dim(name):
+def test_every_network_returns_features_of_its_dim(name, monkeypatch):
+    monkeypatch.setattr(torch.nn.BatchNorm2d, "forward", lambda self, x: x)  # takes longest
     with torch.device("meta"):
         network = BackboneConfig(name=name).build().eval()
     if name.startswith("vit_"):
