@@ -211,7 +211,7 @@ def test_the_order_of_a_billion_images_needs_no_memory():
     images = StreamedImages(source, store_size=2, channels=3, workers=1)
     made = Order(count=count, batch_size=64, seed=0, shards=images.shards)
     last = count // 64 - 1
-    for step in (0, 1, last // 2, last):
+    for step in (0, 1, last):
         index = made.images(0, torch.arange(64) + step * 64)
         if step:  # as the loader does; else as a sample
             images.prefetch(index)
