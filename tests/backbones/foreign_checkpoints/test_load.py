@@ -574,7 +574,9 @@ def test_torchvision_s_published_weights_land_in_our_resnet(tmp_path, monkeypatc
     """From where torch keeps what it has fetched."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     (tmp_path / "hub/checkpoints").mkdir(parents=True)
-    net = drawn(torchvision.models.resnet18())
+    with torch.device("meta"):
+        net = torchvision.models.resnet18()
+    net = drawn(net.to_empty(device="cpu"))
     url = torchvision.models.get_model_weights("resnet18").DEFAULT.url
     torch.save(net.state_dict(), tmp_path / "hub/checkpoints" / url.rsplit("/")[-1])
     backbone, report = load_backbone("torchvision:resnet18")
@@ -597,8 +599,9 @@ def test_a_torchvision_classifier_gives_what_its_last_layer_reads(name, dim, tmp
             name, **({"init_weights": False} if name == "googlenet" else {})
         )
     last = [m for m in net.modules() if isinstance(m, nn.Linear)][-1]
-    weights = {k: torch.full(v.shape, 0.01) for k, v in net.state_dict().items()}
-    torch.save({k: v.to(net.state_dict()[k].dtype) for k, v in weights.items()}, tmp_path / "w.pth")
+    shapes = net.state_dict().items()
+    weights = {k: torch.full(v.shape, 0.01).to(v.dtype) for k, v in shapes}
+    torch.save(weights, tmp_path / "w.pth")
     backbone, _ = load_backbone(f"torchvision:{name}={tmp_path / 'w.pth'}")
     assert backbone(images()).shape == (2, dim)
     assert dim == last.in_features
