@@ -72,6 +72,7 @@ def test_a_result_holds_numbers_settings_seed_and_source(run, photos, capsys):
         assert settings["features"] == "backbone"
         assert (settings["train"], settings["test"]) == (32, 8)
     assert found["knn"]["settings"]["k"] == [1, 3]
+    assert {"seed", "features"} <= set(run.result("baselines")["settings"])
 
 
 def test_protocols_that_train_take_epochs_and_settings(run, tmp_path, capsys):
@@ -99,14 +100,6 @@ def test_the_sweep_takes_its_rates_and_says_which_won(run, photos, capsys):
     main(["evaluate", *map(str, words), "--set.lrs", "0.25", "--set.weight-decays", "0.125"])
     assert "linear.sgd: selected lr 0.25 and weight decay 0.125" in capsys.readouterr().out
     assert run.result("linear.sgd")["settings"]["lrs"] == [0.25]
-
-
-def test_every_k_is_printed_and_a_note_for_one_that_is_left_out(run, photos, capsys):
-    words = (run.path, "--labeled", photos, "--protocol", "knn", "--k", 1, 3, 200, *CPU)
-    main(["evaluate", *map(str, words)])
-    told = capsys.readouterr().out
-    assert "accuracy_k1 " in told and "accuracy_k3 " in told and "accuracy_k200" not in told
-    assert "k = 200 is left out: only 32" in told
 
 
 @pytest.mark.parametrize(
@@ -139,13 +132,6 @@ def test_a_result_names_its_encoder_and_its_images(run, photos, tmp_path, capsys
         assert (settings["features"], settings["seed"]) == ("backbone", 0)
         assert settings["test"] == 6
     assert run.result("few_labels.linear_1")["settings"]["labels"] == "3 per class"
-
-
-def test_results_of_pretraining_and_baselines_have_settings_too(run, photos, capsys):
-    evaluated(capsys, run.path)
-    evaluated(capsys, run.path, "--labeled", photos, "--protocol", "knn", "--k", "3")
-    for name in ("label_free", "baselines"):
-        assert {"seed", "features"} <= set(run.result(name)["settings"])
 
 
 def test_a_run_can_be_shown_larger_images(run, photos, capsys):
@@ -234,6 +220,7 @@ def test_an_encoder_has_one_number_however_it_is_named(run, noise, tmp_path, cap
 def test_a_run_named_as_a_backbone_is_analyzed_without_labels_too(run, tmp_path, capsys):
     words = ("--backbone", run.path, "--out", tmp_path / "other")
     assert evaluated(capsys, *words) == evaluated(capsys, run.path)
+    assert {"seed", "features"} <= set(run.result("label_free")["settings"])
     found, other = (
         evaluated(capsys, *named, "--protocol", "analysis")["analysis"]
         for named in ((run.path,), words)
@@ -358,12 +345,26 @@ def test_a_detector_is_not_tested_on_its_training_images(run, capsys):
     assert "Give the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
 
 
-def test_a_result_has_intervals_pairs_and_classes(run, photos, capsys, monkeypatch):
+def test_a_result_has_every_k_intervals_pairs_and_classes(run, photos, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "36")  # too narrow for the table of classes
-    words = (run.path, "--labeled", photos, "--protocol", "knn", "--k", 3, "--by-class", *CPU)
+    words = (
+        run.path,
+        "--labeled",
+        photos,
+        "--protocol",
+        "knn",
+        "--k",
+        3,
+        1,
+        200,
+        "--by-class",
+        *CPU,
+    )
     main(["evaluate", *map(str, words)])
     out = capsys.readouterr().out
     printed = " ".join(out.split())
+    assert "accuracy_k1 " in printed and "accuracy_k3 " in printed
+    assert "accuracy_k200" not in printed and "k = 200 is left out: only 32" in printed
     assert "knn" in [line.strip() for line in out.splitlines()]  # the title of its classes
     found, arrays = run.result("knn"), run.arrays("knn")
     correct, before = arrays["accuracy"]
