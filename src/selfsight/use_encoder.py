@@ -26,7 +26,7 @@ from selfsight.run_folder import Run, open_run
 from selfsight.runs import embed as embedding
 from selfsight.runs import run_lock
 from selfsight.runs import search as searching
-from selfsight.runs.encoders import load_recipe, load_with_options
+from selfsight.runs.encoders import load_recipe
 from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
 from selfsight.settings import check_setting
@@ -129,25 +129,27 @@ def search(
     asked = [queries] if isinstance(queries, str | Path) else list(queries)
     if not (asked or options.duplicates or options.outliers):
         raise UserError("Nothing to search for. Give a query image, --duplicates or --outliers.")
+    name, _ = _choose_folder(run, options, "embeddings", "")
+    device = auto_recipe.resolve_device(options.device)
     source = open_source(str(data), split=options.split)
+    loaded, source = embedding.load_for_images(name, source, device, options)
     if options.keep is not None and source.local_path is None:
         raise UserError(f"--keep needs images that are files on this machine; {data} has none.")
+    assert isinstance(loaded.network, Backbone)  # features of a projector are not an option here
+    encoder = ImageEncoder(loaded.network, loaded.transform)
     shared = {field.name for field in fields(EmbedOptions)} & {*vars(options)}
     embed_options = EmbedOptions(**{n: getattr(options, n) for n in shared}, out=options.vectors)
     folder = embed(run, data, embed_options, quiet=True)["folder"]
     vectors = searching.read_vectors(Path(folder))
-    name, _ = _choose_folder(run, options, "embeddings", "")
-    loaded = load_with_options(name, auto_recipe.resolve_device(options.device), options)
-    assert isinstance(loaded.network, Backbone)  # features of a projector are not an option here
-    encoder = ImageEncoder(loaded.network, loaded.transform)
+    how: dict[str, Any] = {"index": options.index, "device": device}
     found: dict[str, Any] = {"images": len(vectors.paths), "vectors": folder}
     if asked:
         h = encoder.encode(asked)
-        similar = searching.find_similar(vectors, h, count=options.count, index=options.index)
+        similar = searching.find_similar(vectors, h, count=options.count, **how)
         found["similar"] = dict(zip(map(str, asked), similar, strict=True))
     dropped: set[int] = set()
     if options.duplicates or options.outliers:
-        near = searching.find_neighbors(vectors.h, index=options.index)
+        near = searching.find_neighbors(vectors.h, **how)
     if options.duplicates:
         similarity = options.similarity
         if similarity is None:

@@ -29,6 +29,7 @@ from selfsight.data.sources.source import clean
 from selfsight.encoder_options import EmbedOptions
 from selfsight.errors import UserError, list_first
 from selfsight.evals.features import BATCH_SIZE, encode_batches, eval_mode
+from selfsight.options import EncoderOptions
 from selfsight.progress import DelayedProgress
 from selfsight.recipe import list_differences
 from selfsight.run_folder import (
@@ -76,9 +77,7 @@ def embed(
         console = open_console(stderr=True, quiet=not dist.prints())
         if source.notes:
             console.print("\n".join(source.notes))
-        kind = None if find_checkpoint(name) is not None else find_kind(source)
-        encoder = load_with_options(name, device, options, kind)
-        source = cut_like_run(source, encoder.recipe)
+        encoder, source = load_for_images(name, source, device, options)
         with lock_run(Run(folder)):
             about = dist.on_first(lambda: _describe(source, encoder, options))
             missing = dist.on_first(lambda: _begin(folder, about, options))
@@ -103,6 +102,15 @@ def embed(
         "format": options.format,
         "images_per_second": count / seconds if count else None,
     }
+
+
+def load_for_images(
+    name: str, source: Source, device: torch.device, options: EncoderOptions
+) -> tuple[EncoderUnderTest, Source]:
+    """Load an encoder, fitted to these images if it is not a run's; cut them as its run's are."""
+    kind = None if find_checkpoint(name) is not None else find_kind(source)
+    encoder = load_with_options(name, device, options, kind)
+    return encoder, cut_like_run(source, encoder.recipe)
 
 
 def describe(written: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from selfsight.progress import DelayedProgress
 from selfsight.run_folder import explain_write_errors
 from selfsight.runs.image_encoder import ImageEncoder
 
+CPU = torch.device("cpu")
 LINKS = 20  # nearest neighbors by which near-duplicates are grouped
 OUTLIER_NEIGHBORS = 10  # whose mean distance is the score of an outlier
 COPIES = 64  # images whose changed copies set the similarity of near-duplicates
@@ -61,11 +62,17 @@ def read_vectors(folder: Path) -> Vectors:
 
 
 def find_similar(
-    vectors: Vectors, queries: Float[Tensor, "m d"], *, count: int, index: str
+    vectors: Vectors,
+    queries: Float[Tensor, "m d"],
+    *,
+    count: int,
+    index: str = "exact",
+    device: torch.device = CPU,
 ) -> list[list[dict[str, Any]]]:
     """The images most similar to each query: path and cosine similarity, the best first."""
     count = min(count, len(vectors.h))
-    found = _find_neighbors(vectors.h, unit(queries.float().cpu()), count, index, among=False)
+    queries = unit(queries.float().cpu())
+    found = _find_neighbors(vectors.h, queries, count, index, device, among=False)
     return [
         [
             {"path": vectors.paths[row], "similarity": value}
@@ -75,11 +82,13 @@ def find_similar(
     ]
 
 
-def find_neighbors(h: Float[Tensor, "n d"], *, index: str) -> Neighbors:
+def find_neighbors(
+    h: Float[Tensor, "n d"], *, index: str = "exact", device: torch.device = CPU
+) -> Neighbors:
     """The nearest other images of every image."""
     if len(h) < 2:
         raise UserError("There is only one image; near-duplicates and outliers need more.")
-    return _find_neighbors(h, h, min(LINKS, len(h) - 1), index, among=True)
+    return _find_neighbors(h, h, min(LINKS, len(h) - 1), index, device, among=True)
 
 
 def group_duplicates(near: Neighbors, *, similarity: float) -> list[list[int]]:
@@ -105,11 +114,11 @@ def similarity_of_copies(source: Source, encoder: ImageEncoder) -> float:
     A copy has lost three percent at each side. What counts as the same image depends on the
     encoder, so the similarity is measured with it and with these images.
     """
-    channels = encoder.transform.channels
+    channels, dtype = encoder.transform.channels, encoder.transform.dtype
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for i in np.linspace(0, len(source) - 1, min(COPIES, len(source))).astype(int).tolist():
         try:
-            pixels = decode(source.read(i), store_size=None, channels=channels)
+            pixels = decode(source.read(i), store_size=None, channels=channels, dtype=dtype)
         except (OSError, UnreadableError):
             continue  # it was left out of the vectors too
         dy, dx = (max(1, round(CUT * side)) for side in pixels.shape[:2])
@@ -123,11 +132,12 @@ def similarity_of_copies(source: Source, encoder: ImageEncoder) -> float:
     return torch.quantile((originals * copies).sum(dim=1), 1 - FOUND).item()
 
 
-def _find_neighbors(bank: Tensor, queries: Tensor, k: int, index: str, *, among: bool) -> Neighbors:
+def _find_neighbors(
+    bank: Tensor, queries: Tensor, k: int, index: str, device: torch.device, *, among: bool
+) -> Neighbors:
     """The k nearest rows; with `among`, the queries are the bank and no row finds itself."""
     if index == "faiss":
         return _find_with_faiss(bank, queries, k, among=among)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     values, rows = neighbors_in_blocks(
         bank, queries, k=k, leave_one_out=among, progress="comparing", device=device
     )
@@ -160,12 +170,8 @@ def _find_with_faiss(bank: Tensor, queries: Tensor, k: int, *, among: bool) -> N
 
 def write_list(path: Path, source: Source, kept: Sequence[str]) -> None:
     """Write a list of images that `pretrain` reads: those of these names."""
-    local_path = source.local_path
-    if local_path is None:
-        raise UserError(
-            f"--keep needs images that are files on this machine; {source.name} is not."
-        )
+    assert source.local_path is not None  # they are files
     number = {clean(name): i for i, name in enumerate(source.names)}
-    lines = [f"{Path(local_path(number[name])).absolute()}\n" for name in kept]
+    lines = [f"{Path(source.local_path(number[name])).absolute()}\n" for name in kept]
     with explain_write_errors(path):
         path.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
