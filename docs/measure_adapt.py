@@ -23,17 +23,18 @@ import numpy as np
 import torch
 from PIL import Image
 
-from selfsight import api, auto_recipe
+from selfsight import api
 from selfsight.adaptation import try_arms
 from selfsight.adaptation.compare_arms import ArmResult, choose, compare
 from selfsight.adaptation.measure import measure_label_free, measure_labeled
 from selfsight.console import build_table, open_console
 from selfsight.data import open_source
 from selfsight.data.decode import decode
-from selfsight.encoder_options import AdaptOptions
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
+from selfsight.options.encoder_options import AdaptOptions
 from selfsight.recipe import eval_transform
+from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run, write_json
 from selfsight.runs.encoders import load_encoder
 from selfsight.train.pretrain import build_method

@@ -40,7 +40,7 @@ LONG = (
     "methods/test_contract.py",
     "report_page/test_browser.py",
     "evals/detection/test_train.py",
-    "tests/test_cli.py",
+    "tests/cli/test_main.py",
     "data/test_workers.py",
     "data/test_damaged_cache.py",
     "golden/test_golden.py",

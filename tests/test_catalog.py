@@ -6,11 +6,11 @@ import re
 import pytest
 
 from selfsight.catalog import build_recipe, list_flags, list_recipes
-from selfsight.cli import main
+from selfsight.cli.main import main
+from selfsight.cli.print_catalog import _published_number
 from selfsight.console import format_setting, format_value
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
-from selfsight.print_catalog import _published_number
 from selfsight.recipe import override
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS, STUDIES

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from docs.build import ROOT, build
 
-from selfsight.cli import COMMANDS, main
+from selfsight.cli.main import COMMANDS, main
 from selfsight.errors import UserError
 from selfsight.methods import BASELINES, METHODS
 from selfsight.recipe import Recipe

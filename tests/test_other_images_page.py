@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from selfsight.cli import main
+from selfsight.cli.main import main
 
 PAGE = Path(__file__).parents[1] / "docs/other_images.md"
 BLOCKS = re.findall(r"```(python|sh)\n(.*?)\n```", PAGE.read_text(), re.DOTALL)

@@ -32,9 +32,16 @@ if TYPE_CHECKING:
         study,
     )
     from selfsight.catalog import build_recipe
-    from selfsight.encoder_options import AdaptOptions, EmbedOptions, ExportOptions, SearchOptions
     from selfsight.methods import METHODS
-    from selfsight.options import EvalOptions, PretrainOptions, StudyOptions
+    from selfsight.options.encoder_options import (
+        AdaptOptions,
+        EmbedOptions,
+        ExportOptions,
+        SearchOptions,
+    )
+    from selfsight.options.eval_options import EvalOptions
+    from selfsight.options.pretrain_options import PretrainOptions
+    from selfsight.options.study_options import StudyOptions
     from selfsight.recipe import Recipe
 
 __all__ = [
@@ -74,15 +81,15 @@ __all__ = [
 MODULES = ("backbones", "losses", "methods", "nn", "optim", "views")
 MODULE_OF = {
     "METHODS": "selfsight.methods",
-    "AdaptOptions": "selfsight.encoder_options",
+    "AdaptOptions": "selfsight.options.encoder_options",
     "build_recipe": "selfsight.catalog",
-    "EmbedOptions": "selfsight.encoder_options",
-    "EvalOptions": "selfsight.options",
-    "ExportOptions": "selfsight.encoder_options",
-    "PretrainOptions": "selfsight.options",
+    "EmbedOptions": "selfsight.options.encoder_options",
+    "EvalOptions": "selfsight.options.eval_options",
+    "ExportOptions": "selfsight.options.encoder_options",
+    "PretrainOptions": "selfsight.options.pretrain_options",
     "Recipe": "selfsight.recipe",
-    "SearchOptions": "selfsight.encoder_options",
-    "StudyOptions": "selfsight.options",
+    "SearchOptions": "selfsight.options.encoder_options",
+    "StudyOptions": "selfsight.options.study_options",
     **dict.fromkeys(
         (
             "adapt",

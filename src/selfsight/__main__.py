@@ -19,7 +19,7 @@ def main() -> None:
     explain_bus_errors()
     if "WORLD_SIZE" in os.environ:  # torch would show stacks of C++ when another process ends
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    from selfsight.cli import main
+    from selfsight.cli.main import main
 
     try:
         main()

@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from selfsight import auto_recipe, data_summary, dist, report_page
+from selfsight import dist, report_page
 from selfsight.adaptation.try_arms import adapt as adapt
+from selfsight.check_settings import check_setting
 from selfsight.console import build_table, open_console
+from selfsight.data import data_summary
 from selfsight.data.loader import check_image_count
 from selfsight.errors import UserError, quote_word, suggest
-from selfsight.flags import change_options
-from selfsight.options import (
+from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
+from selfsight.options.parse_flags import change_options
+from selfsight.options.pretrain_options import (
     DOCTOR_DEFAULTS,
-    EVAL_DEFAULTS,
     PRETRAIN_DEFAULTS,
-    REPRODUCE_DEFAULTS,
     DoctorOptions,
-    EvalOptions,
     PretrainOptions,
-    ReproduceOptions,
 )
+from selfsight.options.study_options import REPRODUCE_DEFAULTS, ReproduceOptions
 from selfsight.pretrain_recipe import (
     build_pretrain_recipe,
     check_same_settings,
@@ -33,9 +33,8 @@ from selfsight.pretrain_recipe import (
     profile_data,
 )
 from selfsight.recipe import Recipe, to_dict
+from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run, explain_write_errors, open_run
-from selfsight.run_study import reproduce_arm
-from selfsight.run_study import study as study
 from selfsight.runs import compare as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import replay as replays
@@ -44,10 +43,11 @@ from selfsight.runs import run_lock, start_resume
 from selfsight.runs.encoders import load_recipe
 from selfsight.runs.import_start import import_start
 from selfsight.runs.slurm import slurm_script
-from selfsight.settings import check_setting
+from selfsight.runs.trackers import LogTracker, check_tracker
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies import ARMS
-from selfsight.trackers import LogTracker, check_tracker
+from selfsight.studies.run_study import reproduce_arm
+from selfsight.studies.run_study import study as study
 from selfsight.train.memory_check import foresee_memory
 from selfsight.use_encoder import check_one_encoder
 from selfsight.use_encoder import embed as embed

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
+from selfsight.check_settings import field_types
 from selfsight.console import format_setting
-from selfsight.encoder_options import ExportTarget
 from selfsight.errors import UserError, suggest
 from selfsight.evals.protocols import FlagSettings
-from selfsight.flags import list_settings
 from selfsight.methods import MethodConfig
+from selfsight.options.encoder_options import ExportTarget
+from selfsight.options.parse_flags import list_settings
 from selfsight.recipe import ALL_METHODS, Recipe, method_name
-from selfsight.recipe_file import is_recipe_file, read_recipe
 from selfsight.recipes import RECIPES
-from selfsight.settings import field_types
+from selfsight.recipes.recipe_file import is_recipe_file, read_recipe
 from selfsight.studies import ARMS, STUDIES, Arm, Study
 from selfsight.studies.ledger import Entry, read_ledger
 from selfsight.studies.tables import count_done, list_results

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import torch
 
-from selfsight import auto_recipe, data_summary, dist
+from selfsight import dist
 from selfsight.backbones.input_channels import RULE
 from selfsight.catalog import build_recipe
-from selfsight.data import open_source
+from selfsight.check_settings import check_setting
+from selfsight.data import data_summary, open_source
 from selfsight.data.sources.classes import class_words
 from selfsight.errors import UserError, list_first
-from selfsight.options import PretrainOptions
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.outside_code import import_name, list_outside_code
 from selfsight.recipe import (
     Recipe,
@@ -23,6 +24,7 @@ from selfsight.recipe import (
     override,
     to_dict,
 )
+from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run
 from selfsight.runs.import_start import (
     LR_FACTOR,
@@ -31,7 +33,6 @@ from selfsight.runs.import_start import (
     with_start,
     with_statistics,
 )
-from selfsight.settings import check_setting
 from selfsight.views.domains import for_domain
 
 SAMPLE = 128  # images that the automatic recipe is chosen from

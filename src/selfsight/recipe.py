@@ -10,19 +10,7 @@ import torch
 import tyro
 
 from selfsight.backbones import BackboneConfig
-from selfsight.data.eval_transform import HIGH, LOW, EvalTransform, standard_transform
-from selfsight.data.pixel_kind import PixelKind
-from selfsight.data.samples import Dtype, is_photo
-from selfsight.errors import UserError, suggest
-from selfsight.flags import list_settings, parse_flags
-from selfsight.methods import BASELINES, METHODS, MethodConfig
-from selfsight.methods.base import validate_method
-from selfsight.nn.blocks import check_blocks
-from selfsight.nn.chunked_encoder import check_chunk_size
-from selfsight.optim import Optim
-from selfsight.options import PRETRAIN_DEFAULTS
-from selfsight.outside_code import find_again, import_name, list_outside_code
-from selfsight.settings import (
+from selfsight.check_settings import (
     CHANNELS,
     COUNT,
     EPOCHS,
@@ -34,6 +22,18 @@ from selfsight.settings import (
     check_settings,
     show_value,
 )
+from selfsight.data.eval_transform import HIGH, LOW, EvalTransform, standard_transform
+from selfsight.data.pixel_kind import PixelKind
+from selfsight.data.samples import Dtype, is_photo
+from selfsight.errors import UserError, suggest
+from selfsight.methods import BASELINES, METHODS, MethodConfig
+from selfsight.methods.base import validate_method
+from selfsight.nn.blocks import check_blocks
+from selfsight.nn.chunked_encoder import check_chunk_size
+from selfsight.optim import Optim
+from selfsight.options.parse_flags import list_settings, parse_flags
+from selfsight.options.pretrain_options import PRETRAIN_DEFAULTS
+from selfsight.outside_code import find_again, import_name, list_outside_code
 from selfsight.views import View, for_channels
 
 ALL_METHODS = METHODS | BASELINES

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from selfsight.check_settings import RESTORE, check_fields, check_setting
 from selfsight.errors import ADVICE, RunError, UserError, quote_word, suggest
-from selfsight.settings import RESTORE, check_fields, check_setting
 
 if TYPE_CHECKING:
     from numpy import ndarray

@@ -5,10 +5,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from selfsight import auto_recipe, dist
+from selfsight import dist
+from selfsight.check_settings import check_setting
 from selfsight.console import build_table, open_console
 from selfsight.data import open_source
-from selfsight.encoder_options import (
+from selfsight.errors import UserError, list_first
+from selfsight.exporters.export_encoder import export_encoder
+from selfsight.nn import Backbone
+from selfsight.options.encoder_options import (
     EMBED_DEFAULTS,
     EXPORT_DEFAULTS,
     SEARCH_DEFAULTS,
@@ -16,12 +20,10 @@ from selfsight.encoder_options import (
     ExportOptions,
     SearchOptions,
 )
-from selfsight.errors import UserError, list_first
-from selfsight.exporters.export_encoder import export_encoder
-from selfsight.flags import change_options
-from selfsight.nn import Backbone
-from selfsight.options import EncoderOptions
+from selfsight.options.eval_options import EncoderOptions
+from selfsight.options.parse_flags import change_options
 from selfsight.recipe import eval_transform
+from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run, open_run
 from selfsight.runs import embed as embedding
 from selfsight.runs import run_lock
@@ -29,7 +31,6 @@ from selfsight.runs import search as searching
 from selfsight.runs.encoders import load_recipe
 from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
-from selfsight.settings import check_setting
 
 
 def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> ImageEncoder:

@@ -12,7 +12,7 @@ import selfsight
 from selfsight import api
 from selfsight.adaptation import try_arms
 from selfsight.backbones import BackboneConfig
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import StoppedError, UserError
 from selfsight.evals.per_image import PerImage, score_per_image
 from selfsight.run_folder import Run

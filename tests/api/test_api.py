@@ -10,8 +10,9 @@ import pytest
 import selfsight
 from selfsight import api
 from selfsight.errors import UserError
-from selfsight.flags import change_options
-from selfsight.options import EvalOptions, PretrainOptions
+from selfsight.options.eval_options import EvalOptions
+from selfsight.options.parse_flags import change_options
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.pretrain_recipe import _apply
 from selfsight.recipes import RECIPES
 from tests.folders import images

@@ -12,7 +12,7 @@ from selfsight.bench import command, run
 from selfsight.bench.generated_images import HEIGHT, WIDTH, write_photo_like_images
 from selfsight.bench.network_limit import BackbonePass, count_passes
 from selfsight.bench.timer import median_ms
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import UserError
 from tests.methods.small import make, moment, views
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from selfsight import api
-from selfsight.cli import COMMANDS, main
-from selfsight.command_words import list_flags
+from selfsight.cli.help_page import COMMAND_LINES, EXIT_STATUS
+from selfsight.cli.main import COMMANDS, main
+from selfsight.cli.split_settings import list_flags
 from selfsight.console import is_verbose, open_console
-from selfsight.help_page import COMMAND_LINES, EXIT_STATUS
 from selfsight.progress import DelayedProgress
 from selfsight.recipes import RECIPES
 from selfsight.run_folder import Run

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from selfsight import api
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.runs import start_resume
 from tests.folders import images

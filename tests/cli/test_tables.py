@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from rich.cells import cell_len
 
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.console import build_table, fit_line, open_console
 from selfsight.recipes import RECIPES
 

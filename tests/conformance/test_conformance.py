@@ -5,7 +5,7 @@ import json
 import pytest
 
 from selfsight import dist
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.conformance import CHECKS, Subject, check, leakage_checks, run
 from selfsight.conformance.check_method import COMPILED
 from selfsight.conformance.process_group import ProcessGroup, RankError

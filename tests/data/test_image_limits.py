@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from selfsight import data_summary
-from selfsight.data import load_images, open_source, remote
+from selfsight.data import data_summary, load_images, open_source, remote
 from selfsight.data.decode import decode, read_header
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.remote import read_file

@@ -12,10 +12,10 @@ from rich.console import Console
 from selfsight import progress
 from selfsight.data import dataset_index as indexes
 from selfsight.data import open_source
+from selfsight.data.data_summary import inspect_data
 from selfsight.data.dataset_index import IndexWriter, load_index
 from selfsight.data.sources import parquet as parquets
 from selfsight.data.sources.source import LazyNames, Source, resolve_unlabeled
-from selfsight.data_summary import inspect_data
 from selfsight.errors import UserError
 from selfsight.nn import MemoryBank
 from selfsight.train.progress_bar import ProgressBar

@@ -81,11 +81,12 @@ def _run(words, stderr, variables):
     sys.stderr = sys.stdout = os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ |= variables
     os.environ.pop("LOCAL_RANK", None)
-    from selfsight import cli, stop_signals
+    from selfsight.cli.main import main
+    from selfsight import stop_signals
 
     stop_signals.exit_on_signals()
-    cli.COMMANDS["exchange"] = exchange
-    cli.main(words)
+    main.COMMANDS["exchange"] = exchange
+    main.main(words)
 
 
 def exchange() -> None:

@@ -17,7 +17,7 @@ from selfsight.evals.protocols import (
     get_protocol,
 )
 from selfsight.optim.config import scaled_lr
-from selfsight.options import EvalOptions
+from selfsight.options.eval_options import EvalOptions
 from tests.evals.small_networks import Small, bright, labeled
 
 DATA = labeled(bright(60), test=bright(30, seed=1))

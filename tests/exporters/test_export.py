@@ -15,7 +15,7 @@ from selfsight.backbones import name_tables
 from selfsight.backbones.foreign_checkpoints.load import load_backbone
 from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet
 from selfsight.backbones.vit import ViT
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.data.eval_transform import EvalTransform, standard_transform
 from selfsight.errors import UserError
 from selfsight.exporters.export_encoder import TARGETS, check_carries, describe_encoder

@@ -8,9 +8,9 @@ import torch
 
 from selfsight.backbones.resnet import BasicBlock, ResNet
 from selfsight.data.eval_transform import EvalTransform
-from selfsight.encoder_options import ExportOptions
 from selfsight.errors import UserError
 from selfsight.exporters.export_encoder import TARGETS, _check_images, describe_encoder
+from selfsight.options.encoder_options import ExportOptions
 from tests.exporters.saved_run import shake
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import selfsight
-from selfsight.cli import main
+from selfsight.cli.main import main
 from tests.exporters import detectron2_stand_in
 from tests.exporters.saved_run import save_photo, save_run
 

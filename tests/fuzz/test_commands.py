@@ -16,7 +16,7 @@ import torch
 
 import selfsight
 from selfsight import api
-from selfsight.cli import COMMANDS, main
+from selfsight.cli.main import COMMANDS, main
 from selfsight.methods import METHODS
 from tests.folders import images
 from tests.fuzz.cases import (

@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.data import Loader, load_images, open_source
 from selfsight.data.decode import try_decode
 from selfsight.data.stream import StreamedImages

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.data import Loader, load_images, open_source
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.stream import StreamedImages

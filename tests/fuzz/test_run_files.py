@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import selfsight
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, to_dict
 from selfsight.run_folder import Run

@@ -18,21 +18,18 @@ import torch
 
 import selfsight
 from selfsight import api
-from selfsight.bench_options import BenchOptions
 from selfsight.catalog import build_recipe
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import RunError, StoppedError, UserError, escape
 from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
 from selfsight.evals.detection import DetectorSettings
 from selfsight.evals.feature_analysis import AnalysisSettings
 from selfsight.evals.linear_sgd import SGDGrid
 from selfsight.evals.protocols import PROTOCOLS
-from selfsight.options import (
-    DoctorOptions,
-    EvalOptions,
-    PretrainOptions,
-    StudyOptions,
-)
+from selfsight.options.bench_options import BenchOptions
+from selfsight.options.eval_options import EvalOptions
+from selfsight.options.pretrain_options import DoctorOptions, PretrainOptions
+from selfsight.options.study_options import StudyOptions
 from selfsight.recipe import ALL_METHODS, Data, Recipe
 from selfsight.views import View
 from tests.folders import images

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import selfsight
 from selfsight import progress
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.runs import embed as embedding
 from tests.dist.commands import commands, wait_until

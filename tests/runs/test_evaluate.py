@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from selfsight import api
 from selfsight.backbones import BackboneConfig
 from selfsight.backbones.vit import ViT
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.per_image import PerImage, score_per_image, score_predictions
@@ -26,12 +26,12 @@ from selfsight.runs.compare import compare, format_number, format_records
 from selfsight.runs.encoders import EncoderUnderTest, check_encodes, load_recipe
 from selfsight.runs.score_protocols import score_labeled
 from selfsight.train import checkpoint
+from tests.cli.test_main import fails
 from tests.data.image_files import png, write
 from tests.evals.detection.generated_data import rectangles
 from tests.evals.detection.test_annotations import voc
 from tests.evals.small_networks import TRANSFORM, Means, bright
 from tests.folders import QUICK, images
-from tests.test_cli import fails
 
 CPU = ("--device", "cpu")
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 import selfsight
 from selfsight import api
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.data import open_source
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import EvalImages

@@ -11,7 +11,7 @@ from selfsight.errors import UserError
 from selfsight.methods import Moment
 from selfsight.nn import encoders
 from selfsight.optim import Optim, build_optimizer
-from selfsight.options import PretrainOptions
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import Start
 from selfsight.runs.import_start import import_start

@@ -10,7 +10,8 @@ import torch
 
 from selfsight.data.sources.classes import CLASS_LISTS
 from selfsight.errors import UserError
-from selfsight.options import EvalOptions, PretrainOptions
+from selfsight.options.eval_options import EvalOptions
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.runs.labeled_sources import open_labeled
 from selfsight.runs.open_images import open_recipe_source

@@ -17,11 +17,11 @@ from rich.console import Console
 import selfsight
 from selfsight.backbones.foreign_checkpoints.load import load_backbone
 from selfsight.catalog import build_recipe
-from selfsight.cli import main
+from selfsight.cli.main import main
+from selfsight.command_hint import write_command
 from selfsight.errors import UserError
 from selfsight.evals.model_selection import select_run
 from selfsight.recipe import to_dict
-from selfsight.run_command import write_command
 from selfsight.run_folder import Run
 from selfsight.runs.compare import compare
 from selfsight.runs.encoders import load_recipe

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.run_folder import Run
 from selfsight.train import checkpoint
 from tests.folders import images

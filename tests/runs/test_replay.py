@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from selfsight import api
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import DivergedError, UserError
 from selfsight.methods.simclr import SimCLR
 from selfsight.run_folder import Run

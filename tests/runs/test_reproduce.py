@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from selfsight import api
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.run_folder import Run, read_json, write_json
 from selfsight.runs.environment import compare_environments

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from selfsight import api
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import StoppedError, UserError
 from selfsight.run_folder import Run
 from selfsight.runs import run_lock

@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageDraw
 
 import selfsight
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.runs import search as searching
 from tests.exporters.saved_run import save_run

@@ -225,7 +225,7 @@ def hook(event, args):
     if network or event in ("pickle.find_class", "os.system"):
         SEEN.append((event, str(args[1:])))
 sys.addaudithook(hook)
-from selfsight.cli import main
+from selfsight.cli.main import main
 data, out = sys.argv[1:]
 small = ("--device", "cpu")
 main(["doctor", data, *small])

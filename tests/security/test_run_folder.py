@@ -10,7 +10,7 @@ from PIL import Image
 
 from selfsight import api
 from selfsight.catalog import build_recipe
-from selfsight.cli import COMMANDS, main
+from selfsight.cli.main import COMMANDS, main
 from selfsight.recipe import Recipe, to_dict
 from selfsight.run_folder import Run
 from selfsight.runs.report_data import write_sheet

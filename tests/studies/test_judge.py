@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from selfsight import api, run_study
-from selfsight.cli import main
+from selfsight import api
+from selfsight.cli.main import main
 from selfsight.errors import UserError
-from selfsight.studies import STUDIES, Claim
+from selfsight.studies import STUDIES, Claim, run_study
 from selfsight.studies.judge import (
     T_QUANTILES,
     ArmResult,
@@ -17,7 +17,7 @@ from selfsight.studies.judge import (
     judge,
     pooled_spread,
 )
-from tests.studies.test_runner import entry_of, jobs_of
+from tests.studies.test_train_arms import entry_of, jobs_of
 
 BETTER, OTHER, THIRD = "cifar10_v2_eqco_k16", "cifar10_v2_k16", "cifar10_v2_k4096"
 CLAIM = Claim(text="EqCo helps.", better=BETTER, than=OTHER)

@@ -11,7 +11,7 @@ from docs.plots import draw_curves, draw_time, draw_varied
 from selfsight.studies import STUDIES
 from selfsight.studies.ledger import read_ledger
 from selfsight.studies.tables import list_results, render_results, render_short
-from tests.studies.test_runner import entry_of, jobs_of
+from tests.studies.test_train_arms import entry_of, jobs_of
 
 RESULTS = ROOT / "docs" / "results.md"
 EQCO = STUDIES["eqco_negatives"]

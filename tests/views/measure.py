@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from selfsight.bench.timer import MIN_REPEATS, WARMUP_RUNS, median_ms
-from selfsight.ragged import Ragged
+from selfsight.ragged_batch import Ragged
 from selfsight.views import PRESETS, apply_views, apply_views_reference, without_blur
 
 SHAPES = ((256, 341), (256, 341), (341, 256), (256, 384), (300, 256), (256, 256))  # as stored

@@ -2,7 +2,7 @@
 
 import torch
 
-from selfsight.ragged import Ragged
+from selfsight.ragged_batch import Ragged
 
 # Smaller than the views of tests, larger, and one pixel wide: resized both ways.
 SHAPES = ((13, 17), (70, 41), (30, 1))

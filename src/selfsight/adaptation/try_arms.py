@@ -14,7 +14,6 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from selfsight import auto_recipe
 from selfsight.adaptation.compare_arms import (
     ARMS,
     TITLES,
@@ -32,19 +31,26 @@ from selfsight.adaptation.measure import (
     measure_labeled,
 )
 from selfsight.adaptation.plan import RESERVE, fit_epochs, measure_speed
+from selfsight.check_settings import check_setting
 from selfsight.console import build_table, open_console
 from selfsight.data import ImageStore, Source
 from selfsight.data.loader import check_batch_size
-from selfsight.encoder_options import ADAPT_DEFAULTS, AdaptOptions, ExportOptions
 from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.per_image import Scores
 from selfsight.exporters.export_encoder import export_encoder
-from selfsight.flags import change_options
-from selfsight.options import EvalOptions, PretrainOptions
+from selfsight.options.encoder_options import (
+    ADAPT_DEFAULTS,
+    AdaptOptions,
+    ExportOptions,
+)
+from selfsight.options.eval_options import EvalOptions
+from selfsight.options.parse_flags import change_options
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import Recipe, Start, eval_transform, to_dict
+from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run, read_object, to_json, write_json
 from selfsight.runs import run_lock
 from selfsight.runs.encoders import load_recipe
@@ -57,7 +63,6 @@ from selfsight.runs.open_images import (
     open_recipe_source,
     resolve_storage,
 )
-from selfsight.settings import check_setting
 from selfsight.train.memory_check import check_memory
 from selfsight.train.pretrain import build_method, pretrain
 from selfsight.train.progress_bar import format_duration

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet, Stem
 from selfsight.backbones.vit import ViT, check_divides_into_patches
+from selfsight.check_settings import CHANNELS, PIXELS, check_settings
 from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
 from selfsight.outside_code import import_name
-from selfsight.settings import CHANNELS, PIXELS, check_settings
 
 # Width, depth, heads. MoCo v3 gives ViT-S twelve heads; DeiT-S has six.
 VITS = {"s": (384, 12, 12), "b": (768, 12, 12), "l": (1024, 24, 16), "h": (1280, 32, 16)}

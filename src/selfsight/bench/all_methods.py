@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from selfsight import auto_recipe
 from selfsight.bench.breakdown import measure_breakdown
 from selfsight.bench.evaluation_speed import EVALUATIONS, measure_evaluation
 from selfsight.bench.first_step import measure_first_step
@@ -29,7 +28,7 @@ from selfsight.console import open_console
 from selfsight.data import Source
 from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Data, Recipe, override
-from selfsight.recipes import RECIPES
+from selfsight.recipes import RECIPES, auto_recipe
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.open_images import open_recipe_source
 from selfsight.train.memory_check import foresee_memory

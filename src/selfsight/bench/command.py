@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from selfsight import auto_recipe
 from selfsight.bench.all_methods import measure_all
 from selfsight.bench.breakdown import describe, measure_breakdown
 from selfsight.bench.exchanges import measure_exchanges
 from selfsight.bench.generated_images import write_photo_like_images
 from selfsight.bench.lightly_comparison import import_lightly, measure_lightly
 from selfsight.bench.scaling import measure_scaling
-from selfsight.bench_options import BENCH_DEFAULTS, BenchOptions
 from selfsight.catalog import build_recipe
 from selfsight.console import open_console
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
-from selfsight.flags import change_options
+from selfsight.options.bench_options import BENCH_DEFAULTS, BenchOptions
+from selfsight.options.parse_flags import change_options
 from selfsight.recipe import Recipe, override
+from selfsight.recipes import auto_recipe
 from selfsight.runs.open_images import open_recipe_source
 
 DEFAULT_ON_CPU, DEFAULT_ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"

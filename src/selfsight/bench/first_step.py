@@ -53,10 +53,10 @@ def run_steps(given: dict[str, Any]) -> dict[str, Any]:
     clock = Stopwatch(process_began())
     import torch
 
-    from selfsight import auto_recipe
     from selfsight.bench.breakdown import time_training
     from selfsight.catalog import build_recipe
     from selfsight.recipe import override
+    from selfsight.recipes import auto_recipe
     from selfsight.runs.open_images import (
         open_recipe_images,
         open_recipe_source,

@@ -23,10 +23,13 @@ from selfsight.conformance.subject import (
     reduce_settings,
 )
 from selfsight.errors import UserError
-from selfsight.flags import parse_flags
 from selfsight.methods import MethodConfig
 from selfsight.methods.base import validate_method
-from selfsight.options import CONFORMANCE_DEFAULTS, ConformanceOptions
+from selfsight.options.conformance_options import (
+    CONFORMANCE_DEFAULTS,
+    ConformanceOptions,
+)
+from selfsight.options.parse_flags import parse_flags
 from selfsight.recipe import list_differences, method_config
 
 Check = Callable[[Subject], None]

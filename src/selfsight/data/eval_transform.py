@@ -18,13 +18,13 @@ from jaxtyping import Float32, Shaped
 from PIL import Image
 from torch import Tensor
 
+from selfsight.check_settings import ANY, CHANNELS, PIXELS, POSITIVE, Range, check_settings
 from selfsight.data.decode import decode, decode_pillow, describe_error
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.remote import read_file
 from selfsight.data.resize import resize_samples
 from selfsight.data.samples import Dtype, is_photo
 from selfsight.errors import UserError
-from selfsight.settings import ANY, CHANNELS, PIXELS, POSITIVE, Range, check_settings
 
 Interpolation = Literal["bilinear", "bicubic"]
 ImageLike = str | Path | Image.Image | np.ndarray | Tensor

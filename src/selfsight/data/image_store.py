@@ -11,7 +11,7 @@ from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 from selfsight.data.order import Shards
-from selfsight.ragged import Ragged
+from selfsight.ragged_batch import Ragged
 
 COPY_THREADS = 4  # more do not copy faster: memory bandwidth is the limit
 Allocate = Callable[[int], Tensor]  # returns a uint8 tensor of so many bytes

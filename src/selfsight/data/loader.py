@@ -16,7 +16,7 @@ from torch import Tensor
 from selfsight.data.image_store import CachedImages, ImageStore
 from selfsight.data.order import Order
 from selfsight.errors import UserError
-from selfsight.ragged import Ragged
+from selfsight.ragged_batch import Ragged
 
 PREFETCH = 3  # batches that are ready before they are used
 DECODE_AHEAD = 4  # batches beyond these that are being read and decoded

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from selfsight import dist, rng
+from selfsight.check_settings import check_setting
 from selfsight.data.cgroup_limits import cpus_per_process, free_memory, processes_per_machine
 from selfsight.data.decode import Encoded, read_header
 from selfsight.data.image_limits import UnreadableError
@@ -26,7 +27,6 @@ from selfsight.data.samples import is_photo
 from selfsight.data.sources.source import Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError
-from selfsight.settings import check_setting
 
 Storage = Literal["auto", "cache", "stream"]
 Decoder = Literal["auto", "cpu", "nvjpeg"]

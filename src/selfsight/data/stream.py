@@ -33,7 +33,7 @@ from selfsight.data.order import MAX_LANES, MAX_WINDOW, WINDOW_CHUNKS, Shards
 from selfsight.data.sources.source import Source
 from selfsight.data.workers import start_processes
 from selfsight.errors import UserError
-from selfsight.ragged import Ragged
+from selfsight.ragged_batch import Ragged
 
 READ_THREADS = 4  # that read local files for a GPU that decodes
 CHUNK_READ_THREADS = 8  # chunks of shards that are read at once: remote reads are slow

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from selfsight.errors import RunError, UserError, list_first
-from selfsight.settings import POSITIVE, check_setting
+from selfsight.check_settings import POSITIVE, check_setting
 from selfsight.version import __version__
 
 VARIABLE = "SELFSIGHT_DIST_TIMEOUT"

@@ -3,9 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from selfsight.data.eval_transform import EvalTransform, Interpolation
-from selfsight.optim import Optim, Schedule
-from selfsight.settings import (
+from selfsight.check_settings import (
     BELOW_ONE,
     COUNT,
     EPOCHS,
@@ -16,6 +14,8 @@ from selfsight.settings import (
     check_setting,
     check_settings,
 )
+from selfsight.data.eval_transform import EvalTransform, Interpolation
+from selfsight.optim import Optim, Schedule
 from selfsight.views import View
 
 MAX_MAGNITUDE = 10.0  # of timm's RandAugment

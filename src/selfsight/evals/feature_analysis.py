@@ -10,6 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import dist, rng
+from selfsight.check_settings import COUNT, POSITIVE, Range, check_settings
 from selfsight.data import ImageStore, RawBatch, read_batches
 from selfsight.errors import UserError
 from selfsight.evals import view_statistics
@@ -28,7 +29,6 @@ from selfsight.nn import Encoder
 from selfsight.nn.queue import Queue
 from selfsight.progress import track
 from selfsight.run_folder import Run, to_json
-from selfsight.settings import COUNT, POSITIVE, Range, check_settings
 from selfsight.views import View, apply_views
 
 # No epoch of training samples the same views. View i has the epoch EPOCH - i.

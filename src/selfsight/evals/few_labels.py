@@ -15,12 +15,12 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight import rng
+from selfsight.check_settings import RESTORE, check_fields
 from selfsight.errors import UserError, list_first, suggest
 from selfsight.evals.classifier_settings import COSINE, ClassifierSettings, sgd, step_schedule
 from selfsight.evals.eval_images import Images
 from selfsight.optim import Optim, Schedule
 from selfsight.run_folder import read_object, write_json
-from selfsight.settings import RESTORE, check_fields
 
 HEAD_LRS = (0.05, 0.5, 5.0, 50.0, 500.0)
 

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from selfsight.check_settings import COUNT, POSITIVE, check_setting
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.per_image import Scores, score_predictions
 from selfsight.evals.spectrum import unit
 from selfsight.progress import track
-from selfsight.settings import COUNT, POSITIVE, check_setting
 
 MAX_SIMILARITIES = 1 << 26  # in memory at a time: 256 MiB in float32
 BLOCK = 1 << 17  # rows of the bank on the device at a time: 1 GiB of 2,048 numbers

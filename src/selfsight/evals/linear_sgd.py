@@ -16,6 +16,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import rng
+from selfsight.check_settings import (
+    COUNT,
+    EPOCHS,
+    LEARNING_RATE,
+    NOT_NEGATIVE,
+    Range,
+    check_settings,
+)
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
@@ -23,7 +31,6 @@ from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select
 from selfsight.evals.per_image import Scores, score_predictions
 from selfsight.optim import cosine
 from selfsight.progress import track
-from selfsight.settings import COUNT, EPOCHS, LEARNING_RATE, NOT_NEGATIVE, Range, check_settings
 
 RANGES: dict[str, Range] = {
     "lrs": LEARNING_RATE,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from selfsight.command_hint import write_command
 from selfsight.errors import UserError
-from selfsight.run_command import write_command
 from selfsight.run_folder import Run
 
 MIN_RANK_SHARE = 0.1  # of the best effective rank; below it features have collapsed

@@ -35,8 +35,8 @@ from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.per_image import Scores
 from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.svm import SVM
-from selfsight.flags import list_settings, parse_flags, refuse_flag
-from selfsight.options import EvalOptions
+from selfsight.options.eval_options import EvalOptions
+from selfsight.options.parse_flags import list_settings, parse_flags, refuse_flag
 from selfsight.views import View
 
 FlagSettings = ClassifierSettings | DetectorSettings | SGDGrid | AnalysisSettings

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
+from selfsight.check_settings import COUNT, check_setting
 from selfsight.errors import UserError
 from selfsight.evals.features import Features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.per_image import PerImage, Scores, score_per_image
 from selfsight.evals.spectrum import unit
 from selfsight.progress import track
-from selfsight.settings import COUNT, check_setting
 
 MAX_RANKED = 1 << 22  # similarities ranked at a time: about 200 MiB with their ranks
 

@@ -10,10 +10,10 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight import rng
+from selfsight.check_settings import RESTORE, check_fields
 from selfsight.errors import UserError, list_first
 from selfsight.evals.eval_images import Images
 from selfsight.run_folder import read_object, write_json
-from selfsight.settings import RESTORE, check_fields
 
 SPLIT = {"train": list[int], "test": list[int], "notes": list[str]}  # in its file
 

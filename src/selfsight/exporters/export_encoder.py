@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from selfsight.data.eval_transform import EvalTransform
-from selfsight.encoder_options import ExportOptions
 from selfsight.errors import UserError
 from selfsight.exporters import (
     to_detectron2,
@@ -27,6 +26,7 @@ from selfsight.exporters import (
 from selfsight.exporters.exported_encoder import ExportedEncoder
 from selfsight.exporters.model_card import describe_origin, write_card
 from selfsight.exporters.network_shape import NetworkShape, describe_network
+from selfsight.options.encoder_options import ExportOptions
 from selfsight.run_folder import explain_write_errors, write_json, write_text
 from selfsight.runs.encoders import load_with_options
 from selfsight.runs.load_method import find_checkpoint

@@ -8,11 +8,7 @@ from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor, nn
 
 from selfsight import dist, rng
-from selfsight.errors import UserError
-from selfsight.nn import Backbone, Encoder, Teacher
-from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm
-from selfsight.nn.image_norm import Norm, replace_batch_norm
-from selfsight.settings import (
+from selfsight.check_settings import (
     BELOW_ONE,
     COUNT,
     FEW,
@@ -23,6 +19,10 @@ from selfsight.settings import (
     Range,
     check_settings,
 )
+from selfsight.errors import UserError
+from selfsight.nn import Backbone, Encoder, Teacher
+from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm
+from selfsight.nn.image_norm import Norm, replace_batch_norm
 from selfsight.views import View, small_crop
 
 Views = list[Float[Tensor, "n c _ _"]]

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight import dist
+from selfsight.check_settings import BELOW_ONE, POSITIVE, WIDTH, Range
 from selfsight.losses.clustering import centered_codes, swapped_prediction
 from selfsight.methods.base import (
     DataInfo,
@@ -27,7 +28,6 @@ from selfsight.methods.base import (
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.nn.heads import DistillationHead
 from selfsight.optim.schedules import Number, cosine, linear
-from selfsight.settings import BELOW_ONE, POSITIVE, WIDTH, Range
 from selfsight.views import View
 
 

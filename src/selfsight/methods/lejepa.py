@@ -7,6 +7,7 @@ to an isotropic normal distribution, so that they cannot collapse; nothing else 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from selfsight.check_settings import FEW, POSITIVE, SHARE, WIDTH, Range
 from selfsight.losses.decorrelation import lejepa
 from selfsight.methods.base import (
     DataInfo,
@@ -19,7 +20,6 @@ from selfsight.methods.base import (
     match_crops,
 )
 from selfsight.nn import Backbone, Encoder, mlp
-from selfsight.settings import FEW, POSITIVE, SHARE, WIDTH, Range
 from selfsight.views import View
 
 

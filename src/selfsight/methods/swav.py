@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from selfsight import dist
+from selfsight.check_settings import COUNT_OR_NONE, Range
 from selfsight.errors import UserError
 from selfsight.losses.clustering import codes, prototype_scores, swapped_prediction
 from selfsight.methods.base import (
@@ -25,7 +26,6 @@ from selfsight.methods.base import (
 )
 from selfsight.nn import Backbone, Encoder, mlp
 from selfsight.nn.prototypes import Prototypes
-from selfsight.settings import COUNT_OR_NONE, Range
 from selfsight.views import View
 
 

@@ -16,12 +16,12 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from selfsight import dist
+from selfsight.check_settings import FEW, check_settings
 from selfsight.errors import UserError
 from selfsight.nn.batch_norm import check_whole_groups
 from selfsight.nn.chunked_encoder import in_chunks
 from selfsight.nn.encoder import Backbone, Encoder
 from selfsight.rng import RandomDraws
-from selfsight.settings import FEW, check_settings
 
 How = Literal["off", "divide", "sample", "encode_divide", "montage"]
 Stage = Literal["input", "stage1", "stage2", "stage3", "final", "proj", "pred"]

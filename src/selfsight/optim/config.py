@@ -4,10 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from selfsight.errors import UserError
-from selfsight.optim.lars import LARSVariant
-from selfsight.optim.schedules import Schedule
-from selfsight.settings import (
+from selfsight.check_settings import (
     BELOW_ONE,
     LEARNING_RATE,
     NOT_NEGATIVE,
@@ -15,6 +12,9 @@ from selfsight.settings import (
     Range,
     check_settings,
 )
+from selfsight.errors import UserError
+from selfsight.optim.lars import LARSVariant
+from selfsight.optim.schedules import Schedule
 
 OptimizerName = Literal["sgd", "adamw", "lars", "lamb"]
 LRScaling = Literal["linear", "sqrt", "none"]

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from selfsight.check_settings import check_setting
 from selfsight.optim.trust_ratio import (
     add_weight_decay,
     groups_with_grads,
@@ -27,7 +28,6 @@ from selfsight.optim.trust_ratio import (
     sgd_step,
     state_tensors,
 )
-from selfsight.settings import check_setting
 
 LARSVariant = Literal["mocov3", "simclr", "larc", "fastmoco"]
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selfsight.check_settings import NOT_NEGATIVE, SHARE, Range, check_settings
 from selfsight.errors import UserError
-from selfsight.settings import NOT_NEGATIVE, SHARE, Range, check_settings
 
 Number = int | float | Float[Tensor, ""]
 ScheduleName = Literal["cosine", "step", "constant"]

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.settings import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Range, check_setting
+from selfsight.check_settings import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Range, check_setting
 
 RANGES: dict[str, Range] = {
     "lr": Range(0, 1e38),

@@ -7,16 +7,14 @@ Cells of a paper's table are arms of a study instead (selfsight.studies).
 
 import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from types import ModuleType
 
+from selfsight.methods import BASELINES, METHODS
 from selfsight.recipe import Recipe
 
 FILES: dict[str, ModuleType] = {
-    file.name: importlib.import_module(f"{__name__}.{file.name}")
-    for file in pkgutil.iter_modules(__path__)
-    if file.name != "base"
+    name: importlib.import_module(f"{__name__}.{name}") for name in sorted(METHODS | BASELINES)
 }
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from selfsight.methods.barlow_twins import BarlowTwinsConfig
 from selfsight.optim import OPTIMS, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import RESNET50_ZERO, cifar10, imagenet
+from selfsight.recipes.shared_settings import RESNET50_ZERO, cifar10, imagenet
 from selfsight.views import barlow_twins, byol, without_blur
 
 LARS = replace(OPTIMS["lars"], lr=0.2, lr_1d=0.0048, schedule=Schedule(warmup_epochs=10, end=0.001))

@@ -7,7 +7,7 @@ from selfsight.nn.patch_student import Patches
 from selfsight.optim import OPTIMS
 from selfsight.recipe import Recipe
 from selfsight.recipes import fast_moco
-from selfsight.recipes.base import CIFAR_SGD_WARM, cifar10, imagenet
+from selfsight.recipes.shared_settings import CIFAR_SGD_WARM, cifar10, imagenet
 from selfsight.views import byol, without_blur
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from selfsight.methods.dino import DINOConfig
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import CIFAR_SGD, cifar10
+from selfsight.recipes.shared_settings import CIFAR_SGD, cifar10
 from selfsight.views import byol, without_blur
 
 

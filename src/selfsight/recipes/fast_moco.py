@@ -5,7 +5,7 @@ from dataclasses import replace
 from selfsight.methods.fast_moco import FastMoCoConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import RESNET50_ZERO, cifar10, imagenet, imagenette
+from selfsight.recipes.shared_settings import RESNET50_ZERO, cifar10, imagenet, imagenette
 from selfsight.views import moco_v2, without_blur
 
 # 0.1 at batch 512; the predictor's learning rate stays at the peak, as in the released code.

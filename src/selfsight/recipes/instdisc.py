@@ -5,7 +5,7 @@ from dataclasses import replace
 from selfsight.methods.instdisc import InstDiscConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import RESNET18, cifar10, imagenet
+from selfsight.recipes.shared_settings import RESNET18, cifar10, imagenet
 from selfsight.views import moco_v1
 
 STEPS = Schedule(name="step", milestones=(120.0, 160.0), per_epoch=True)

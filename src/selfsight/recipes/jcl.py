@@ -3,7 +3,7 @@
 from selfsight.methods.jcl import JCLConfig
 from selfsight.optim import Optim
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import (
+from selfsight.recipes.shared_settings import (
     CIFAR_SGD,
     CIFAR_SGD_LOW_DECAY,
     cifar10,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from selfsight.methods.lejepa import LeJEPAConfig
 from selfsight.optim import OPTIMS
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import cifar10
+from selfsight.recipes.shared_settings import cifar10
 from selfsight.views import byol
 
 

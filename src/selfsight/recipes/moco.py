@@ -10,7 +10,7 @@ from dataclasses import replace
 from selfsight.methods.moco import MoCoConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import (
+from selfsight.recipes.shared_settings import (
     CIFAR_SGD,
     CIFAR_SGD_LOW_DECAY,
     cifar10,

@@ -6,7 +6,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.methods.mocov3 import MoCoV3Config
 from selfsight.optim import OPTIMS, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import CIFAR_SGD_WARM, cifar10, imagenet, imagenette
+from selfsight.recipes.shared_settings import CIFAR_SGD_WARM, cifar10, imagenet, imagenette
 from selfsight.views import moco_v3, without_blur
 
 

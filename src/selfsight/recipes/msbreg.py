@@ -5,7 +5,7 @@ from dataclasses import replace
 from selfsight.methods.msbreg import MSBRegConfig
 from selfsight.optim import OPTIMS, Optim
 from selfsight.recipe import Data, Recipe
-from selfsight.recipes.base import (
+from selfsight.recipes.shared_settings import (
     CIFAR_SGD_WARM,
     RESNET18,
     RESNET50,

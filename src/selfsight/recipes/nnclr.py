@@ -7,7 +7,7 @@ from selfsight.nn.patch_student import Patches
 from selfsight.optim import OPTIMS
 from selfsight.recipe import Recipe
 from selfsight.recipes import fast_moco
-from selfsight.recipes.base import cifar10, imagenet
+from selfsight.recipes.shared_settings import cifar10, imagenet
 from selfsight.views import byol, simclr, without_blur
 
 

@@ -6,7 +6,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.methods.simclr import SimCLRConfig
 from selfsight.optim import OPTIMS, Optim, Schedule
 from selfsight.recipe import Data, Recipe
-from selfsight.recipes.base import cifar10, imagenet
+from selfsight.recipes.shared_settings import cifar10, imagenet
 from selfsight.views import moco_v2, simclr, without_blur
 
 

@@ -4,7 +4,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.methods.simo import SiMoConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import cifar10, imagenet, imagenette
+from selfsight.recipes.shared_settings import cifar10, imagenet, imagenette
 from selfsight.views import simo, without_blur
 
 

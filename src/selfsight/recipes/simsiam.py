@@ -7,7 +7,7 @@ from selfsight.nn.patch_student import Patches
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
 from selfsight.recipes import fast_moco
-from selfsight.recipes.base import RESNET50_ZERO, cifar10, imagenet, imagenette
+from selfsight.recipes.shared_settings import RESNET50_ZERO, cifar10, imagenet, imagenette
 from selfsight.views import moco_v2, without_blur
 
 

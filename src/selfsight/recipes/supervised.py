@@ -9,7 +9,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.methods.supervised import SupervisedConfig
 from selfsight.optim import OPTIMS, Optim, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import RESNET50, cifar10, imagenet
+from selfsight.recipes.shared_settings import RESNET50, cifar10, imagenet
 from selfsight.views import View
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from selfsight.methods.swav import SwAVConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import cifar10, imagenet
+from selfsight.recipes.shared_settings import cifar10, imagenet
 from selfsight.views import simclr, swav
 
 # apex's LARC around SGD, with decay on everything; the cosine ends at a thousandth.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from selfsight.methods.vicreg import VICRegConfig
 from selfsight.optim import OPTIMS, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.base import RESNET50_ZERO, cifar10, imagenet
+from selfsight.recipes.shared_settings import RESNET50_ZERO, cifar10, imagenet
 from selfsight.views import barlow_twins, byol
 
 LARS = replace(OPTIMS["lars"], lr=0.2, schedule=Schedule(warmup_epochs=10, end=0.001))

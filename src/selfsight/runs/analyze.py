@@ -13,7 +13,7 @@ from selfsight.errors import UserError
 from selfsight.evals.eval_images import augmentation_size, describe_skipped
 from selfsight.evals.feature_analysis import EQCO_NUMBERS, FeatureAnalysis
 from selfsight.evals.protocols import build_evaluator
-from selfsight.options import EvalOptions
+from selfsight.options.eval_options import EvalOptions
 from selfsight.run_folder import Run
 from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
 from selfsight.runs.load_method import find_checkpoint, load_kept_methods

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from selfsight.errors import UserError
 from selfsight.evals.protocols import ProtocolSpec, get_protocol, requested_amount
-from selfsight.options import EVAL_DEFAULTS, EvalOptions
+from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
 
 DEFAULT_PROTOCOLS = ("knn", "linear")
 

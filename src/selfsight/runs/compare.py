@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from selfsight.command_hint import write_command
 from selfsight.errors import UserError
 from selfsight.evals.model_selection import select_run
 from selfsight.evals.per_image import (
@@ -13,7 +14,6 @@ from selfsight.evals.per_image import (
     paired_differences,
     unpaired_difference,
 )
-from selfsight.run_command import write_command
 from selfsight.run_folder import Run, find_headline
 from selfsight.runs.collect_scores import read_per_image
 

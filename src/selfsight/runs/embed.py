@@ -26,10 +26,10 @@ from selfsight.data import Source, StreamedImages, open_source
 from selfsight.data.fingerprint import fingerprint_data
 from selfsight.data.pixel_kind import find_kind
 from selfsight.data.sources.source import clean
-from selfsight.encoder_options import EmbedOptions
 from selfsight.errors import UserError, list_first
 from selfsight.evals.features import BATCH_SIZE, encode_batches, eval_mode
-from selfsight.options import EncoderOptions
+from selfsight.options.encoder_options import EmbedOptions
+from selfsight.options.eval_options import EncoderOptions
 from selfsight.progress import DelayedProgress
 from selfsight.recipe import list_differences
 from selfsight.run_folder import (

@@ -13,6 +13,7 @@ from selfsight import dist
 from selfsight.backbones.foreign_checkpoints.report import ImportReport
 from selfsight.backbones.input_channels import fit_network
 from selfsight.backbones.last_blocks import LastBlocks
+from selfsight.check_settings import check_setting
 from selfsight.console import open_console
 from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
@@ -25,11 +26,10 @@ from selfsight.methods import Method
 from selfsight.nn import Encoder
 from selfsight.nn.batch_norm import track_statistics
 from selfsight.nn.teacher import reinitialized
-from selfsight.options import EncoderOptions
+from selfsight.options.eval_options import EncoderOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_folder import Run, replace_file
 from selfsight.runs.load_method import find_checkpoint, load_method
-from selfsight.settings import check_setting
 from selfsight.train.grad_scaler import STATISTICS
 from selfsight.train.online_eval import sample_images
 from selfsight.train.pretrain import build_method

@@ -20,7 +20,7 @@ from selfsight.evals.protocols import (
     get_protocol,
 )
 from selfsight.nn import Backbone
-from selfsight.options import EvalOptions
+from selfsight.options.eval_options import EvalOptions
 from selfsight.run_folder import Run, write_json
 from selfsight.runs.analyze import analyze_features
 from selfsight.runs.check_options import DEFAULT_PROTOCOLS, check_options

@@ -17,7 +17,7 @@ from selfsight.backbones.resnet import ResNet, find_stem
 from selfsight.errors import UserError
 from selfsight.nn import Backbone
 from selfsight.nn.image_norm import Norm
-from selfsight.options import PretrainOptions
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.recipe import Recipe, Start, has_photos
 from selfsight.run_folder import Run, replace_file
 from selfsight.runs.load_method import find_checkpoint

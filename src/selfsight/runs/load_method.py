@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from selfsight.command_hint import write_command
 from selfsight.errors import UserError, list_first
 from selfsight.methods import Method
 from selfsight.recipe import Recipe
-from selfsight.run_command import write_command
 from selfsight.run_folder import Run
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build_method

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from selfsight import dist
 from selfsight.errors import UserError
-from selfsight.options import PretrainOptions
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.run_folder import NO_LINK, Run, explain_write_errors
 
 try:

@@ -26,7 +26,7 @@ from selfsight.evals.per_image import Scores
 from selfsight.evals.protocols import Evaluator, build_evaluator
 from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.splits import load_or_create_split
-from selfsight.options import EVAL_DEFAULTS, EvalOptions
+from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run, to_json
 from selfsight.runs.collect_scores import (

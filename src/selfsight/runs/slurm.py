@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from selfsight.options import PRETRAIN_DEFAULTS, PretrainOptions
+from selfsight.options.pretrain_options import PRETRAIN_DEFAULTS, PretrainOptions
 from selfsight.stop_signals import exit_status
 from selfsight.version import __version__
 

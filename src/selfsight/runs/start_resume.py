@@ -7,6 +7,7 @@ import torch
 from rich.console import Console
 
 from selfsight import dist, report_page
+from selfsight.command_hint import write_command
 from selfsight.console import RecordTable, build_table, open_console
 from selfsight.data import ImageStore, StreamedImages
 from selfsight.data.loader import check_batch_size
@@ -22,7 +23,6 @@ from selfsight.recipe import (
     method_name,
     to_dict,
 )
-from selfsight.run_command import write_command
 from selfsight.run_folder import Run, write_json
 from selfsight.runs.collect_scores import (
     collect_arrays,

@@ -12,7 +12,7 @@ from rich.console import Console
 from selfsight.data import CachedImages, ImageStore, Source, list_splits, open_source
 from selfsight.errors import UserError, suggest
 from selfsight.evals.splits import stratified
-from selfsight.options import StudyOptions
+from selfsight.options.study_options import StudyOptions
 from selfsight.recipe import Recipe, override
 from selfsight.run_folder import Run
 from selfsight.runs.open_images import open_recipe_images

@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.console import Console
 
+from selfsight.command_hint import write_command
 from selfsight.recipe import Recipe
-from selfsight.run_command import write_command
 from selfsight.run_folder import Run
 from selfsight.train import checkpoint
 from selfsight.train.collapse import CollapseAlarm

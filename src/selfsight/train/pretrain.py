@@ -6,6 +6,7 @@ import torch
 from rich.console import Console
 
 from selfsight import dist
+from selfsight.command_hint import write_command
 from selfsight.console import build_table
 from selfsight.data import ImageStore
 from selfsight.data.loader import Loader
@@ -17,7 +18,6 @@ from selfsight.nn.blocks import recompute_blocks
 from selfsight.nn.teacher import set_chunk_size
 from selfsight.optim import build_optimizer, describe_groups
 from selfsight.recipe import Recipe
-from selfsight.run_command import write_command
 from selfsight.run_folder import Run, WriteError
 from selfsight.stop_signals import signal_name
 from selfsight.stopwatch import Stopwatch

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from selfsight.methods import Moment, Step
 from selfsight.nn.batch_norm import average_running_statistics
 from selfsight.optim import clip_gradients, gradient_norms
-from selfsight.ragged import Ragged
+from selfsight.ragged_batch import Ragged
 from selfsight.recipe import Recipe
 from selfsight.train.compile import compile_stance
 from selfsight.train.grad_scaler import StatisticsBefore, step_if_finite

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from selfsight.ragged import Ragged
+from selfsight.ragged_batch import Ragged
 from selfsight.rng import Key, has_triton
 from selfsight.views import color, spatial
 from selfsight.views.sampling import ViewParams, sample_view_params, view_keys

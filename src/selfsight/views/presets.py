@@ -9,9 +9,9 @@ keeps torchvision's default, bicubic where it says so (SimCLR, BYOL, Barlow Twin
 from collections.abc import Callable
 from dataclasses import replace
 
+from selfsight.check_settings import FEW, check_setting
 from selfsight.data.eval_transform import Interpolation
 from selfsight.errors import UserError
-from selfsight.settings import FEW, check_setting
 from selfsight.views.spec import View
 
 FLIP_FIRST = ("flip", "jitter", "gray", "blur", "solarize")

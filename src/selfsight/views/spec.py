@@ -4,6 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from selfsight.check_settings import (
+    ANY,
+    NOT_NEGATIVE,
+    PIXELS,
+    POSITIVE,
+    SHARE,
+    Range,
+    check_settings,
+)
 from selfsight.data.eval_transform import (
     HIGH,
     LOW,
@@ -14,7 +23,6 @@ from selfsight.data.eval_transform import (
     check_statistics,
 )
 from selfsight.errors import UserError, suggest
-from selfsight.settings import ANY, NOT_NEGATIVE, PIXELS, POSITIVE, SHARE, Range, check_settings
 
 Crop = Literal["random", "shared", "center"]
 

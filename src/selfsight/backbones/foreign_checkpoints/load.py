@@ -37,6 +37,7 @@ from selfsight.backbones.foreign_checkpoints.read import (
 )
 from selfsight.backbones.foreign_checkpoints.report import ImportReport
 from selfsight.backbones.resnet import Stem
+from selfsight.check_settings import check_setting
 from selfsight.data.eval_transform import MEAN, STD
 from selfsight.errors import UserError, suggest
 from selfsight.nn import Backbone
@@ -44,7 +45,6 @@ from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.nn.image_norm import replace_batch_norm
 from selfsight.outside_code import find_again
 from selfsight.run_folder import Run
-from selfsight.settings import check_setting
 
 
 def load_backbone(

@@ -10,11 +10,11 @@ import torch
 
 from selfsight.backbones import BackboneConfig
 from selfsight.backbones.foreign_checkpoints.names import flatten
+from selfsight.check_settings import RESTORE, build_settings, check_fields
+from selfsight.command_hint import write_command
 from selfsight.errors import UserError
 from selfsight.nn.image_norm import Norm
-from selfsight.run_command import write_command
 from selfsight.run_folder import Run, open_run
-from selfsight.settings import RESTORE, build_settings, check_fields
 from selfsight.views import View
 
 BROKEN = (RuntimeError, EOFError, ValueError, OSError, zipfile.BadZipFile)

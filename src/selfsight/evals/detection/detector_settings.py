@@ -3,10 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from selfsight.data.eval_transform import MEAN, STD
-from selfsight.errors import UserError
-from selfsight.optim import Schedule
-from selfsight.settings import (
+from selfsight.check_settings import (
     BELOW_ONE,
     COUNT,
     COUNT_OR_NONE,
@@ -19,6 +16,9 @@ from selfsight.settings import (
     Range,
     check_settings,
 )
+from selfsight.data.eval_transform import MEAN, STD
+from selfsight.errors import UserError
+from selfsight.optim import Schedule
 
 Neck = Literal["c4", "fpn"]
 Head = Literal["2fc", "4conv1fc"]

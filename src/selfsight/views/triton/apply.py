@@ -16,7 +16,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from selfsight.data.eval_transform import HIGH, LOW
-from selfsight.ragged import Ragged
+from selfsight.ragged_batch import Ragged
 from selfsight.rng import Key
 from selfsight.views.sampling import jitter_ranges
 from selfsight.views.spatial import blur_radius

@@ -2,10 +2,10 @@
 
 import pytest
 
-from selfsight import flags
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import UserError
-from selfsight.options import PretrainOptions
+from selfsight.options import parse_flags
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.recipe import override
 from selfsight.recipes import RECIPES
 
@@ -55,7 +55,7 @@ def test_a_wrong_setting_gets_one_sentence_in_python_too(words):
 
 def test_what_tyro_refuses_in_a_way_that_is_not_known_here_is_still_printed(monkeypatch, capsys):
     """As a later version of tyro may: its own message, and the same exit status."""
-    monkeypatch.setattr(flags, "_refuse", lambda event, **_: None)
+    monkeypatch.setattr(parse_flags, "_refuse", lambda event, **_: None)
     with pytest.raises(SystemExit, match="2"):
-        flags.parse_flags(PretrainOptions, args=["--epochs", "a"])
+        parse_flags.parse_flags(PretrainOptions, args=["--epochs", "a"])
     assert "--epochs" in capsys.readouterr().err

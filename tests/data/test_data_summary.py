@@ -3,7 +3,7 @@ from json import dumps
 
 import pytest
 
-from selfsight import data_summary
+from selfsight.data import data_summary
 from tests.data.image_files import parquet, pixels, png, write
 
 

@@ -6,17 +6,17 @@ from typing import Annotated, Literal
 
 from tyro.conf import Suppress, arg
 
-from selfsight.options import (
+from selfsight.check_settings import check_settings
+from selfsight.options.eval_options import EncoderOptions
+from selfsight.options.option_types import (
     RANGES,
     Device,
-    EncoderOptions,
     File,
     Folder,
     Images,
     Name,
     Number,
 )
-from selfsight.settings import check_settings
 
 ExportTarget = Literal["safetensors", "torchvision", "timm", "hf", "onnx", "detectron2"]
 

@@ -6,13 +6,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from selfsight import auto_recipe, dist
+from selfsight import dist
 from selfsight.console import open_console
 from selfsight.errors import UserError
-from selfsight.flags import change_options
-from selfsight.options import STUDY_DEFAULTS, ReproduceOptions, StudyOptions
+from selfsight.options.parse_flags import change_options
+from selfsight.options.study_options import (
+    STUDY_DEFAULTS,
+    ReproduceOptions,
+    StudyOptions,
+)
+from selfsight.recipes import auto_recipe
 from selfsight.run_folder import to_json
-from selfsight.studies import ARMS, find_study, runner
+from selfsight.studies import ARMS, find_study, train_arms
 from selfsight.studies.jobs import plan_jobs
 from selfsight.studies.judge import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, read_ledger
@@ -31,7 +36,7 @@ def study(
     options = change_options(options, changes)
     end = None
     if options.minutes is not None:
-        end = time.monotonic() - runner.process_seconds() + 60 * options.minutes
+        end = time.monotonic() - train_arms.process_seconds() + 60 * options.minutes
     console, device = open_console(quiet=quiet), auto_recipe.resolve_device(options.device)
     ledger = Path(options.ledger) if options.ledger else RESULTS
     entries = read_ledger((RESULTS, ledger))
@@ -45,7 +50,7 @@ def study(
     )
     settings = {"command": "study", "study": name} | vars(options)
     with dist.process_group(device.type, settings):
-        finished = runner.run_jobs(
+        finished = train_arms.run_jobs(
             todo,
             device,
             console,

@@ -9,9 +9,9 @@ from typing import Any
 
 from tyro.conf import Suppress
 
+from selfsight.check_settings import LONGEST_TEXT
 from selfsight.errors import UserError
-from selfsight.flags import refuse_flag
-from selfsight.settings import LONGEST_TEXT
+from selfsight.options.parse_flags import refuse_flag
 
 HIDDEN = set(typing.get_args(Suppress[None])[1:])  # type: ignore[misc] # marks what is no flag
 

@@ -1,4 +1,4 @@
-"""Options of `selfsight bench`, declared once, as those of the other commands in `options.py`."""
+"""Options of `bench`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,15 @@ from typing import Annotated
 
 from tyro.conf import Suppress, arg
 
-from selfsight.options import RANGES, Device, Folder, Images, Name, Number
-from selfsight.settings import check_settings
+from selfsight.check_settings import check_settings
+from selfsight.options.option_types import (
+    RANGES,
+    Device,
+    Folder,
+    Images,
+    Name,
+    Number,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

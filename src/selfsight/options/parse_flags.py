@@ -13,9 +13,9 @@ import tyro
 # Not a public part of tyro: without it, its own messages are printed, in boxes.
 from tyro import _errors as tyro_errors
 
+from selfsight.check_settings import check_setting
 from selfsight.console import terminal_width, wrap
 from selfsight.errors import UserError, escape, list_first, suggest
-from selfsight.settings import check_setting
 
 Options = TypeVar("Options", bound=Any)
 

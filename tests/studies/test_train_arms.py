@@ -12,13 +12,13 @@ from rich.console import Console
 import selfsight
 from selfsight.data import CachedImages
 from selfsight.errors import StoppedError, UserError
-from selfsight.options import STUDY_DEFAULTS
+from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
-from selfsight.studies import STUDIES, jobs, runner
+from selfsight.studies import STUDIES, jobs, train_arms
 from selfsight.studies.jobs import Job, plan_jobs
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
-from selfsight.studies.runner import estimate_seconds, run_jobs
 from selfsight.studies.tables import list_results
+from selfsight.studies.train_arms import estimate_seconds, run_jobs
 
 EQCO = STUDIES["eqco_negatives"]
 
@@ -113,9 +113,9 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
         began.append(job.arm)
         return entry_of(job)
 
-    monkeypatch.setattr(runner, "run_job", run_job)
+    monkeypatch.setattr(train_arms, "run_job", run_job)
     data = jobs.StudyData(one_pixel_images(), one_pixel_images())
-    monkeypatch.setattr(runner, "open_study_data", lambda *_: data)
+    monkeypatch.setattr(train_arms, "open_study_data", lambda *_: data)
     todo = jobs_of("cifar10_v2_k16", "cifar10_v2_k4096", "cifar10_v2_eqco_k16")
     for seconds, count in ((1, 1), (116, 3), (114, 1)):  # an arm like these takes 115 s
         began.clear()
@@ -138,13 +138,13 @@ def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_
         run.log({"step": 1, "epoch": 1.0, "first_step": 0.25})
         raise StoppedError("Resume with: selfsight resume RUN", 15)
 
-    monkeypatch.setattr(runner, "pretrain", pretrain)
+    monkeypatch.setattr(train_arms, "pretrain", pretrain)
     (job,) = jobs_of("cifar10_v2_k16")
     data = jobs.StudyData(one_pixel_images(), one_pixel_images())
     cpu, console = torch.device("cpu"), Console(quiet=True)
     for times in (1, 2):
         with pytest.raises(StoppedError, match="The same command goes on") as stopped:
-            runner.run_job(job, data, cpu, console, work=tmp_path, end=None, startup=0.0)
+            train_arms.run_job(job, data, cpu, console, work=tmp_path, end=None, startup=0.0)
         assert stopped.value.signal_number == 15
         seconds = json.loads((job.run_folder(tmp_path).path / "seconds.json").read_text())
         assert seconds["first_step"] == 0.25 * times

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from selfsight.encoder_options import (
+from selfsight.errors import UserError
+from selfsight.options.encoder_options import (
     ADAPT_DEFAULTS,
     EMBED_DEFAULTS,
     EXPORT_DEFAULTS,
@@ -15,10 +16,8 @@ from selfsight.encoder_options import (
     ExportOptions,
     SearchOptions,
 )
-from selfsight.errors import UserError
+from selfsight.options.option_types import INLINE
 from selfsight.run_folder import print_json
-
-INLINE = tyro.conf.arg(name="")  # flags of an options class without a prefix
 
 
 def export(

@@ -8,14 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfsight import auto_recipe
-from selfsight.auto_recipe import DataProfile, adapt_to_device, build_auto_recipe, resolve_device
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
-from selfsight.options import PretrainOptions
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import from_dict, to_dict
+from selfsight.recipes import auto_recipe
+from selfsight.recipes.auto_recipe import (
+    DataProfile,
+    adapt_to_device,
+    build_auto_recipe,
+    resolve_device,
+)
 from tests.folders import images
 
 CPU = torch.device("cpu")

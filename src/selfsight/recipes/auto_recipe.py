@@ -8,13 +8,13 @@ import torch
 
 from selfsight import dist, rng
 from selfsight.backbones import BackboneConfig, stem_for
+from selfsight.check_settings import check_setting
 from selfsight.data.pixel_kind import PixelKind
 from selfsight.data.sources.tiles import count_tiles
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe, method_config, method_name
-from selfsight.settings import check_setting
 from selfsight.views import View, for_channels
 from selfsight.views.domains import describe_kind, for_domain, for_kind, resolve_domain
 

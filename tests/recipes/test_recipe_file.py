@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from selfsight.cli import main
+from selfsight.cli.main import main
 from selfsight.errors import UserError
-from selfsight.options import PretrainOptions
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.recipe import to_dict
-from selfsight.recipe_file import read_recipe
 from selfsight.recipes import RECIPES
+from selfsight.recipes.recipe_file import read_recipe
 from selfsight.runs.run_lock import choose_folder
 
 NAME = "simclr.shapes"

@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from selfsight.errors import escape, quote_word
-from selfsight.options import File
+from selfsight.options.option_types import File
 from selfsight.run_folder import print_json
 
 
@@ -16,7 +16,8 @@ def methods(*, json: bool = False) -> None:
     Args:
         json: Print JSON instead of a table.
     """
-    from selfsight import catalog, print_catalog
+    from selfsight import catalog
+    from selfsight.cli import print_catalog
 
     rows = catalog.list_methods()
     print_json(rows) if json else print_catalog.print_methods(rows)
@@ -37,10 +38,11 @@ def recipes(
             pretrain --recipe.
         json: Print JSON instead of text.
     """
-    from selfsight import catalog, print_catalog
+    from selfsight import catalog
+    from selfsight.cli import print_catalog
 
     if save is not None:
-        from selfsight.recipe_file import save_recipe
+        from selfsight.recipes.recipe_file import save_recipe
 
         save_recipe(catalog.build_recipe(name), Path(save))
         word = quote_word(str(save))
@@ -63,7 +65,8 @@ def studies(
         name: A study, or a word such as a method.
         json: Print JSON instead of text.
     """
-    from selfsight import catalog, print_catalog
+    from selfsight import catalog
+    from selfsight.cli import print_catalog
     from selfsight.studies import STUDIES
 
     if name in STUDIES:

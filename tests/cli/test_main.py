@@ -17,13 +17,14 @@ import pytest
 import torch
 
 from selfsight import api
-from selfsight.bench_options import BenchOptions
-from selfsight.cli import main
-from selfsight.command_words import split_settings
+from selfsight.cli.main import main
+from selfsight.cli.split_settings import split_settings
 from selfsight.errors import DivergedError, UserError
 from selfsight.exporters.model_card import describe_origin
 from selfsight.methods import METHODS
-from selfsight.options import EvalOptions, PretrainOptions
+from selfsight.options.bench_options import BenchOptions
+from selfsight.options.eval_options import EvalOptions
+from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.report_page import figures
 from selfsight.run_folder import Run
 from selfsight.runs.verdict import judge
@@ -66,7 +67,7 @@ def fails(capsys, *words, code=2):
 
 
 def test_help_needs_no_torch_and_less_than_a_second():
-    code = "import sys; from selfsight.cli import main; main(['pretrain', '--help'])"
+    code = "import sys; from selfsight.cli.main import main; main(['pretrain', '--help'])"
     before = os.times()
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code],
@@ -372,9 +373,9 @@ def test_a_failure_is_one_line_with_what_to_do(error, capsys, monkeypatch):
 def test_a_bug_says_where_it_is_and_where_to_report_it(capsys, monkeypatch):
     monkeypatch.setattr("selfsight.catalog.list_methods", lambda: 1 / 0)
     said = fails(capsys, "methods", code=1)
-    assert "test_cli.py, line" in said and "--verbose" in said
+    assert "test_main.py, line" in said and "--verbose" in said
     assert "Report a bug" in said
-    assert "\n## Report a bug\n" in (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    assert "\n## Report a bug\n" in (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 
 
 @pytest.mark.parametrize(

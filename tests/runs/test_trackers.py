@@ -7,7 +7,7 @@ import pytest
 
 from selfsight.errors import UserError
 from selfsight.run_folder import Run
-from selfsight.trackers import LogTracker, check_tracker
+from selfsight.runs.trackers import LogTracker, check_tracker
 
 
 @pytest.fixture

@@ -4,18 +4,19 @@ from typing import Annotated
 
 import tyro
 
-from selfsight.bench_options import BENCH_DEFAULTS, BenchOptions
-from selfsight.options import (
+from selfsight.options.bench_options import BENCH_DEFAULTS, BenchOptions
+from selfsight.options.conformance_options import (
     CONFORMANCE_DEFAULTS,
+    ConformanceOptions,
+)
+from selfsight.options.option_types import INLINE
+from selfsight.options.study_options import (
     REPRODUCE_DEFAULTS,
     STUDY_DEFAULTS,
-    ConformanceOptions,
     ReproduceOptions,
     StudyOptions,
 )
 from selfsight.run_folder import print_json
-
-INLINE = tyro.conf.arg(name="")  # flags of an options class without a prefix
 
 
 def bench(

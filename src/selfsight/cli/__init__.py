@@ -1,0 +1,1 @@
+"""The command line: the commands, their flags and help."""

@@ -1,0 +1,166 @@
+"""The commands on a run: pretrain, resume, replay, evaluate, report and doctor."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from selfsight.errors import UserError, escape
+from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
+from selfsight.options.option_types import INLINE, Number
+from selfsight.options.pretrain_options import (
+    DOCTOR_DEFAULTS,
+    PRETRAIN_DEFAULTS,
+    DoctorOptions,
+    PretrainOptions,
+)
+from selfsight.run_folder import print_json
+from selfsight.stopwatch import process_began
+
+Data = Annotated[str, tyro.conf.arg(metavar="DATA")]
+RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
+RunFolders = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
+
+
+def pretrain(
+    data: Data, /, *, options: Annotated[PretrainOptions, INLINE] = PRETRAIN_DEFAULTS
+) -> None:
+    """Train an encoder on images without labels (only the baseline `supervised` uses labels).
+
+    Every setting of the recipe has a flag too: --optim.lr 0.3, --method.temperature 0.1,
+    --views.0.blur 0.5. `selfsight recipes NAME` lists them with their values.
+
+    Args:
+        data: A folder (of any depth), a .txt list of files, Parquet files, torchvision:NAME,
+            or a built-in set: shapes, digits.
+    """
+    from selfsight import api
+
+    api.pretrain(data, options, began=process_began())
+
+
+def resume(run: RunFolder, /, *, device: str = "auto", trust: bool = False) -> None:
+    """Resume a run that stopped. A finished run does not change.
+
+    Args:
+        run: Run folder.
+        device: auto, cpu or cuda.
+        trust: Let its recipe run code from outside selfsight, and read images from a network.
+            Only if you trust its author.
+    """
+    from selfsight import api
+
+    api.resume(run, device=device, trust=trust, began=process_began())
+
+
+def replay(
+    run: RunFolder,
+    /,
+    *,
+    step: Number = None,
+    device: str = "auto",
+    trust: bool = False,
+    json: bool = False,
+) -> None:
+    """Repeat a run up to a step that went wrong; name the first module that is not finite.
+
+    The replay begins at the nearest checkpoint and runs uncompiled, on one process. Nothing is
+    written.
+
+    Args:
+        run: Run folder.
+        step: Step to look at, as in the log. If not given, the last that was skipped, or from
+            which the run diverged.
+        device: auto, cpu or cuda.
+        trust: Let its recipe run code from outside selfsight, and read images from a network.
+            Only if you trust its author.
+        json: Print JSON instead of text.
+    """
+    from selfsight import api
+
+    found = api.replay(run, step=step, device=device, trust=trust, quiet=json)
+    if json:
+        print_json(found)
+
+
+def evaluate(
+    runs: RunFolders = (),
+    /,
+    *,
+    options: Annotated[EvalOptions, INLINE] = EVAL_DEFAULTS,
+    compare: bool = False,
+    list_protocols: Annotated[bool, tyro.conf.arg(name="protocols")] = False,
+    json: bool = False,
+) -> None:
+    """Evaluate the encoder of one or more runs, or any other, and the untrained one.
+
+    Settings of a protocol that trains have flags too: --head.lr 0.3, --regularization.mixup 0,
+    --set.head-lrs 0.1 1 10.
+
+    Args:
+        runs: Run folders.
+        compare: Print the results that the runs already have, in one table.
+        list_protocols: List the protocols with their settings and sources.
+        json: Print JSON instead of a table.
+    """
+    if list_protocols:
+        from selfsight.cli import print_catalog
+        from selfsight.evals.protocols import describe_protocols
+
+        print_json(describe_protocols()) if json else print_catalog.print_table(
+            describe_protocols()
+        )
+        return
+    from selfsight import api
+
+    if not runs and options.backbone is None:
+        raise UserError("Give one or more run folders, or --backbone. See: selfsight evaluate -h")
+    if compare:
+        records = api.compare(runs, quiet=json)
+        if json:
+            print_json(records)
+        return
+    results = {}
+    for run in runs or (None,):
+        if len(runs) > 1 and not json:
+            print(f"\n{escape(str(run))}")
+        results[str(run or options.backbone)] = api.evaluate(run, options, quiet=json)
+    if json:
+        print_json(results if len(results) > 1 else next(iter(results.values())))
+
+
+def report(run: RunFolder, /, *, json: bool = False) -> None:
+    """Write one self-contained HTML page about a run.
+
+    Args:
+        run: Run folder.
+        json: Print a summary of the page as JSON.
+    """
+    from selfsight import report_page as pages
+    from selfsight.run_folder import open_run
+
+    folder = open_run(run)
+    page = pages.write(folder)
+    print_json(pages.summary(folder)) if json else print(escape(f"Wrote {page}"))
+
+
+def doctor(
+    data: Data,
+    /,
+    *,
+    options: Annotated[DoctorOptions, INLINE] = DOCTOR_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Summarize a sample of the data, and show the recipe that pretrain would use.
+
+    With flags of pretrain, such as --batch-size 4096, also what a step needs of memory.
+
+    Args:
+        data: Images, as for pretrain.
+        json: Print JSON instead of text.
+    """
+    from selfsight import api
+
+    summary = api.doctor(data, options, quiet=json)
+    if json:
+        print_json(summary)

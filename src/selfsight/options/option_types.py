@@ -1,0 +1,57 @@
+"""Types of command options (NAME, INT, FOLDER, ...) and the range of each number."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import arg
+
+from selfsight.check_settings import (
+    COUNT,
+    EPOCHS,
+    PIXELS,
+    POSITIVE,
+    SEED,
+    SHARE,
+    Range,
+)
+
+INLINE = arg(name="")  # flags of an options class without a prefix
+# Options without a default say themselves what happens if they are not given.
+Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
+Number = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
+Images = Annotated[str | Path | None, arg(metavar="DATA", help_behavior_hint="")]
+Folder = Annotated[str | Path | None, arg(metavar="FOLDER", help_behavior_hint="")]
+File = Annotated[str | Path | None, arg(metavar="FILE", help_behavior_hint="")]
+ClassNames = Annotated[
+    str | Path | tuple[str, ...], arg(metavar="NAME...|FILE", help_behavior_hint="")
+]
+Device = Annotated[str, arg(metavar="NAME")]
+Domain = Annotated[
+    Literal["auto", "photographs", "microscopy", "satellite", "documents"], arg(metavar="NAME")
+]
+
+RANGES: dict[str, Range] = {
+    "epochs": EPOCHS,
+    "batch_size": Range(1, 10**7),
+    "seed": SEED,
+    "seeds": SEED,
+    "keep_epochs": EPOCHS,
+    "k": COUNT,
+    "temperature": POSITIVE,
+    "last_blocks": COUNT,
+    "image_size": PIXELS,
+    "iterations": COUNT,
+    "share": SHARE,
+    "sample": COUNT,
+    "workers": COUNT,
+    "epoch_images": COUNT,
+    "cores": COUNT,
+    "per_class": COUNT,
+    "seconds": Range(0, 3600, low_allowed=False),
+    "minutes": Range(0, 10**7),
+    "steps": COUNT,
+    "tolerance": Range(0),
+    "shard_size": Range(1, 10**7),
+    "count": COUNT,
+    "similarity": Range(-1, 1),
+}

@@ -1,0 +1,91 @@
+"""Options of `study` and `reproduce`.
+
+The text under each field is its help. Nothing here imports torch, so that help comes at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Suppress, arg
+
+from selfsight.check_settings import check_settings
+from selfsight.options.option_types import (
+    RANGES,
+    Device,
+    Folder,
+    Images,
+    Number,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """Options of `selfsight study`, which are also keywords of `selfsight.study`.
+
+    >>> options = selfsight.StudyOptions(scale="imagenette", seeds=[0, 1, 2])
+    """
+
+    data: Images = None
+    """Images: a folder with train/ and test/, or with Parquet files so named.
+    If not given, torchvision:CIFAR10, which needs --scale cifar10."""
+    scale: Annotated[
+        Literal["cifar10", "imagenette", "stl10", "imagenet100", "imagenet"], arg(metavar="NAME")
+    ] = "cifar10"
+    """Data set of the arms: cifar10, imagenette, stl10, imagenet100 or imagenet."""
+    arms: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
+    """Arms to train. If not given, all arms of the scale."""
+    seeds: Annotated[Sequence[int], arg(metavar="INT...")] = (0,)
+    """Seeds; all arms are trained with the first, then with the next."""
+    minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
+    """Stop in time: an arm begins only if it is expected to end by then.
+    The first always begins, and the same command goes on with it."""
+    held_out: bool = False
+    """Score on a tenth of the training images, left out of training, to tune settings.
+    The test images are not read."""
+    quick: bool = False
+    """Try every arm with a tiny network, few images and one epoch."""
+    ledger: Folder = None
+    """Folder of the results. If not given, the one of the package."""
+    work: Annotated[str | Path, arg(metavar="FOLDER")] = Path("runs/studies")
+    """Folder of the run folders, from which interrupted arms go on."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+    again: bool = False
+    """Train arms that the ledger has, too."""
+    settings: Suppress[Sequence[str]] = ()
+    """Settings to change in every arm, as flags: ("--optim.lr", "0.06")."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """Options of `selfsight reproduce`, which are also keywords of `selfsight.reproduce`."""
+
+    data: Images = None
+    """Images. If not given, where the run had them; for an arm, as for study."""
+    steps: Number = None
+    """Runs: repeat only so many steps. If not given, up to the last record of the log."""
+    tolerance: float = 1e-3
+    """Runs: largest relative difference of a number that still passes."""
+    out: Folder = None
+    """Runs: folder of the repeated run. If not given, a temporary one that is deleted."""
+    trust: bool = False
+    """Runs: let its recipe run code from outside selfsight, and read images from a network.
+    Only if you trust its author."""
+    seed: Number = None
+    """Arms: seed of the run. If not given, 0."""
+    ledger: Folder = None
+    """Arms: folder with results to compare with, beside those of the package."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
+
+# Function defaults: frozen, so that sharing them is safe.
+STUDY_DEFAULTS, REPRODUCE_DEFAULTS = StudyOptions(), ReproduceOptions()
