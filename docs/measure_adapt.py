@@ -29,7 +29,7 @@ from selfsight.adaptation.compare_arms import ArmResult, choose, compare
 from selfsight.adaptation.measure import measure_label_free, measure_labeled
 from selfsight.console import build_table, open_console
 from selfsight.data import open_source
-from selfsight.data.decode import decode
+from selfsight.data.decoders.decode_image import decode
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.encoder_options import AdaptOptions

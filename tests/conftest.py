@@ -42,7 +42,7 @@ LONG = (
     "evals/detection/test_train.py",
     "tests/cli/test_main.py",
     "data/test_workers.py",
-    "data/test_damaged_cache.py",
+    "data/test_cache_files.py",
     "golden/test_golden.py",
     "nn/test_chunked_encoder.py",
     "triton_helpers/test_interpreted.py",

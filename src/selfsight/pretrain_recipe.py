@@ -12,7 +12,7 @@ from selfsight.backbones.input_channels import RULE
 from selfsight.catalog import build_recipe
 from selfsight.check_settings import check_setting
 from selfsight.data import data_summary, open_source
-from selfsight.data.sources.classes import class_words
+from selfsight.data.sources.select_classes import class_words
 from selfsight.errors import UserError, list_first
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.outside_code import import_name, list_outside_code

@@ -22,9 +22,9 @@ from selfsight.check_settings import (
     check_settings,
     show_value,
 )
+from selfsight.data.decoders.non_photographs import Dtype, is_photo
 from selfsight.data.eval_transform import HIGH, LOW, EvalTransform, standard_transform
 from selfsight.data.pixel_kind import PixelKind
-from selfsight.data.samples import Dtype, is_photo
 from selfsight.errors import UserError, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method

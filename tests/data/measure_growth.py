@@ -26,7 +26,7 @@ from PIL import Image
 from selfsight.data import open_images, open_source, plan_storage
 from selfsight.data.fingerprint import fingerprint_data
 from selfsight.data.loader import Loader
-from selfsight.data.remote import File
+from selfsight.data.sources.remote_files import File
 
 PER_FOLDER, PER_FILE = 1000, 50_000  # names in a folder, and links to an image
 STORED = {"store_size": 32, "channels": 3}

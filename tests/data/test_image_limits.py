@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from selfsight.data import data_summary, load_images, open_source, remote
-from selfsight.data.decode import decode, read_header
+from selfsight.data import data_summary, load_images, open_source
+from selfsight.data.decoders.decode_image import decode, read_header
 from selfsight.data.image_limits import UnreadableError
-from selfsight.data.remote import read_file
+from selfsight.data.sources import remote_files
+from selfsight.data.sources.remote_files import read_file
 from selfsight.errors import UserError
 from tests.data.image_files import encoded, pixels, png, write
 
@@ -173,7 +174,7 @@ def test_folders_nested_deeper_than_python_recurses_are_read(tmp_path):
 
 @pytest.mark.parametrize("spec", ["x{0..999999999}.tar", "x{0..99}{0..99}.parquet"])
 def test_a_pattern_of_too_many_names_is_refused(tmp_path, monkeypatch, spec):
-    monkeypatch.setattr(remote, "MAX_EXPANDED", 5000)
+    monkeypatch.setattr(remote_files, "MAX_EXPANDED", 5000)
     with pytest.raises(UserError, match="more than 5,000 files"):
         open_source(tmp_path / spec)
 

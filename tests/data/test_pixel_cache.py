@@ -12,13 +12,8 @@ import pytest
 
 from selfsight.data import dataset_index as indexes
 from selfsight.data import load_images, open_source, pixel_cache
-from selfsight.data.dataset_index import (
-    IndexWriter,
-    create_part_file,
-    list_abandoned,
-    load_or_write_index,
-    remove_abandoned,
-)
+from selfsight.data.cache_files import create_part_file, list_abandoned, remove_abandoned
+from selfsight.data.dataset_index import IndexWriter, load_or_write_index
 from selfsight.data.pixel_cache import CacheWriter, evict
 from selfsight.errors import UserError
 from tests.data.image_files import pixels, write

@@ -18,7 +18,7 @@ from selfsight.data import (
     plan_storage,
 )
 from selfsight.data.sources.source import LazyNames, Source
-from selfsight.data.storage import choose_decoder
+from selfsight.data.storage_plan import choose_decoder
 from selfsight.data.stream import MIN_FAILURES
 from selfsight.errors import UserError
 from tests.data.image_files import encoded, parquet, pixels, png, read_padded, write
@@ -232,7 +232,7 @@ def test_a_small_data_set_is_cached_with_the_reason(shards):
 
 
 def test_a_data_set_that_fits_nowhere_is_streamed(shards, monkeypatch):
-    monkeypatch.setattr("selfsight.data.storage.free_memory", lambda: 0)
+    monkeypatch.setattr("selfsight.data.storage_plan.free_memory", lambda: 0)
     assert settled(open_source(shards)).storage == "cache"  # the disk has room
     monkeypatch.setenv("SELFSIGHT_CACHE_GIB", "0")
     assert settled(open_source(shards)).storage == "stream"

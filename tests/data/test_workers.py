@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from selfsight.data import cgroup_limits, load_images, open_source, workers
-from selfsight.data.decode import decode
+from selfsight.data.decoders.decode_image import decode
 from selfsight.data.loader import Loader
 from selfsight.data.stream import StreamedImages
 from selfsight.data.workers import DecodeProcesses

@@ -19,7 +19,7 @@ from PIL import Image
 
 from selfsight.cli.main import main
 from selfsight.data import Loader, load_images, open_source
-from selfsight.data.decode import try_decode
+from selfsight.data.decoders.decode_image import try_decode
 from selfsight.data.stream import StreamedImages
 from tests.data.image_files import encoded, png, write
 from tests.fuzz.cases import SEED, assert_none_failed, pick_cases, run_case

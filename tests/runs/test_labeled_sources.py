@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from selfsight.data.sources.classes import CLASS_LISTS
+from selfsight.data.sources.select_classes import CLASS_LISTS
 from selfsight.errors import UserError
 from selfsight.options.eval_options import EvalOptions
 from selfsight.options.pretrain_options import PretrainOptions

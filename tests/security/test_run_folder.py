@@ -105,7 +105,7 @@ def test_images_on_a_network_need_consent(listed, mark, tmp_path, capsys, monkey
     def fail(url):
         raise AssertionError(f"a request to {url}")
 
-    monkeypatch.setattr("selfsight.data.remote.resolve_url", fail)
+    monkeypatch.setattr("selfsight.data.sources.remote_files.resolve_url", fail)
     url = "https://localhost/images"
     (tmp_path / "list.txt").write_text(f"a.jpg\n{url}/a.jpg\n")
     run = write_run(tmp_path / "run", data={"path": str(tmp_path / "list.txt") if listed else url})

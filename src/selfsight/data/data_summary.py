@@ -16,13 +16,9 @@ from selfsight import rng
 from selfsight.console import is_verbose
 from selfsight.data import Source, open_source
 from selfsight.data.cgroup_limits import available_cpus, free_memory
-from selfsight.data.decode import (
-    Header,
-    decode,
-    describe_error,
-    pillow_warnings_ignored,
-    read_header,
-)
+from selfsight.data.decoders.decode_image import Header, decode, describe_error, read_header
+from selfsight.data.decoders.non_photographs import SampleFormat
+from selfsight.data.decoders.pillow_formats import pillow_warnings_ignored
 from selfsight.data.pixel_kind import (
     PixelKind,
     SampledPixels,
@@ -31,8 +27,7 @@ from selfsight.data.pixel_kind import (
     summarize_kind,
 )
 from selfsight.data.resize import stored_size
-from selfsight.data.samples import SampleFormat
-from selfsight.data.storage import MAX_GPU_SHARE
+from selfsight.data.storage_plan import MAX_GPU_SHARE
 from selfsight.errors import list_first
 
 STORE_SIZE = 256  # short side in pixels for the estimates of speed and memory

@@ -10,24 +10,25 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from selfsight import dist
-from selfsight.data.checksum import check_owner, hash_file, is_private
+from selfsight.data.cache_files import (
+    check_owner,
+    create_part_folder,
+    hash_file,
+    is_private,
+    remove_abandoned,
+    remove_any,
+)
 from selfsight.data.image_limits import check_regular
 from selfsight.errors import UserError
-
-try:
-    import fcntl
-except ImportError:  # Windows, where an open file cannot be removed
-    fcntl = None  # type: ignore[assignment]
 
 DTYPES = {"text": np.uint8}  # of columns that are not int64
 CHUNK = 1 << 20  # values rewritten at once
 POLL = 0.2  # seconds between checks whether another process has finished writing
-SUFFIX = ".part"  # of files and folders that are still being written
 
 
 class Index(NamedTuple):
@@ -192,71 +193,6 @@ class IndexWriter:
                 f"The index of the images cannot be written to {self.final.parent}: "
                 f"{error.strerror}. Free some space, or set XDG_CACHE_HOME to a writable folder."
             ) from error
-
-
-def create_part_file(folder: Path, key: str | None) -> IO[bytes]:
-    """Create a file for unfinished output, locked until it is closed.
-
-    The lock tells other processes that the writer is alive: an unlocked part file is abandoned.
-    """
-    while True:
-        file = tempfile.NamedTemporaryFile(  # noqa: SIM115
-            suffix=SUFFIX, prefix=key, dir=folder, delete=False
-        )
-        _lock(file.fileno(), wait=True)
-        if os.path.exists(file.name):  # else it was removed as abandoned before it was locked
-            return file
-        file.close()
-
-
-def create_part_folder(folder: Path, key: str) -> tuple[Path, int]:
-    """Create a folder for unfinished output, and the handle that locks it until closed."""
-    while True:
-        path = Path(tempfile.mkdtemp(SUFFIX, key, folder))
-        with contextlib.suppress(FileNotFoundError):
-            handle = os.open(path, os.O_RDONLY)
-            _lock(handle, wait=True)
-            if path.exists():
-                return path, handle
-            os.close(handle)
-
-
-def list_abandoned(folder: Path) -> Iterator[Path]:
-    """Unfinished files and folders of processes that have died; each is locked while yielded."""
-    for path in folder.glob(f"*{SUFFIX}"):
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-            try:
-                if _lock(handle, wait=False):
-                    yield path
-            finally:
-                os.close(handle)
-
-
-def remove_abandoned(folder: Path) -> None:
-    """Delete the unfinished files and folders of processes that have died."""
-    for path in list_abandoned(folder):
-        remove_any(path)
-
-
-def remove_any(path: Path) -> None:
-    """Remove a file or folder, as far as possible."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def _lock(handle: int, *, wait: bool) -> bool:
-    """Lock an open file until it is closed or the process ends; False if that failed."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:  # locked by another process, or the file system has no locks
-        return False
-    return True
 
 
 def _create_private(folder: Path) -> None:

@@ -19,11 +19,12 @@ from PIL import Image
 from torch import Tensor
 
 from selfsight.check_settings import ANY, CHANNELS, PIXELS, POSITIVE, Range, check_settings
-from selfsight.data.decode import decode, decode_pillow, describe_error
+from selfsight.data.decoders.decode_image import decode, describe_error
+from selfsight.data.decoders.non_photographs import Dtype, is_photo
+from selfsight.data.decoders.pillow_formats import decode_pillow
 from selfsight.data.image_limits import UnreadableError
-from selfsight.data.remote import read_file
 from selfsight.data.resize import resize_samples
-from selfsight.data.samples import Dtype, is_photo
+from selfsight.data.sources.remote_files import read_file
 from selfsight.errors import UserError
 
 Interpolation = Literal["bilinear", "bicubic"]

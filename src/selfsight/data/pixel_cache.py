@@ -16,20 +16,21 @@ from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.data.cgroup_limits import free_memory, processes_per_machine
-from selfsight.data.checksum import check_owner, hash_file
-from selfsight.data.dataset_index import (
-    POLL,
+from selfsight.data.cache_files import (
+    check_owner,
     create_part_file,
+    hash_file,
     list_abandoned,
     remove_abandoned,
     remove_any,
 )
-from selfsight.data.decode import VERSION, describe_error
+from selfsight.data.cgroup_limits import free_memory, processes_per_machine
+from selfsight.data.dataset_index import POLL
+from selfsight.data.decoders.decode_image import VERSION, describe_error
+from selfsight.data.decoders.npy import MAX_CHANNELS
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.image_limits import check_regular, read_number
 from selfsight.data.image_store import CachedImages
-from selfsight.data.npy import MAX_CHANNELS
 from selfsight.data.sources.source import Source, digest, select_names
 from selfsight.data.workers import decode_images
 from selfsight.errors import UserError, list_first

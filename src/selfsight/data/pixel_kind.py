@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from selfsight.data.decode import Header, decode, read_header
+from selfsight.data.decoders.decode_image import Header, decode, read_header
+from selfsight.data.decoders.non_photographs import Dtype, SampleFormat
 from selfsight.data.eval_transform import HIGH, LOW
-from selfsight.data.samples import Dtype, SampleFormat
 from selfsight.data.sources.source import Source
-from selfsight.data.storage import read_sample
+from selfsight.data.storage_plan import read_sample
 
 PEEKED = 8  # images whose headers decide whether a data set may hold others than photographs
 SAMPLED = 128  # images that statistics are measured on

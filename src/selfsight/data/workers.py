@@ -29,18 +29,11 @@ import torch
 from PIL import Image
 
 from selfsight.data.cgroup_limits import available_cpus
-from selfsight.data.decode import (
-    Crop,
-    Decoded,
-    Encoded,
-    ignore_pillow_warnings,
-    pillow_warnings_ignored,
-    try_decode,
-    try_read,
-)
-from selfsight.data.nvjpeg import decode_with_nvjpeg
-from selfsight.data.png import load_image_library
-from selfsight.data.remote import read_file
+from selfsight.data.decoders.decode_image import Crop, Decoded, Encoded, try_decode, try_read
+from selfsight.data.decoders.nvjpeg import decode_with_nvjpeg
+from selfsight.data.decoders.pillow_formats import ignore_pillow_warnings, pillow_warnings_ignored
+from selfsight.data.decoders.png import load_image_library
+from selfsight.data.sources.remote_files import read_file
 from selfsight.data.sources.source import Source
 from selfsight.progress import DelayedProgress
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from selfsight.data import CachedImages, ImageStore, Source, load_images
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.sources.source import select_images
-from selfsight.data.storage import move_if_fits
+from selfsight.data.storage_plan import move_if_fits
 from selfsight.errors import UserError, list_first
 
 MIN_STORE_SIZE = 256

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from selfsight.backbones.resnet import ResNet
 from selfsight.data import Source
+from selfsight.data.decoders.non_photographs import Dtype
 from selfsight.data.eval_transform import HIGH, LOW, MEAN, STD, EvalTransform
-from selfsight.data.samples import Dtype
 from selfsight.errors import UserError, suggest
 from selfsight.evals.eval_images import EvalImages, Images
 from selfsight.evals.features import features

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from selfsight.data import ImageStore, load_images, open_source
+from selfsight.data.decoders.non_photographs import is_photo
 from selfsight.data.eval_transform import EvalTransform
-from selfsight.data.samples import is_photo
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import augmentation_size, describe_skipped
 from selfsight.evals.feature_analysis import EQCO_NUMBERS, FeatureAnalysis

@@ -18,7 +18,7 @@ from selfsight.console import open_console
 from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
 from selfsight.data.pixel_kind import PixelKind
-from selfsight.data.sources.classes import class_words
+from selfsight.data.sources.select_classes import class_words
 from selfsight.errors import UserError
 from selfsight.evals.features import encode, eval_mode, module_device
 from selfsight.evals.label_free import EPOCH

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight.data import Source
-from selfsight.data.decode import Encoded
+from selfsight.data.decoders.decode_image import Encoded
 from selfsight.data.eval_transform import EvalTransform, ImageLike, is_single, load_pixels
 from selfsight.data.workers import decode_images
 from selfsight.errors import UserError

@@ -10,7 +10,12 @@ from selfsight import dist
 from selfsight.data import Source, list_splits, open_source
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.pixel_kind import PixelKind, find_kind
-from selfsight.data.sources.classes import are_all, class_words, has_all_classes, select_classes
+from selfsight.data.sources.select_classes import (
+    are_all,
+    class_words,
+    has_all_classes,
+    select_classes,
+)
 from selfsight.errors import UserError, list_first
 from selfsight.evals.detection import DetectionDataset, load_detection_dataset
 from selfsight.evals.multilabel import MultilabelData, load_multilabel, load_voc07

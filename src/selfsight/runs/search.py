@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from selfsight.data import Source
-from selfsight.data.decode import decode
+from selfsight.data.decoders.decode_image import decode
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.sources.source import clean
 from selfsight.errors import UserError

@@ -19,7 +19,7 @@ from torch import nn
 from selfsight import dist
 from selfsight.compile_options import COMPILE_OPTIONS, allow_many_versions
 from selfsight.console import open_console
-from selfsight.data.checksum import is_private
+from selfsight.data.cache_files import is_private
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.methods import Method
 from selfsight.nn import encoders

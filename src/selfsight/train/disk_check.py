@@ -8,7 +8,7 @@ import torch
 
 from selfsight.data import Source
 from selfsight.data.pixel_cache import cache_folder
-from selfsight.data.storage import foresee_cache
+from selfsight.data.storage_plan import foresee_cache
 from selfsight.errors import UserError
 from selfsight.methods import DataInfo
 from selfsight.recipe import Recipe

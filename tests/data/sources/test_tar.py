@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from selfsight.data import list_splits, load_images, open_source
-from selfsight.data.remote import expand_braces
-from selfsight.data.sources import tar as tars
+from selfsight.data.sources import tar_labels
+from selfsight.data.sources.remote_files import expand_braces
 from selfsight.errors import UserError
 from tests.data.image_files import parquet, pixels, png, read_padded
 
@@ -98,7 +98,7 @@ def test_classes_come_from_cls_json_or_text(tmp_path):
 
 
 def test_captions_are_not_classes(tmp_path, monkeypatch):
-    monkeypatch.setattr(tars, "MAX_CLASSES", 20)
+    monkeypatch.setattr(tar_labels, "MAX_CLASSES", 20)
     members = {}
     for i in range(21):
         members |= {f"{i}.png": b"x", f"{i}.txt": f"image {i}".encode()}

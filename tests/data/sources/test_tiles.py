@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from selfsight.data import StreamedImages, load_images, open_source
-from selfsight.data import decode as decoding
+from selfsight.data.decoders import decode_image as decoding
 from selfsight.data.sources import tiles
 from selfsight.data.sources.tiles import cut_tiles, list_boxes
 

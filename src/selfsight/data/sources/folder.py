@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from selfsight.data.decode import HEIC_HINT, describe_error, heic_readable
+from selfsight.data.decoders.decode_image import describe_error
+from selfsight.data.decoders.pillow_formats import HEIC_HINT, heic_readable
 from selfsight.data.image_limits import UnreadableError
-from selfsight.data.remote import File, fingerprint_files
+from selfsight.data.sources.remote_files import File, fingerprint_files
 from selfsight.data.sources.source import LazyNames, Source, digest, encode_labels
 from selfsight.errors import UserError, list_first
 

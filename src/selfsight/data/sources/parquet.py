@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfsight.data.image_limits import UnreadableError
-from selfsight.data.remote import File, fingerprint_files
 from selfsight.data.sources.parquet_file import (
     ParquetError,
     RowGroup,
@@ -27,6 +26,7 @@ from selfsight.data.sources.parquet_labels import (
     read_features,
     read_labels,
 )
+from selfsight.data.sources.remote_files import File, fingerprint_files
 from selfsight.data.sources.source import LazyNames, Source
 from selfsight.errors import UserError, list_first
 from selfsight.progress import track

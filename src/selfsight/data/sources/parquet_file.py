@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from selfsight.data.image_limits import UnreadableError, check_regular
-from selfsight.data.remote import File
+from selfsight.data.sources.remote_files import File
 from selfsight.errors import UserError
 
 MAX_VALUES_PER_BYTE = 16  # of a file: more, in a column of images or labels, is damage

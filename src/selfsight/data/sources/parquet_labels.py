@@ -12,8 +12,8 @@ from jaxtyping import Int8, Int64
 from selfsight.data.cgroup_limits import free_memory
 from selfsight.data.dataset_index import IndexWriter, load_or_write_index
 from selfsight.data.pixel_cache import cache_folder
-from selfsight.data.remote import File
 from selfsight.data.sources.parquet_file import check_row_groups, open_table
+from selfsight.data.sources.remote_files import File
 from selfsight.data.sources.source import (
     UNLABELED,
     clean,

@@ -1,6 +1,5 @@
 """Tar shards named as in WebDataset: key.jpg beside key.cls, key.json or key.txt."""
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,18 +8,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from selfsight.data.dataset_index import Index, IndexWriter, load_or_write_index
-from selfsight.data.decode import describe_error
+from selfsight.data.decoders.decode_image import describe_error
 from selfsight.data.image_limits import UnreadableError, check_bytes
 from selfsight.data.pixel_cache import cache_folder
-from selfsight.data.remote import File, fingerprint_files
 from selfsight.data.sources.folder import IMAGE_SUFFIXES, is_image
+from selfsight.data.sources.remote_files import File, fingerprint_files
 from selfsight.data.sources.source import (
     UNLABELED,
     LazyNames,
     Source,
-    clean,
     digest,
     sort_class_names,
+)
+from selfsight.data.sources.tar_labels import (
+    LABEL_SUFFIXES,
+    MAX_LABEL_BYTES,
+    ClassCounter,
+    parse_class,
 )
 from selfsight.data.sources.tar_members import Member, TarDamageError, read_members
 from selfsight.errors import UserError
@@ -30,11 +34,7 @@ VERSION = 3  # of the index
 READ_THREADS = 8  # shards indexed at once
 CHUNK_BYTES = 2 << 20  # that are read at once
 MAX_CHUNK = 256  # images
-MAX_CLASSES = 1000  # more texts than this, most of them unique, are captions and not classes
-MAX_TEXTS, MAX_TEXT_CHARACTERS = 1_000_000, 1 << 28  # of different texts that are counted
-MAX_LABEL_BYTES = 4 << 20  # of a file beside an image
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
-LABEL_KEYS = ("label", "cls", "class", "class_name", "class_id")  # of a JSON file
 
 
 class _Image(NamedTuple):
@@ -104,8 +104,8 @@ def _build_source(files: Sequence[File], name: str, index: Index, fingerprint: s
 
 
 def _write_index(files: Sequence[File], name: str, index: IndexWriter) -> None:
-    numbers: dict[str, int] = {}  # by class, in the order of appearance
-    count = total_bytes = text_bytes = characters = sparse = large = 0
+    classes = ClassCounter()
+    count = total_bytes = text_bytes = sparse = large = 0
     with ThreadPoolExecutor(READ_THREADS) as pool:
         index.add({"starts": [0]})
         shards = _read_shards(pool, files)
@@ -114,15 +114,12 @@ def _write_index(files: Sequence[File], name: str, index: IndexWriter) -> None:
             names = [image.name.encode() for image in images]
             name_ends = text_bytes + np.cumsum([len(text) for text in names], dtype=np.int64)
             for image in images:
-                too_many = len(numbers) > MAX_TEXTS or characters > MAX_TEXT_CHARACTERS
-                if image.class_name is not None and not too_many:
-                    characters += 0 if image.class_name in numbers else len(image.class_name)
-                    numbers.setdefault(image.class_name, len(numbers))
+                classes.add(image.class_name)
             index.add(
                 {
                     "offset": [image.offset for image in images],
                     "size": [image.size for image in images],
-                    "label": [numbers.get(m.class_name or "", UNLABELED) for m in images],
+                    "label": [classes.numbers.get(m.class_name or "", UNLABELED) for m in images],
                     "name_end": name_ends,
                     "text": np.frombuffer(b"".join(names), np.uint8),
                     "starts": [count + len(images)],
@@ -137,11 +134,9 @@ def _write_index(files: Sequence[File], name: str, index: IndexWriter) -> None:
                 f"{name} holds no images. Tar shards should hold files such as 000.jpg, with "
                 "their class in 000.cls if there is one."
             )
-        are_captions = len(numbers) > MAX_CLASSES and 2 * len(numbers) > count
-        ignore = are_captions or len(numbers) > MAX_TEXTS or characters > MAX_TEXT_CHARACTERS
-        class_names = [] if ignore else sort_class_names(numbers)
+        class_names = [] if classes.are_captions(count) else sort_class_names(classes.numbers)
         sorted_number = {name: i for i, name in enumerate(class_names)}
-        table = [sorted_number.get(name, UNLABELED) for name in numbers]
+        table = [sorted_number.get(name, UNLABELED) for name in classes.numbers]
         index.translate("label", np.array(table or [UNLABELED]))
         notes = []
         if sparse:
@@ -177,11 +172,11 @@ def _read_shard(file: File) -> _Shard:
                         shard = shard._replace(sparse=shard.sparse + 1)
                     else:
                         images.append(_Image(member.name, member.offset, member.size, None))
-                elif suffix in ("cls", "json", "txt") and member.size > MAX_LABEL_BYTES:
+                elif suffix in LABEL_SUFFIXES and member.size > MAX_LABEL_BYTES:
                     shard = shard._replace(large=shard.large + 1)
-                elif suffix in ("cls", "json", "txt"):
+                elif suffix in LABEL_SUFFIXES:
                     opened.seek(member.offset)
-                    classes[suffix] = _parse_class(suffix, opened.read(member.size))
+                    classes[suffix] = parse_class(suffix, opened.read(member.size))
         shard.images.extend(_label_images(images, classes))
         return shard
     except FileNotFoundError as error:
@@ -219,8 +214,7 @@ def _describe_damage(file: File, offset: int, reason: str) -> str:
 
 def _label_images(images: list[_Image], classes: dict[str, str | None]) -> Iterator[_Image]:
     """Yield the images of one key with its class; 000.seg.png only if there is no 000.jpg."""
-    suffixes = ("cls", "json", "txt")
-    class_name = next((classes[s] for s in suffixes if classes.get(s) is not None), None)
+    class_name = next((classes[s] for s in LABEL_SUFFIXES if classes.get(s) is not None), None)
     plain = [image for image in images if f".{_split_name(image.name)[1]}" in IMAGE_SUFFIXES]
     for image in plain or images:
         yield image._replace(class_name=class_name)
@@ -231,18 +225,3 @@ def _split_name(name: str) -> tuple[str, str]:
     folder, base = os.path.split(name)
     stem, _, suffix = base.partition(".")
     return f"{folder}/{stem}", suffix.lower()
-
-
-def _parse_class(suffix: str, content: bytes) -> str | None:
-    text = content.decode("utf-8", "replace").strip()
-    if suffix != "json":
-        return text or None
-    try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(value, dict):
-        value = next((value[k] for k in LABEL_KEYS if k in value), None)
-    if not isinstance(value, str | int):
-        return None
-    return clean(value) or None

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from selfsight.data.cgroup_limits import available_cpus
-from selfsight.data.decode import decode, read_header
+from selfsight.data.decoders.decode_image import decode, read_header
 from selfsight.data.sources.source import LazyNames, Source
 from selfsight.progress import DelayedProgress
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from selfsight import dist, rng
 from selfsight.data.cgroup_limits import available_cpus
-from selfsight.data.decode import decode, read_header
+from selfsight.data.decoders.decode_image import decode, read_header
 from selfsight.data.image_limits import UnreadableError
 from selfsight.errors import UserError
 from selfsight.evals.detection.annotations import DetectionDataset, decode_mask

@@ -1,21 +1,21 @@
 """The samples of images that are not 8-bit photographs: their type and channels, as they are.
 
 A stored image is uint8, uint16 or float32 with 1 to 16 channels. Other integers and floats become
-float32. 8-bit gray and color, which decode.py reads, is no concern of this module.
+float32. 8-bit gray and color, which decode_image.py reads, is no concern of this module.
 """
 
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from selfsight.data.decoders.npy import MAGIC as NPY_MAGIC
+from selfsight.data.decoders.npy import MAX_CHANNELS, find_channels, read_array, read_array_header
+from selfsight.data.decoders.png import CHANNELS as PNG_CHANNELS
+from selfsight.data.decoders.png import MAGIC as PNG_MAGIC
+from selfsight.data.decoders.png import read_deep_png, read_png_header
+from selfsight.data.decoders.tiff import MAGICS as TIFF_MAGICS
+from selfsight.data.decoders.tiff import Page, read_page, read_pages
 from selfsight.data.image_limits import UnreadableError
-from selfsight.data.npy import MAGIC as NPY_MAGIC
-from selfsight.data.npy import MAX_CHANNELS, find_channels, read_array, read_array_header
-from selfsight.data.png import CHANNELS as PNG_CHANNELS
-from selfsight.data.png import MAGIC as PNG_MAGIC
-from selfsight.data.png import read_deep_png, read_png_header
-from selfsight.data.tiff import MAGICS as TIFF_MAGICS
-from selfsight.data.tiff import Page, read_page, read_pages
 
 Dtype = Literal["uint8", "uint16", "float32"]
 PHOTO_CHANNELS = (1, 3, 4)  # gray, color, color and transparency: what Pillow reads in 8 bits
@@ -46,7 +46,7 @@ def is_photo(channels: int, dtype: str) -> bool:
 
 
 def read_format(data: bytes | np.ndarray, channels: int | None = None) -> SampleFormat | None:
-    """Read size and type of an image; None if it is one that decode.py reads in 8 bits.
+    """Read size and type of an image; None if it is one that decode_image.py reads in 8 bits.
 
     `channels` is how many are expected: it decides between pages and channels, and between axes.
     """
@@ -78,7 +78,7 @@ def read_format(data: bytes | np.ndarray, channels: int | None = None) -> Sample
 
 
 def read_samples(data: bytes | np.ndarray, channels: int | None = None) -> np.ndarray | None:
-    """Read all samples [H, W, C] of an image; None if it is one that decode.py reads in 8 bits."""
+    """Read all samples [H, W, C] of an image; None if it has 8 bits, for decode_image.py."""
     known = read_format(data, channels)
     if known is None:
         return None

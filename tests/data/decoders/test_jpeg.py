@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from selfsight.data import decode as module
-from selfsight.data.decode import (
-    UnreadableError,
-    decode,
-    decode_rgb_jpeg,
-)
-from selfsight.data.jpeg_header import read_jpeg_header
+from selfsight.data.decoders import decode_image, jpeg
+from selfsight.data.decoders.decode_image import UnreadableError, decode
+from selfsight.data.decoders.jpeg import decode_rgb_jpeg, read_jpeg_header
 from tests.data.image_files import encoded, pixels
 
 SIZES = {(37, 53): 32, (160, 121): 64, (64, 48): 64}  # width and height: short side that is kept
@@ -31,7 +27,7 @@ def test_pixels_equal_pillows(monkeypatch, size, subsampling, progressive):
         expected = np.asarray(ImageOps.exif_transpose(opened))
     np.testing.assert_array_equal(decode(data, store_size=1000), expected)
     small = decode(data, store_size=SIZES[size])
-    monkeypatch.setattr(module, "_decode_with_libjpeg", lambda *_: None)
+    monkeypatch.setattr(decode_image, "decode_with_libjpeg", lambda *_: None)
     np.testing.assert_array_equal(small, decode(data, store_size=SIZES[size]))
 
 
@@ -97,7 +93,7 @@ def test_exif_after_the_frame_is_respected():
 
 def test_pillow_reads_gray_large_and_broken_files(monkeypatch):
     calls = []
-    monkeypatch.setattr(module, "decode_rgb_jpeg", lambda data: calls.append(data))
+    monkeypatch.setattr(jpeg, "decode_rgb_jpeg", lambda data: calls.append(data))
     image = Image.fromarray(pixels()).resize((64, 48))
     gray, large = encoded(image.convert("L"), "JPEG"), encoded(image, "JPEG")
     assert decode(gray, store_size=64).shape == (48, 64, 3)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
-from selfsight.data import load_images, open_source, remote
-from selfsight.data.remote import File, fingerprint_files
+from selfsight.data import load_images, open_source
+from selfsight.data.sources import remote_files
+from selfsight.data.sources.remote_files import File, fingerprint_files
 from tests.data.image_files import parquet, pixels, png, read_padded
 from tests.data.sources.test_tar import same, shard
 
@@ -20,7 +21,7 @@ class ServerDisconnectedError(Exception):
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(remote, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(remote_files, "PAUSES", (0.0, 0.0, 0.0))
 
 
 @pytest.fixture

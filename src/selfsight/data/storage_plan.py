@@ -1,4 +1,7 @@
-"""Choose between cache and stream and between decoders; open the images accordingly."""
+"""Where decoded images are kept (GPU, memory, disk, or a stream) and which decoder reads them.
+
+`plan_storage` chooses, with reasons; `open_images` opens the images accordingly.
+"""
 
 import contextlib
 from pathlib import Path
@@ -10,10 +13,11 @@ import torch
 from selfsight import dist, rng
 from selfsight.check_settings import check_setting
 from selfsight.data.cgroup_limits import cpus_per_process, free_memory, processes_per_machine
-from selfsight.data.decode import Encoded, read_header
+from selfsight.data.decoders.decode_image import Encoded, read_header
+from selfsight.data.decoders.jpeg import read_jpeg_header
+from selfsight.data.decoders.non_photographs import is_photo
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.image_store import CachedImages, ImageStore
-from selfsight.data.jpeg_header import read_jpeg_header
 from selfsight.data.pixel_cache import (
     cache_folder,
     cache_key,
@@ -23,7 +27,6 @@ from selfsight.data.pixel_cache import (
     resolve_channels,
 )
 from selfsight.data.resize import stored_size
-from selfsight.data.samples import is_photo
 from selfsight.data.sources.source import Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError

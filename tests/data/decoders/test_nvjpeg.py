@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.data.decode import decode
-from selfsight.data.jpeg_header import read_jpeg_header
-from selfsight.data.nvjpeg import decode_with_nvjpeg
+from selfsight.data.decoders.decode_image import decode
+from selfsight.data.decoders.jpeg import read_jpeg_header
+from selfsight.data.decoders.nvjpeg import decode_with_nvjpeg
 from tests.data.image_files import encoded, pixels, png
 
 

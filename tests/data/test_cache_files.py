@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from selfsight.data import checksum, load_images, open_source
+from selfsight.data import cache_files, load_images, open_source
 from tests.data.image_files import pixels, write
 from tests.data.sources.test_tar import same, three
 
@@ -55,7 +55,7 @@ def damage(path, how, monkeypatch):
     if how in DAMAGE:
         path.write_bytes(DAMAGE[how](path.read_bytes()))
     elif how == "owner":
-        monkeypatch.setattr(checksum.os, "getuid", lambda: 12345)
+        monkeypatch.setattr(cache_files.os, "getuid", lambda: 12345)
         os.chown(path, 54321, -1)
     elif how == "unreadable":
         refuse_once(path, monkeypatch)
@@ -65,7 +65,7 @@ def damage(path, how, monkeypatch):
 
 def refuse_once(path, monkeypatch):
     """As a file without permission to read it: the tests may run as root."""
-    check, left = checksum.check_owner, [path]
+    check, left = cache_files.check_owner, [path]
 
     def deny(other):
         if other in left:
@@ -138,15 +138,15 @@ def test_an_index_that_is_something_else_is_built_again(tmp_path, cache, how):
 
 
 def test_every_byte_of_a_file_counts_in_its_checksum(tmp_path, monkeypatch):
-    monkeypatch.setattr(checksum, "BLOCK", 7)
+    monkeypatch.setattr(cache_files, "BLOCK", 7)
     path = tmp_path / "x"
     data = np.random.default_rng(0).bytes(20)
     path.write_bytes(data)
     changed = [flip(data, i) for i in range(20)] + [data[:i] for i in range(20)]
-    hashes = {checksum.hash_file(path)}
+    hashes = {cache_files.hash_file(path)}
     for other in [*changed, data[7:14] + data[:7] + data[14:]]:
         path.write_bytes(other)
-        hashes.add(checksum.hash_file(path))
+        hashes.add(cache_files.hash_file(path))
     assert len(hashes) == 42
 
 

@@ -8,8 +8,8 @@ import torchvision
 
 from selfsight.data import list_splits, open_source
 from selfsight.data.sources import torchvision_sets
-from selfsight.data.sources.classes import CLASS_LISTS
 from selfsight.data.sources.folder import list_folder
+from selfsight.data.sources.select_classes import CLASS_LISTS
 from selfsight.errors import UserError
 from tests.data.image_files import parquet, pixels, png, write
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from selfsight.data import decode as module
-from selfsight.data.decode import decode, read_header
+from selfsight.data.decoders import pillow_formats
+from selfsight.data.decoders.decode_image import decode, read_header
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.resize import MAX_ASPECT
 from tests.data.image_files import encoded, pixels, png
@@ -108,6 +108,6 @@ def test_a_broken_file_raises_with_the_reason(data, why):
 
 
 def test_a_heic_file_names_the_missing_package(monkeypatch):
-    monkeypatch.setattr(module, "heic_readable", lambda: False)
+    monkeypatch.setattr(pillow_formats, "heic_readable", lambda: False)
     with pytest.raises(UnreadableError, match=r"selfsight\[heic\]"):
         decode(b"\0\0\0\x18ftypheic" + bytes(32), store_size=64)

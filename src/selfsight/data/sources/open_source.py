@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from selfsight.data.remote import BRACES, File, is_url, list_files
 from selfsight.data.sources import digits, shapes
-from selfsight.data.sources.classes import Classes, are_all, select_classes
 from selfsight.data.sources.folder import (
     is_array,
     is_image,
@@ -18,6 +16,8 @@ from selfsight.data.sources.folder import (
     open_folder,
     open_list,
 )
+from selfsight.data.sources.remote_files import BRACES, File, is_url, list_files
+from selfsight.data.sources.select_classes import Classes, are_all, select_classes
 from selfsight.data.sources.source import Source, resolve_unlabeled
 from selfsight.data.sources.torchvision_sets import PREFIX, list_vision_splits, open_vision
 from selfsight.errors import UserError, suggest

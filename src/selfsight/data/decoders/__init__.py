@@ -1,0 +1,1 @@
+"""Decoders: a file's bytes to pixels, one module per format, and the one that chooses."""
