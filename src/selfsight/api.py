@@ -182,12 +182,14 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
             raise UserError(
                 f"{folder.path} has no results. Give folders that `selfsight evaluate` wrote to."
             )
-    records, notes = comparison.compare(folders)
+    found = comparison.compare(folders)
     if not quiet:
         console = open_console()
-        console.print(build_table(comparison.format_records(records)))
-        console.print(*notes, sep="\n")
-    return records
+        console.print(build_table(comparison.format_records(found.records)))
+        if found.spreads:
+            console.print(build_table(comparison.tabulate_seeds(found.spreads), title="over seeds"))
+        console.print(*found.notes, sep="\n")
+    return found.records
 
 
 def report(run: Run | str | Path) -> Path:

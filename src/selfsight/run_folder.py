@@ -1,6 +1,7 @@
 """The run folder: names of its files, and how they are read and written."""
 
 import contextlib
+import glob
 import io
 import json
 import math
@@ -9,13 +10,14 @@ import re
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from selfsight.check_settings import RESTORE, check_fields, check_setting
 from selfsight.errors import ADVICE, RunError, UserError, quote_word, suggest
+from selfsight.run_results import check_result
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -37,18 +39,6 @@ ABOUT_RUN = {  # what recipe.json holds beside the settings
 DAMAGED_ARCHIVE = (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 RECORD = {"step": int, "epoch": float, "time": float | None, "online_knn": float | None}
 EVENT = {"step": int, "event": str, "differs": list[str]}
-RESULT: dict[str, Any] = {  # fields that any result may have
-    "settings": dict[str, Any],
-    "differences": dict[str, dict[str, dict[str, Any]]],
-    "per_class": dict[str, dict[str, Any]],
-    "against": dict[str, dict[str, Any]],
-    "n": int,
-}
-FIELDS_OF_RESULT: dict[str, dict[str, Any]] = {  # those that are read from one result, by its name
-    "label_free": {"effective_rank": dict[str, Any], "retrieval": dict[str, Any]},
-    "verdict": {"verdict": str, "sentence": str, "evidence": list[dict[str, Any]]},
-}
-HEADLINES = ("accuracy", "map", "box_AP")  # the main number of a result is the first that it has
 # A list of numbers, each on its own line: strings of JSON have no line breaks.
 NUMBERS = re.compile(r"\[\n\s*([-+.\deE,\s]+?)\s*\]")
 MAX_EVENTS = 200  # a run in fp16 skips a step every few thousand
@@ -276,10 +266,13 @@ class Run:
         return float(max((r.get("time") or 0.0 for r in self.records()[-1:]), default=0.0))
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """Read the result of one evaluation; None if there is none."""
-        path = self.results / f"{name}.json"
+        """Read the result of one evaluation; None if there is none.
+
+        `DATA/knn` is that of one data set, and `knn` is the only one.
+        """
+        path = self._find_result(name, ".json")
         result = read_object(path)
-        check_fields(result or {}, RESULT | FIELDS_OF_RESULT.get(name, {}), path)
+        check_result(result or {}, path.stem, path)
         return result
 
     def write_result(self, name: str, value: dict[str, Any]) -> None:
@@ -290,7 +283,7 @@ class Run:
         """Read what an evaluation found for each image; None if there is none."""
         import numpy as np
 
-        path = self.results / f"{name}.npz"
+        path = self._find_result(name, ".npz")
         if not path.exists():
             return None
         try:
@@ -312,9 +305,20 @@ class Run:
         with replace_file(path) as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
+    def _find_result(self, name: str, suffix: str) -> Path:
+        path = self.results / f"{name}{suffix}"
+        if path.exists() or "/" in name:
+            return path
+        found = sorted(self.results.glob(f"*/{glob.escape(name)}{suffix}"))
+        if len(found) > 1:
+            names = ", ".join(f"{path.parent.name}/{name}" for path in found)
+            raise UserError(f"{self.path} has {name} of {len(found)} data sets. Name one: {names}.")
+        return found[0] if found else path
+
     def all_results(self) -> dict[str, dict[str, Any]]:
-        """Read every result, by name."""
-        names = sorted(path.stem for path in self.results.glob("*.json"))
+        """Read every result, by its name: `DATA/knn`, or `online_knn` of its training images."""
+        paths = sorted([*self.results.glob("*.json"), *self.results.glob("*/*.json")])
+        names = [path.relative_to(self.results).with_suffix("").as_posix() for path in paths]
         return {name: self.result(name) or {} for name in names}
 
     def image_json(self, name: str) -> dict[str, Any] | None:
@@ -369,14 +373,6 @@ def open_run(run: Run | str | Path) -> Run:
             "Give the folder that `selfsight pretrain` wrote (its `--out`)."
         )
     return run
-
-
-def find_headline(result: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Find the main number of a result, with its name."""
-    for name in HEADLINES:
-        if isinstance(value := result.get(name), int | float):
-            return name, float(value)
-    return None
 
 
 def is_finite(value: Any) -> bool:

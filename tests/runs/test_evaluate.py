@@ -22,7 +22,7 @@ from selfsight.recipe import eval_transform
 from selfsight.run_folder import Run
 from selfsight.runs import describe_scores, evaluate
 from selfsight.runs.collect_scores import collect_arrays, collect_scores
-from selfsight.runs.compare import compare, format_number, format_records
+from selfsight.runs.compare import compare, format_number, format_records, tabulate_seeds
 from selfsight.runs.encoders import EncoderUnderTest, check_encodes, load_recipe
 from selfsight.runs.score_protocols import score_labeled
 from selfsight.train import checkpoint
@@ -401,6 +401,38 @@ def test_a_result_keeps_its_untrained_row_if_only_the_encoder_is_measured_again(
     assert "but other settings (fingerprint, seed), so its numbers are not kept" in said
 
 
+def test_a_run_keeps_the_results_of_every_data_set(run, photos, tmp_path, capsys):
+    other = images(tmp_path / "other" / "photos", count=20, seed=3)  # of the same name
+    words = (run.path, "--protocol", "knn", "--k", "3", "--labeled")
+    first = evaluated(capsys, *words, photos)["knn"]
+    verdict = run.result("verdict")
+    second = evaluated(capsys, *words, other)["knn"]
+    for found, count in ((first, 40), (second, 20)):
+        data = found["settings"]["data_set"]
+        assert (data["name"], data["images"]) == ("photos", count)
+        assert run.result(f"photos-{data['fingerprint'][:8]}/knn") == found
+    with pytest.raises(UserError, match="has knn of 2 data sets"):
+        run.result("knn")
+    # A copy in another place is the same data set, and another seed splits the same data set.
+    shutil.copytree(photos, tmp_path / "copied")
+    evaluated(capsys, *words, tmp_path / "copied", "--seed", "1")
+    assert len([path for path in run.results.iterdir() if path.is_dir()]) == 2
+    (row,), notes, _ = compare([run])
+    names = [
+        f"knn on photos-{f['settings']['data_set']['fingerprint'][:8]}" for f in (first, second)
+    ]
+    assert [key for key in row if key.startswith("knn") and key.endswith("k3")] == sorted(
+        f"{name} k3" for name in names
+    )
+    assert notes[0].startswith("Data sets: photos-") and "40 images" in notes[0]
+    # The verdict is that of the images the run was trained on, and names the others.
+    rows = {line["name"]: line for line in run.result("verdict")["evidence"]}
+    assert verdict["verdict"] == run.result("verdict")["verdict"]
+    assert "not counted" in rows[f"kNN accuracy on {names[1].removeprefix('knn on ')}"]["meaning"]
+    page = run.report.read_text()
+    assert all(f"on {name.removeprefix('knn on ')}" in page for name in names)
+
+
 def write_scores(folder, correct, *, fingerprint="same", seed=None, name="linear"):
     """The result of one encoder, as `evaluate` writes it."""
     scores = {
@@ -415,6 +447,7 @@ def write_scores(folder, correct, *, fingerprint="same", seed=None, name="linear
             "epochs": 5,
             "seed": seed,
             "reasons": {"a": f"{seed}"},
+            "changed": ["seed"] if seed else [],
         }
         run.recipe_path.write_text(json.dumps(recipe))
     return run
@@ -426,7 +459,7 @@ def test_runs_are_paired_on_the_same_images_only(tmp_path):
     better[:60] = 1  # 20 of them were wrong
     low = write_scores(tmp_path / "low", correct)
     high = write_scores(tmp_path / "high", better)
-    rows, notes = compare([low, high])
+    rows, notes, _ = compare([low, high])
     assert notes == [
         "linear: high is 4.0 points above low (95 % interval +2.4 to +5.8, 500 images)."
     ]
@@ -454,20 +487,29 @@ def test_numbers_that_are_no_means_are_paired_by_their_resamples(tmp_path):
 def test_seeds_of_one_recipe_have_a_spread_of_their_own(tmp_path):
     right = [60, 70, 80]
     runs = [
-        write_scores(tmp_path / str(i), (torch.arange(100) < n).long(), seed=i)
+        write_scores(tmp_path / f"moco-seed{i}", (torch.arange(100) < n).long(), seed=i)
         for i, n in enumerate(right)
     ]
-    rows, notes = compare(runs)
+    rows, notes, spreads = compare(runs)
     for row in rows:  # --json prints them
         numbers = [row[f"linear_seeds{end}"] for end in ("", "_mean", "_std")]
         assert numbers == pytest.approx([3, np.mean(right) / 100, np.std(right, ddof=1) / 100])
     assert list(format_records(rows)[0]) == ["run", "linear"]
-    expected = "linear: over 3 seeds of one recipe 70.0%, standard deviation 10.0 points"
-    assert notes[-1] == f"{expected} (60.0% to 80.0%)."
-    rows, others = compare(runs[:1])
+    (line,) = tabulate_seeds(spreads)
+    assert list(line.values()) == [
+        "moco-*",
+        "linear",
+        "3",
+        "70.0%",
+        "10.0 points",
+        "60.0%",
+        "80.0%",
+    ]
+    assert notes[-1].startswith("The standard deviation over seeds is how far training again")
+    rows, others, _ = compare(runs[:1])
     assert not any("seeds" in word for word in (*others, *rows[0]))
     runs.append(write_scores(tmp_path / "again", (torch.arange(100) < 9).long(), seed=2))
-    assert compare(runs)[1][-1] == notes[-1]  # the same seed a second time does not count
+    assert compare(runs).spreads[0].values == spreads[0].values  # the same seed again: not counted
 
 
 def test_runs_of_other_tasks_are_neither_compared_nor_averaged(tmp_path):
@@ -480,7 +522,9 @@ def test_runs_of_other_tasks_are_neither_compared_nor_averaged(tmp_path):
 def test_one_table_over_all_runs_with_empty_cells(run, finished, photos, tmp_path, capsys):
     evaluated(capsys, run.path, "--labeled", photos, "--protocol", "linear", "--no-untrained")
     other = tmp_path / "other"
-    Run(other).write_result("knn", {"accuracy": 0.5, "accuracy_k20": 0.5, "settings": {"test": 9}})
+    settings = {"test": 9, "data_set": run.result("linear")["settings"]["data_set"]}
+    knn = {"accuracy": 0.5, "accuracy_k20": 0.5, "settings": settings}
+    Run(other).write_result("photos/knn", knn)
     kept = sorted(p for p in tmp_path.rglob("*"))
     rows = api.compare([run.path, other], quiet=True)
     assert [row["run"] for row in rows] == ["mine", "other"]
@@ -496,7 +540,7 @@ def test_settings_that_differ_between_runs_are_named(tmp_path):
     for name, test in (("a", 100), ("b", 200)):
         settings = {"test": test, "label_column": f"label_{name}"}
         Run(tmp_path / name).write_result("linear", {"accuracy": 0.9, "settings": settings})
-    _, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
+    _, notes, _ = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
     assert notes == [
         "linear: label_column differs between runs (label_a, label_b).",
         "linear: test differs between runs (100, 200).",
@@ -508,7 +552,7 @@ def test_the_table_has_the_analyzes_and_says_which_is_best_without_labels(tmp_pa
         numbers = {"effective_rank": rank, "lidar": rank, "alpha": 1.0}
         settings = {"view_settings": [{"size": rank}]}
         Run(tmp_path / name).write_result("analysis", {**numbers, "settings": settings})
-    rows, notes = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
+    rows, notes, _ = compare([Run(tmp_path / "a"), Run(tmp_path / "b")])
     assert [row["analysis lidar"] for row in rows] == [10.0, 20.0]
     assert notes[0] == "analysis: view_settings differs between runs."
     assert notes[1].startswith(f"Best without labels: {tmp_path / 'b'} of 2")

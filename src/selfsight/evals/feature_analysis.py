@@ -136,9 +136,14 @@ class FeatureAnalysis:
         return self.measure(network).numbers
 
     def write(
-        self, run: Run, network: nn.Module, kept: Iterable[tuple[int, nn.Module]] = ()
+        self,
+        run: Run,
+        network: nn.Module,
+        kept: Iterable[tuple[int, nn.Module]] = (),
+        *,
+        name: str = "analysis",
     ) -> dict[str, float]:
-        """Write the numbers to results/analysis.json and the figures to images/analysis.json.
+        """Write the numbers to results/NAME.json and the figures to images/NAME.json.
 
         `kept` yields the same network after some epochs: EqCo's figure 4 is drawn for each.
         """
@@ -147,8 +152,8 @@ class FeatureAnalysis:
         figures = result.figures | ({"epochs": epochs} if epochs else {})
         if dist.rank() == 0:
             settings = self.settings(network)
-            run.write_result("analysis", to_json({**result.numbers, "settings": settings}))
-            run.write_image_json("analysis", to_json(figures))
+            run.write_result(name, to_json({**result.numbers, "settings": settings}))
+            run.write_image_json(name, to_json(figures))
         return result.numbers
 
     def settings(self, network: nn.Module | None = None) -> dict[str, Any]:

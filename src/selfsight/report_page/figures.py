@@ -6,7 +6,8 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any
 
-from selfsight.run_folder import find_headline, is_finite
+from selfsight.run_folder import is_finite
+from selfsight.run_results import find_headline
 
 Json = Any  # a value of json.loads
 Records = Sequence[Mapping[str, Json]]
@@ -122,8 +123,9 @@ def _dips(records: Records) -> list[Number]:
     return [step for (step, count), last in zip(known, before, strict=False) if count > last]
 
 
-def features(analysis: Json) -> list[Json]:
+def features(analysis: Json, data: str = "") -> list[Json]:
     """Prepare the charts of a feature analysis, each as series of points."""
+    on = f" on {data}" if data else ""
     rows = analysis.get("gradients") if isinstance(analysis, Mapping) else None
     charts = []
     for chart in TEXTS["features"]:
@@ -138,7 +140,7 @@ def features(analysis: Json) -> list[Json]:
                 if (points := _spectrum(values) if isinstance(values, list) else _bins(values))
             ]
         if series:
-            charts.append(chart | {"series": series})
+            charts.append(chart | {"series": series, "title": f"{chart['title']}{on}"})
     return charts
 
 
@@ -200,14 +202,20 @@ def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Numbe
     return finite_items(scores)
 
 
-def bars(scores: Mapping[str, Number], results: Mapping[str, Json]) -> list[Json]:
-    """Prepare a bar for each accuracy with its interval, in reading order."""
+def bars(scores: Mapping[str, Number], results: Mapping[str, Json], data: str = "") -> list[Json]:
+    """Prepare a bar for each accuracy with its interval, in reading order.
+
+    `data` is the data set of results that do not name theirs, if there are several.
+    """
     prepared = []
     for bar in (bar for bar in _bar_texts(results) if bar["key"] in scores):
         found: dict[str, Json] = {}
         for file in (bar.get("fallback"), bar["file"]):
             found |= section(results, file) if file else {}
         prepared.append(bar | {**_interval(found, bar["field"]), "value": scores[bar["key"]]})
+        file = str(bar["file"] if bar["file"] in results else bar.get("fallback", bar["file"]))
+        if data and " on " not in file and not file.startswith("online_"):
+            prepared[-1]["name"] += f" on {data}"
     return prepared
 
 

@@ -7,13 +7,14 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from selfsight.errors import UserError
 from selfsight.outside_code import list_outside_code
 from selfsight.report_page import figures
 from selfsight.report_page.figures import Json, Records, finite_items, latest, section
 from selfsight.run_folder import Run, open_run, to_json, write_text
+from selfsight.run_results import put_main_first
 
 SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
 NOT_SETTINGS = ("reasons", "versions", "environment", "left_out", "changed")  # of recipe.json
@@ -40,12 +41,12 @@ def write(run: Run) -> Path:
 
 def summary(run: Run) -> dict[str, Any]:
     """Summarize verdict, key figures and paths as one JSON value."""
-    recipe, records, results = _read(run)
+    recipe, records, results, main = _read(run)
     progress = finite_items({key: latest(records, key) for key in ("step", "epoch", "loss")})
     files = {"recipe": run.recipe_path, "log": run.log_path, "report": run.report}
     folders = {"checkpoints": run.checkpoints, "results": run.results, "images": run.images}
     accuracies = figures.accuracies(results, records)
-    bars = [bar for bar in figures.bars(accuracies, results) if bar["low"] is not None]
+    bars = [bar for bar in figures.bars(accuracies, results, main) if bar["low"] is not None]
     values = {
         "run": str(run.path),
         **_verdict(recipe, records, results),
@@ -57,26 +58,36 @@ def summary(run: Run) -> dict[str, Any]:
     return to_json(values)
 
 
-def _read(run: Run) -> tuple[dict[str, Json], Records, dict[str, Json]]:
+class Contents(NamedTuple):
+    """What the files of a run hold."""
+
+    recipe: dict[str, Json]
+    records: Records
+    results: dict[str, Json]  # of the main data set by protocol, of others `knn on NAME`
+    main: str  # name of that data set, if there are several
+
+
+def _read(run: Run) -> Contents:
     recipe = open_run(run).saved_recipe()
-    return recipe, run.records(), run.all_results()
+    path = str(section(recipe, "data").get("path", ""))
+    return Contents(recipe, run.records(), *put_main_first(run.all_results(), path))
 
 
 def _content(run: Run) -> dict[str, Any]:
     """Collect the content of the page, in its order."""
-    recipe, records, results = _read(run)
+    recipe, records, results, main = _read(run)
     accuracies = figures.accuracies(results, records)
     return {
         "title": run.path.resolve().name,
         "seconds": latest(records, "time"),
         "verdict": _verdict(recipe, records, results),
-        "bars": figures.bars(accuracies, results),
+        "bars": figures.bars(accuracies, results, main),
         "differences": figures.differences(results),
         "classes": figures.classes(results),
         "label_free": figures.label_free(results),
         "results": figures.plain_results(results),
         "curves": figures.curves(records, accuracies),
-        "features": figures.features(run.image_json("analysis")),
+        "features": [chart for data in _list_analyses(run) for chart in figures.features(*data)],
         "sheets": {Path(f).stem: _sheet(run, f, mime_type) for f, mime_type in SHEETS.items()},
         "recipe": {k: v for k, v in recipe.items() if k not in NOT_SETTINGS},
         "changed": _changed(recipe),
@@ -127,12 +138,23 @@ def _changed(recipe: dict[str, Json]) -> dict[str, Any]:
 def _check_links(run: Run) -> None:
     """Raise a UserError for a link out of the folder: the page would publish what it leads to."""
     root = run.path.resolve()
-    for path in (run.recipe_path, run.log_path, *run.results.glob("*"), *run.images.glob("*")):
+    for path in (run.recipe_path, run.log_path, *run.results.rglob("*"), *run.images.rglob("*")):
         if not path.resolve().is_relative_to(root):
             raise UserError(
                 f"{path} is a link to {path.resolve()}, outside of the run folder, and the report "
                 "would contain what it leads to. Replace the link by a copy if you want that."
             )
+
+
+def _list_analyses(run: Run) -> list[tuple[Any, str]]:
+    """Figures of the feature analysis, with the data set if there are several."""
+    paths = [*run.images.glob("analysis.json"), *sorted(run.images.glob("*/analysis.json"))]
+    names = [path.relative_to(run.images).with_suffix("").as_posix() for path in paths]
+    labels = [name.rpartition("/")[0] or "training images" for name in names]
+    return [
+        (run.image_json(name), label if len(names) > 1 else "")
+        for name, label in zip(names, labels, strict=True)
+    ]
 
 
 def _sheet(run: Run, file: str, mime_type: str) -> dict[str, Any] | None:

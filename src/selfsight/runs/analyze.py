@@ -16,9 +16,10 @@ from selfsight.evals.protocols import build_evaluator
 from selfsight.options.eval_options import EvalOptions
 from selfsight.run_folder import Run
 from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
+from selfsight.runs.evaluated_images import identify_images
 from selfsight.runs.load_method import find_checkpoint, load_kept_methods
 from selfsight.runs.open_images import open_run_images
-from selfsight.runs.score_protocols import write_result
+from selfsight.runs.score_protocols import describe_data_set, name_file, write_result
 from selfsight.views import View, for_channels, moco_v2
 
 UNTRAINED_QUEUE = (
@@ -40,6 +41,7 @@ def analyze_features(
     recipe = first.recipe
     views: Sequence[View] = _moco_views(first.transform) if recipe is None else recipe.views
     store_size = augmentation_size(first.transform)
+    data = None  # the images that the run was trained on
     if labeled is not None:
         images: ImageStore = load_images(
             open_source(labeled, classes=options.classes),
@@ -47,6 +49,7 @@ def analyze_features(
             channels=first.transform.channels,
             dtype=first.transform.dtype,
         ).to(device)
+        data = identify_images(run, labeled, [images])
     elif recipe is not None and (where := find_checkpoint(first.name)) is not None:
         store_size = recipe.data.store_size
         images = open_run_images(where.run, recipe, device, trust=options.trust)
@@ -57,7 +60,8 @@ def analyze_features(
     networks = [encoder.method or encoder.network for encoder in encoders]
     settings, *_ = (evaluator.settings(network) for network in networks)  # checks all of them
     kept = load_kept_methods(run, recipe, device) if recipe and first.name == str(run.path) else ()
-    result: dict[str, Any] = evaluator.write(run, networks[0], kept)
+    name = name_file("analysis", data)
+    result: dict[str, Any] = evaluator.write(run, networks[0], kept, name=name)
     for other, network in zip(encoders[1:], networks[1:], strict=True):
         numbers = evaluator(network)
         if other.name == UNTRAINED:
@@ -69,8 +73,9 @@ def analyze_features(
             result.setdefault("against", {})[other.name] = numbers
     if skipped := describe_skipped(images):
         settings = settings | {"notes": [*settings.get("notes", ()), *skipped]}
+    about = {**about, **describe_data_set(data)}
     result["settings"] = {**settings, "stored_size": store_size, **about}
-    write_result(run, "analysis", result)
+    write_result(run, "analysis", result, data)
     return {"analysis": result}
 
 

@@ -1,14 +1,10 @@
 """Collect the scores of several encoders on the same test images: one result, and its arrays."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from selfsight.evals.detection import DetectionDataset
-from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.per_image import (
     PerImage,
     Scores,
@@ -85,30 +81,6 @@ def read_per_image(arrays: Mapping[str, np.ndarray], row: int = 0) -> PerImage:
     predictions = None if y is None else arrays["predictions"][row].astype(np.int64)
     n = int(arrays.get("n", len(next(iter(values.values()), ()))))
     return PerImage(n=n, values=values, replicates=replicates, y=y, predictions=predictions)
-
-
-def fingerprint_test_images(data: LabeledData | MultilabelData) -> str:
-    """Hash the names and labels of the test images: equal if they are the same images."""
-    if isinstance(data, MultilabelData):
-        images, index, labels = data.test, data.test_index, data.test_y
-    else:
-        images = data.train if data.test is None else data.test
-        index = None
-        if data.test is None:
-            index = data.train_index if data.split is None else data.split.test
-        labels = data.labels()[1]
-    rows = range(len(images)) if index is None else index.tolist()
-    return _hash([str(images.names[i]) for i in rows], data.class_names, labels.tolist())
-
-
-def fingerprint_boxes(objects: DetectionDataset) -> str:
-    """Hash the names of the test images and their objects: equal if they are the same images."""
-    found = [(image.boxes.tolist(), image.labels.tolist()) for image in objects.instances]
-    return _hash([str(name) for name in objects.names], objects.class_names, found)
-
-
-def _hash(*content: Any) -> str:
-    return hashlib.sha256(repr(content).encode(errors="replace")).hexdigest()[:16]
 
 
 def _numbers(scores: Scores) -> Scores:

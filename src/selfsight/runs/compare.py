@@ -2,19 +2,26 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
 from selfsight.command_hint import write_command
 from selfsight.errors import UserError
-from selfsight.evals.model_selection import select_run
+from selfsight.evals.model_selection import select_checkpoint
 from selfsight.evals.per_image import (
     Difference,
     named_interval,
     paired_differences,
     unpaired_difference,
 )
-from selfsight.run_folder import Run, find_headline
+from selfsight.run_folder import ABOUT_RUN, Run
+from selfsight.run_results import (
+    ANALYSIS,
+    find_data_set,
+    find_headline,
+    find_training_data,
+    name_results,
+)
 from selfsight.runs.collect_scores import read_per_image
 
 ENDS = ("_low", "_high")  # of the interval of a number
@@ -26,11 +33,17 @@ PERCENT = (
 ANALYSIS_COLUMNS = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
 # Settings that must agree for numbers to be comparable.
 COMPARED_SETTINGS = (
-    *("data", "test_data", "label_column", "num_classes", "train", "test"),
+    *("label_column", "num_classes", "train", "test"),
     *("features", "view", "view_settings"),
 )
-# What runs of one recipe may differ in.
-NOT_OF_RECIPE = ("seed", "reasons", "versions", "environment")
+# What runs of one recipe may differ in: the seed, and what was recorded beside the settings.
+NOT_OF_RECIPE = {"seed", *ABOUT_RUN} - {"data_fingerprint"}
+
+
+OVER_SEEDS = (
+    "The standard deviation over seeds is how far training again moves a number; an interval is "
+    "how far other test images move it."
+)
 
 
 class Measure(NamedTuple):
@@ -56,37 +69,48 @@ class SeedSpread(NamedTuple):
         values = (len(self.values), statistics.mean(self.values), statistics.stdev(self.values))
         return {f"{self.measure.column}{end}": v for end, v in zip(SEEDS, values, strict=True)}
 
-    def describe(self) -> str:
-        """Say the mean, the standard deviation and the range."""
-        count, mean, std = self.numbers().values()
-        low, high = (format_number(end(self.values), self.measure.key) for end in (min, max))
-        return (
-            f"{self.measure.column}: over {count} seeds of one recipe "
-            f"{format_number(mean, self.measure.key)}, standard deviation {100 * std:.1f} points "
-            f"({low} to {high})."
-        )
+    @property
+    def name(self) -> str:
+        """What the names of the runs have in common, or all of them."""
+        length = len(list(takewhile(lambda c: len(set(c)) == 1, zip(*self.runs, strict=False))))
+        common = self.runs[0][:length]
+        common = common.removesuffix("seed").rstrip("-_. /")
+        return f"{common}-*" if len(common) > 2 else ", ".join(self.runs)
 
 
-def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
+class NamedResults(NamedTuple):
+    """The results of a run, by names that several runs share."""
+
+    run: Run
+    results: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, str]  # their names in the run folder
+
+    def number(self, measure: Measure) -> float | None:
+        """One number of the results; None if there is none."""
+        value = self.results.get(measure.result, {}).get(measure.key)
+        return value if isinstance(value, int | float) else None
+
+
+class Comparison(NamedTuple):
+    """What several runs have: a record for each, what it means, and how seeds differ."""
+
+    records: list[dict[str, Any]]
+    notes: list[str]
+    spreads: list[SeedSpread]
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
     """Collect a record for each run with a key for each measure, and notes on what differs.
 
     An accuracy is followed by the ends of its interval, as `knn k20_low` and `knn k20_high`. If
     there are runs of its recipe with other seeds, `knn k20_seeds` is their number, and
     `knn k20_seeds_mean` and `knn k20_seeds_std` are the mean and the standard deviation over them.
     """
-    folders = {run.path.name: run for run in runs}
-    if len(folders) < len(runs):
-        folders = {str(run.path): run for run in runs}
-    results = {name: run.all_results() for name, run in folders.items()}
-    if not any(results.values()):
-        raise UserError(
-            "None of these folders has results. Evaluate them first: "
-            f"{write_command('evaluate', runs[0], '--labeled', 'DATA')}"
-        )
-    measures = {name: _measures(of_run) for name, of_run in results.items()}
-    numbers = {name: _numbers(of_run, measures[name]) for name, of_run in results.items()}
-    headlines = list(dict.fromkeys(m for name in folders for m in _headlines(measures[name])))
-    spreads = [s for m in headlines for s in _spread_over_seeds(m, folders, results)]
+    named = read_results(runs)
+    measures = {name: _measures(of_run.results) for name, of_run in named.items()}
+    numbers = {name: _numbers(of_run.results, measures[name]) for name, of_run in named.items()}
+    headlines = list(dict.fromkeys(m for name in named for m in _headlines(measures[name])))
+    spreads = [s for m in headlines for s in _spread_over_seeds(m, named)]
     for spread in spreads:
         for name in spread.runs:
             numbers[name] |= spread.numbers()
@@ -95,22 +119,42 @@ def compare(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
         {"run": name, **{column: of_run.get(column) for column in columns}}
         for name, of_run in numbers.items()
     ]
-    notes = [note for m in headlines for note in _compare_pairs(m, folders, results)]
-    notes += [spread.describe() for spread in spreads]
-    return records, _differences(results) + notes + _best_without_labels(runs)
+    notes = [*_describe_data_sets(named), *_differences(named)]
+    notes += [note for m in headlines for note in _compare_pairs(m, named)]
+    if spreads:
+        notes.append(OVER_SEEDS)
+    return Comparison(records, notes + _best_without_labels(named), spreads)
 
 
-def compare_two(
-    measure: Measure, a: Run, b: Run, results: tuple[Mapping[str, Any], Mapping[str, Any]]
-) -> Difference | None:
+def read_results(runs: Sequence[Run]) -> dict[str, NamedResults]:
+    """Read the results of runs, by the name of the run; those of other images are called so."""
+    folders = {run.path.name: run for run in runs}
+    if len(folders) < len(runs):
+        folders = {str(run.path): run for run in runs}
+    saved = {name: run.all_results() for name, run in folders.items()}
+    if not any(saved.values()):
+        raise UserError(
+            "None of these folders has results. Evaluate them first: "
+            f"{write_command('evaluate', runs[0], '--labeled', 'DATA')}"
+        )
+    recipes = {name: run.saved_recipe() for name, run in folders.items()}
+    files = name_results(saved, {name: find_training_data(r) for name, r in recipes.items()})
+    return {
+        name: NamedResults(run, {k: saved[name][v] for k, v in files[name].items()}, files[name])
+        for name, run in folders.items()
+    }
+
+
+def compare_two(measure: Measure, a: NamedResults, b: NamedResults) -> Difference | None:
     """The difference of two runs: paired if their test images are the same, else unpaired.
 
     None if they have other numbers of classes: their accuracies are of different tasks.
     """
+    results = [of_run.results[measure.result] for of_run in (a, b)]
     counts = {result.get("settings", {}).get("num_classes") for result in results} - {None}
     if len(counts) > 1:
         return None
-    arrays = [run.arrays(measure.result) for run in (a, b)]
+    arrays = [of_run.run.arrays(of_run.files[measure.result]) for of_run in (a, b)]
     if arrays[0] and arrays[1] and arrays[0]["fingerprint"] == arrays[1]["fingerprint"]:
         differences = paired_differences(*(read_per_image(of_run) for of_run in arrays if of_run))
         return differences.get(measure.key)
@@ -121,36 +165,27 @@ def compare_two(
     return unpaired_difference(intervals[0], intervals[1], n)
 
 
-def _compare_pairs(
-    measure: Measure, folders: Mapping[str, Run], results: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
+def _compare_pairs(measure: Measure, named: Mapping[str, NamedResults]) -> list[str]:
     """Compare the run with the highest number with each of the others."""
-    scored = {
-        name: of_run[measure.result]
-        for name, of_run in results.items()
-        if isinstance(of_run.get(measure.result, {}).get(measure.key), int | float)
-    }
-    best, *others = sorted(scored, key=lambda name: -scored[name][measure.key])
+    numbers = {name: of_run.number(measure) for name, of_run in named.items()}
+    scored = {name: number for name, number in numbers.items() if number is not None}
+    best, *others = sorted(scored, key=lambda name: -scored[name])
     sentences = []
     for other in others:
-        pair = (scored[best], scored[other])
-        difference = compare_two(measure, folders[best], folders[other], pair)
+        difference = compare_two(measure, named[best], named[other])
         if difference is not None:
             sentences.append(f"{measure.column}: {difference.describe(best, other)}.")
     return sentences
 
 
-def _spread_over_seeds(
-    measure: Measure, folders: Mapping[str, Run], results: Mapping[str, Mapping[str, Any]]
-) -> list[SeedSpread]:
+def _spread_over_seeds(measure: Measure, named: Mapping[str, NamedResults]) -> list[SeedSpread]:
     """Find the recipes with runs of several seeds, evaluated alike; a seed counts once."""
     recipes: dict[str, list[tuple[str, str, float]]] = {}
-    for name, run in folders.items():
-        recipe = run.saved_recipe()
-        number = results[name].get(measure.result, {}).get(measure.key)
-        if recipe and isinstance(number, int | float):
+    for name, of_run in named.items():
+        recipe, number = of_run.run.saved_recipe(), of_run.number(measure)
+        if recipe and number is not None:
             same = {key: value for key, value in recipe.items() if key not in NOT_OF_RECIPE}
-            settings = results[name][measure.result].get("settings", {})
+            settings = of_run.results[measure.result].get("settings", {})
             alike = (same, [settings.get(key) for key in COMPARED_SETTINGS])
             recipes.setdefault(repr(alike), []).append((name, str(recipe.get("seed")), number))
     spreads = []
@@ -162,15 +197,43 @@ def _spread_over_seeds(
     return spreads
 
 
-def _best_without_labels(runs: Sequence[Run]) -> list[str]:
-    """Name the best run by its feature analysis, if two or more runs have one."""
-    analyzed = [run for run in runs if run.result("analysis")]
-    if len(analyzed) < 2:
-        return []
-    try:
-        return [f"Best without labels: {select_run(analyzed).sentence}"]
-    except UserError as error:
-        return [str(error)]
+def _describe_data_sets(named: Mapping[str, NamedResults]) -> list[str]:
+    """Name the labeled data sets, if there are several."""
+    found = [
+        data
+        for of_run in named.values()
+        for called, file in of_run.files.items()
+        if (data := find_data_set(file, of_run.results[called])) and " on " in called
+    ]
+    sets = {data.fingerprint: data for data in reversed(found)}
+    texts = [f"{data.folder}, {data.images:,} images" for data in sets.values()]
+    return [f"Data sets: {'; '.join(sorted(texts))}."] if texts else []
+
+
+def _best_without_labels(named: Mapping[str, NamedResults]) -> list[str]:
+    """Name the best run by its feature analysis, if several have one of the same images."""
+    analyses = {k: None for of_run in named.values() for k in of_run.results if is_analysis(k)}
+    notes = []
+    for analysis in analyses:
+        runs = [of_run for of_run in named.values() if analysis in of_run.results]
+        if len(runs) < 2:
+            continue
+        records = [
+            {k: v for k, v in r.results[analysis].items() if v is None or isinstance(v, float)}
+            for r in runs
+        ]
+        on = analysis.removeprefix(ANALYSIS)
+        try:
+            choice = select_checkpoint(records, [str(r.run.path) for r in runs])
+            notes.append(f"Best without labels{on}: {choice.sentence}")
+        except UserError as error:
+            notes.append(str(error))
+    return notes
+
+
+def is_analysis(name: str) -> bool:
+    """Whether a result is a feature analysis, of any images."""
+    return name.split(" on ")[0] == ANALYSIS
 
 
 def format_records(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -188,6 +251,22 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]
     return [
         {"measure": name, **{str(r["run"]): format_measure(r, name) for r in records}}
         for name in measures
+    ]
+
+
+def tabulate_seeds(spreads: Sequence[SeedSpread]) -> list[dict[str, str]]:
+    """Tabulate mean and standard deviation over seeds: a line for each recipe and measure."""
+    return [
+        {
+            "runs": spread.name,
+            "measure": spread.measure.column,
+            "seeds": str(len(spread.values)),
+            "mean": format_number(statistics.mean(spread.values), spread.measure.key),
+            "standard deviation": f"{100 * statistics.stdev(spread.values):.1f} points",
+            "lowest": format_number(min(spread.values), spread.measure.key),
+            "highest": format_number(max(spread.values), spread.measure.key),
+        }
+        for spread in spreads
     ]
 
 
@@ -218,20 +297,23 @@ def _numbers(
         for end in ("", *ENDS):
             if isinstance(value := results[name].get(f"{key}{end}"), int | float):
                 numbers[f"{column}{end}"] = value
-    analysis = results.get("analysis", {})
-    numbers |= {f"analysis {key}": analysis[key] for key in ANALYSIS_COLUMNS if key in analysis}
-    for result in results.values():
+    for name in filter(is_analysis, results):
+        found = results[name]
+        numbers |= {f"{name} {key}": found[key] for key in ANALYSIS_COLUMNS if key in found}
+    for name, result in results.items():
         for key, value in result.items():
             if isinstance(value, Mapping) and isinstance(value.get("trained"), int | float):
-                numbers[name_label_free(key)] = value["trained"]
+                on = name.removeprefix("label_free")  # " on NAME" of one data set of several
+                numbers[f"{name_label_free(key)}{on}"] = value["trained"]
     return numbers
 
 
-def _differences(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+def _differences(named: Mapping[str, NamedResults]) -> list[str]:
     """Name the settings in which the runs' results differ."""
     notes = []
-    for name in dict.fromkeys(name for of_run in results.values() for name in of_run):
-        settings = [r[name].get("settings", {}) for r in results.values() if name in r]
+    results = [of_run.results for of_run in named.values()]
+    for name in dict.fromkeys(name for of_run in results for name in of_run):
+        settings = [r[name].get("settings", {}) for r in results if name in r]
         for key in COMPARED_SETTINGS:
             values = list(dict.fromkeys(str(s[key]) for s in settings if key in s))
             if len(values) > 1:

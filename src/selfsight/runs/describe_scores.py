@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfsight.evals.per_image import Difference
-from selfsight.run_folder import find_headline
+from selfsight.run_results import find_headline
 from selfsight.runs.compare import format_measure, format_number, is_end
 from selfsight.runs.encoders import UNTRAINED
 

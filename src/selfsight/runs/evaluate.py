@@ -11,7 +11,7 @@ from selfsight import dist
 from selfsight.console import build_table, open_console
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
-from selfsight.evals.detection import DetectionEvaluator
+from selfsight.evals.detection import DetectionDataset, DetectionEvaluator
 from selfsight.evals.eval_images import EvalImages, augmentation_size
 from selfsight.evals.multilabel import MultilabelData
 from selfsight.evals.protocols import (
@@ -39,6 +39,11 @@ from selfsight.runs.encoders import (
     load_recipe,
     run_classes,
 )
+from selfsight.runs.evaluated_images import (
+    identify_boxes,
+    identify_images,
+    identify_multilabel,
+)
 from selfsight.runs.labeled_sources import (
     LabeledSources,
     cut_labeled,
@@ -61,6 +66,7 @@ from selfsight.runs.start_resume import write_verdict
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")
 Results = dict[str, dict[str, Any]]
 BuildEvaluator = Callable[[EncoderUnderTest], Evaluator]
+Boxes = tuple[DetectionDataset, DetectionDataset]  # to train on, and to test on
 
 
 def evaluate(
@@ -84,7 +90,7 @@ def evaluate(
         about |= {"started_from": recipe.start.name} if recipe and recipe.start.name else {}
         groups = _group_by_data(options.protocols or DEFAULT_PROTOCOLS, labeled)
         results: Results = {}
-        sources = None
+        sources = data_set = None
         if groups["labeled"]:
             sources = open_labeled(options, run_classes(encoder, trust=options.trust))
             sources = cut_labeled(sources, encoders[0].recipe)
@@ -93,6 +99,8 @@ def evaluate(
             about |= {"classes": list(sources.classes)} if sources.classes else {}
             column = sources.train.label_column
             about |= {} if column is None else {"label_column": column}
+            both = [source for source in (sources.train, sources.test) if source is not None]
+            data_set = identify_images(run, str(labeled), both)
             if sources.train.multilabels is not None:
                 groups |= {"multilabel": groups["labeled"], "labeled": []}
         about_frozen = about | {"features": "backbone", "seed": options.seed}
@@ -101,16 +109,23 @@ def evaluate(
             data = load_several_labels(
                 sources, groups["multilabel"], encoders[0].transform, device, options
             )
+            data_set = data_set or identify_multilabel(run, str(labeled), data)
         for name in groups["multilabel"]:
             build: BuildEvaluator = partial(_build_svm, name, data, options)
             about_rows = about_frozen | {"features": options.feature_name}
             file = options.result_name(name)
-            results[file] = score_protocol(run, file, encoders, build, about=about_rows)
+            results[file] = score_protocol(
+                run, file, encoders, build, about=about_rows, data=data_set
+            )
         for name in groups["boxes"]:
-            build = _detection_evaluator(name, str(labeled), test, options)
+            boxes = _load_boxes(str(labeled), test)
+            build = partial(_build_detector, name, boxes, options)
             # The settings of detection name both data sets.
             about_boxes = {k: v for k, v in about_frozen.items() if k != "test_data"}
-            results[name] = score_protocol(run, name, encoders, build, about=about_boxes)
+            data_set = identify_boxes(run, str(labeled), *boxes)
+            results[name] = score_protocol(
+                run, name, encoders, build, about=about_boxes, data=data_set
+            )
         train_images = None
         if groups["labeled"]:
             assert sources is not None
@@ -127,6 +142,7 @@ def evaluate(
                 options,
                 names=groups["labeled"],
                 about=about,
+                data_set=data_set,
             )
         if groups["images"]:
             results |= analyze_features(run, encoders, labeled, device, options, about)
@@ -181,28 +197,28 @@ def _group_by_data(protocols: Sequence[str], labeled: str | None) -> dict[str, l
     return groups
 
 
-def _detection_evaluator(
-    name: str, labeled: str, test: str | None, options: EvalOptions
-) -> BuildEvaluator:
-    """Load boxes and return a function that builds the detection evaluator of an encoder."""
+def _load_boxes(labeled: str, test: str | None) -> Boxes:
+    """Load the boxes to train a detector on, and those to test it on."""
     if test is None and labeled.endswith((".parquet", ".json")):
         raise UserError(
             f"{labeled} has no splits, and a detector is tested on other images than it is "
             "trained on. Give the test images with --test."
         )
-    data = (
+    return (
         load_detection_split(labeled, TRAIN_SPLITS),
         load_detection_split(test or labeled, TEST_SPLITS),
     )
 
-    def build(encoder: EncoderUnderTest) -> Evaluator:
-        evaluator = build_evaluator(name, data, options)
-        assert isinstance(evaluator, DetectionEvaluator)
-        if any(flag.startswith(("--set.mean", "--set.std")) for flag in options.settings):
-            return evaluator
-        return with_normalization_of(encoder.transform, evaluator)
 
-    return build
+def _build_detector(
+    name: str, boxes: Boxes, options: EvalOptions, encoder: EncoderUnderTest
+) -> Evaluator:
+    """Build the detection evaluator of an encoder, whose statistics normalize the images."""
+    evaluator = build_evaluator(name, boxes, options)
+    assert isinstance(evaluator, DetectionEvaluator)
+    if any(flag.startswith(("--set.mean", "--set.std")) for flag in options.settings):
+        return evaluator
+    return with_normalization_of(encoder.transform, evaluator)
 
 
 def with_normalization_of(

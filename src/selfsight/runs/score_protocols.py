@@ -29,14 +29,10 @@ from selfsight.evals.splits import load_or_create_split
 from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run, to_json
-from selfsight.runs.collect_scores import (
-    collect_arrays,
-    collect_scores,
-    fingerprint_boxes,
-    fingerprint_test_images,
-    read_per_image,
-)
+from selfsight.run_results import DataSet
+from selfsight.runs.collect_scores import collect_arrays, collect_scores, read_per_image
 from selfsight.runs.encoders import UNTRAINED, EncoderUnderTest
+from selfsight.runs.evaluated_images import fingerprint_boxes, fingerprint_test_images
 
 Built = TypeVar("Built")
 FeatureCache = dict[str, tuple[Features, Features | None]]  # by the name of the encoder
@@ -54,10 +50,11 @@ def score_labeled(
     *,
     names: Sequence[str] = ("knn", "linear"),
     about: Mapping[str, Any] | None = None,
+    data_set: DataSet | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Score the named protocols on labeled images, and with kNN also the baselines.
 
-    `about` is added to the settings of every result.
+    `about` is added to the settings of every result, and `data_set` names their folder.
     """
     about = {**(about or {}), "features": options.feature_name, "seed": options.seed}
     options = replace(options, split_folder=options.split_folder or run.path / "splits")
@@ -85,7 +82,9 @@ def score_labeled(
         def build(encoder: EncoderUnderTest, name: str = name) -> Evaluator:
             return _main_process_first(partial(build_evaluator, name, data[encoder.name], options))
 
-        results[file] = score_protocol(run, file, encoders, build, about=about, cache=cache)
+        results[file] = score_protocol(
+            run, file, encoders, build, about=about, data=data_set, cache=cache
+        )
     if "knn" in names and len(encoders) > 1 and encoders[1].name == UNTRAINED:
         knn = KNN(data=data[UNTRAINED], ks=options.neighbor_counts, temperature=options.temperature)
         results["baselines"] = {
@@ -95,7 +94,7 @@ def score_labeled(
                 "features": BASELINE_FEATURES,
             },
         }
-        write_result(run, "baselines", results["baselines"])
+        write_result(run, "baselines", results["baselines"], data_set)
     return results
 
 
@@ -106,6 +105,7 @@ def score_protocol(
     build: Callable[[EncoderUnderTest], Evaluator],
     *,
     about: Mapping[str, Any],
+    data: DataSet | None = None,
     cache: FeatureCache | None = None,
 ) -> dict[str, Any]:
     """Score one protocol for the first encoder and for those to compare it with.
@@ -113,6 +113,7 @@ def score_protocol(
     The files are written after each encoder, so that finished numbers survive an interruption.
     NAME.npz has what was found for each test image.
     """
+    file = name_file(name, data)
     result: dict[str, Any] = {}
     scores: dict[str, Scores] = {}
     settings: dict[str, Any] = {}
@@ -125,14 +126,15 @@ def score_protocol(
         key = "trained" if encoder is encoders[0] else encoder.name
         scores[key] = _score(evaluator, encoder, {} if cache is None else cache)
         if encoder is encoders[0] and all(other.name != UNTRAINED for other in encoders):
-            scores |= previous_untrained(run, name, settings)
+            scores |= previous_untrained(run, file, settings | describe_data_set(data))
         class_names = getattr(getattr(evaluator, "data", None), "class_names", ())
-        result = {**collect_scores(scores, class_names), "settings": settings}
+        result = collect_scores(scores, class_names)
         result |= {"against_transforms": transforms} if transforms else {}
-        write_result(run, name, result)
+        result["settings"] = settings | describe_data_set(data)
+        write_result(run, name, result, data)
         arrays = collect_arrays(scores, settings.get("fingerprint", ""))
         if arrays and dist.rank() == 0:
-            run.write_arrays(name, arrays)
+            run.write_arrays(file, arrays)
     return result
 
 
@@ -151,9 +153,9 @@ def previous_untrained(run: Run, name: str, settings: Mapping[str, Any]) -> dict
     if differ := sorted(key for key in keys if before.get(key) != now.get(key)):
         if dist.rank() == 0:
             open_console(stderr=True).print(
-                f"{name}: the earlier result had the untrained network too, but other settings "
-                f"({', '.join(differ)}), so its numbers are not kept. Leave out --no-untrained to "
-                "evaluate it with these."
+                f"{name.rpartition('/')[2]}: the earlier result had the untrained network too, but "
+                f"other settings ({', '.join(differ)}), so its numbers are not kept. Leave out "
+                "--no-untrained to evaluate it with these."
             )
         return {}
     arrays = run.arrays(name) or {}
@@ -176,10 +178,20 @@ def score_label_free(
     return scores
 
 
-def write_result(run: Run, name: str, result: dict[str, Any]) -> None:
+def write_result(run: Run, name: str, result: dict[str, Any], data: DataSet | None = None) -> None:
     """Write a result by the first process, with null for numbers that are not finite."""
     if dist.rank() == 0:
-        run.write_result(name, to_json(result))
+        run.write_result(name_file(name, data), to_json(result))
+
+
+def name_file(name: str, data: DataSet | None) -> str:
+    """Name of a result in the run folder: `DATA/NAME`, or `NAME` if it is of training images."""
+    return name if data is None else f"{data.folder}/{name}"
+
+
+def describe_data_set(data: DataSet | None) -> dict[str, Any]:
+    """The setting that says which images a result is of."""
+    return {} if data is None else {"data_set": data._asdict()}
 
 
 def _main_process_first(build: Callable[[], Built]) -> Built:

@@ -24,17 +24,14 @@ from selfsight.recipe import (
     to_dict,
 )
 from selfsight.run_folder import Run, write_json
-from selfsight.runs.collect_scores import (
-    collect_arrays,
-    collect_scores,
-    fingerprint_test_images,
-)
+from selfsight.runs.collect_scores import collect_arrays, collect_scores
 from selfsight.runs.encoders import UNTRAINED, build_untrained_student
 from selfsight.runs.environment import (
     compare_environments,
     describe_environment,
     device_name,
 )
+from selfsight.runs.evaluated_images import fingerprint_test_images
 from selfsight.runs.import_start import StartEncoder, write_start
 from selfsight.runs.open_images import (
     Reasons,

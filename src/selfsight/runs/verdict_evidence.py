@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from selfsight.run_folder import is_finite
+from selfsight.run_results import put_main_first
 from selfsight.train.collapse import RECENT, Measures
 
 Json = Mapping[str, Any]
@@ -93,8 +94,12 @@ def gather_evidence(
         queue_steps = min(queue_steps, step)  # no key is older than the run
     per_epoch = step / epoch if step and epoch else None
     # An evaluation on labeled images counts more than one on training images.
+    results, main = put_main_first(results, str((recipe.get("data") or {}).get("path", "")))
     evaluated = _labeled(results, LABELED)
     labeled, not_counted = _select_alike(evaluated or _labeled(results, ONLINE), recipe)
+    if main:
+        labeled = tuple(replace(score, name=f"{score.name} on {main}") for score in labeled)
+        not_counted += _labeled(results, _name_others(results))
     baselines = results.get("baselines" if evaluated else "online_baselines") or {}
     if labeled and not _are_alike(labeled[0].settings, _settings(baselines)):
         baselines = {}
@@ -136,6 +141,16 @@ def gather_evidence(
         queue_epochs=queue_steps / per_epoch if queue_steps and per_epoch else None,
         teacher_steps=1 / max(1 - momentum, 1e-9) if momentum is not None else None,
     )
+
+
+def _name_others(results: Json) -> dict[str, str]:
+    """Names of the accuracies on other data sets than the main one."""
+    protocols = {key: key.split(" on ", 1) for key in results if " on " in key}
+    return {
+        key: f"{LABELED[protocol]} on {data}"
+        for key, (protocol, data) in protocols.items()
+        if protocol in LABELED
+    }
 
 
 def _labeled(results: Json, names: Mapping[str, str]) -> tuple[LabeledScore, ...]:
