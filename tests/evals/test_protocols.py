@@ -215,16 +215,45 @@ def test_other_epochs_keep_the_shares_of_warm_up_and_steps():
 
 
 def test_flags_change_what_is_nested():
-    words = "--head.lr 3 --regularization.layer-decay 0.5 --set.head-lrs 0.1 1"
+    words = "--head.weight-decay 3 --regularization.layer-decay 0.5 --set.head-lrs 0.1 1"
     options = EvalOptions(epochs=10, batch_size=8, settings=words.split())
     made = apply_options(fine_tune.PUBLISHED["pets"], options)
-    assert (made.epochs, made.batch_size, made.head.lr) == (10, 8, 3.0)
+    assert (made.epochs, made.batch_size, made.head.weight_decay) == (10, 8, 3.0)
     assert made.regularization.layer_decay == 0.5
     assert made.head_lrs == (0.1, 1.0)
     assert made.regularization.label_smoothing == 0.1
     assert not apply_flags(DetectorSettings(), ["--set.no-extra-norm"]).extra_norm
     with pytest.raises(UserError, match=r'flag --set\.epoch\. Did you mean "--set\.epochs"'):
         apply_flags(made, ["--set.epoch", "3"])
+
+
+def test_one_learning_rate_replaces_those_to_select_from():
+    published = few_labels.PUBLISHED["fast_moco_1"][1]
+    assert published.head_lrs
+    made = apply_options(published, EvalOptions(settings=["--head.lr=3"]))
+    assert (made.head.lr, made.head_lrs) == (3.0, ())
+    both = EvalOptions(settings=["--head.lr", "3", "--set.head-lrs", "1", "2"])
+    with pytest.raises(UserError, match="Give one of them"):
+        apply_options(published, both)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--head.lr -1", r"^head\.lr is -1"),
+        ("--head.lr 0.1 --backbone.lr -1", r"^backbone\.lr is -1"),
+        ("--backbone.lr 0.1 --head.schedule.gamma -1", r"^head\.schedule\.gamma is -1"),
+        ("--backbone.schedule.warmup-epochs 20", r"^backbone\.schedule\.warmup_epochs is 20"),
+    ],
+)
+def test_an_error_names_the_flag_of_the_optimizer(words, message):
+    with pytest.raises(UserError, match=message):
+        apply_flags(few_labels.PUBLISHED["swav_1"][1], words.split())
+
+
+def test_regularization_of_a_frozen_backbone_is_an_error():
+    with pytest.raises(UserError, match=r"layer_decay is 0\.5, but the backbone is frozen"):
+        apply_flags(linear_augmented.PUBLISHED["moco"], ["--regularization.layer-decay", "0.5"])
 
 
 def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):

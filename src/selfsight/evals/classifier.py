@@ -79,9 +79,12 @@ class ClassifierEvaluator:
         check_has_test_images(self.data)
         smallest = max(2, dist.world_size() * self._unit)
         if self.batch_size < smallest:
+            count, batch_size = len(self.data.train_index), self.training.batch_size
+            few = f"There are {count} training images" if count < batch_size else ""
+            pairs = ", because mixup and CutMix work on pairs" if self._unit == 2 else ""
             raise UserError(
-                f"A batch would have {self.batch_size} of {len(self.data.train_index)} images, but "
-                f"{dist.world_size()} process(es) need {smallest}. Add images, raise batch_size or "
+                f"{few or f'batch_size is {batch_size}'}, but {dist.world_size()} process(es) need "
+                f"a batch of {smallest}{pairs}. {'Add images' if few else 'Raise batch_size'} or "
                 "use fewer processes."
             )
 
@@ -119,11 +122,20 @@ class ClassifierEvaluator:
             "transform": describe_transform(self.data.train, self.test_transform),
         }
         if self.batch_size < self.training.batch_size:
-            settings["note"] = (
-                f"batch_size {self.training.batch_size} is more than the number of images and was "
-                "lowered; learning rates that scale with the batch were lowered too."
-            )
+            settings["note"] = self._describe_batch()
         return settings
+
+    def _describe_batch(self) -> str:
+        """Why the batch is smaller than the settings say, and what follows."""
+        training, count = self.training, len(self.data.train_index)
+        optims = [optim for optim in (training.head, training.backbone) if optim is not None]
+        scales = any(optim.scale != "none" for optim in optims)
+        lowered = f"batch_size {training.batch_size} was lowered to {self.batch_size}"
+        if training.batch_size > count:
+            lowered += f", because there are {count} training images"
+        else:
+            lowered += ", because mixup and CutMix work on pairs"
+        return lowered + ("; learning rates that scale with it are lower too." if scales else ".")
 
     def _select_lr(
         self, backbone: nn.Module, lrs: tuple[float, ...]

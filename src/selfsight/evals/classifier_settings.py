@@ -15,6 +15,7 @@ from selfsight.check_settings import (
     check_settings,
 )
 from selfsight.data.eval_transform import EvalTransform, Interpolation
+from selfsight.errors import UserError
 from selfsight.optim import Optim, Schedule
 from selfsight.views import View
 
@@ -26,6 +27,7 @@ REGULARIZATION_RANGES: dict[str, Range] = {
     "rand_augment": Range(0, MAX_MAGNITUDE),
     "repeats": FEW,
 }
+TRAINED_ONLY = ("drop_path", "layer_decay")  # regularization of a backbone that is trained
 RANGES: dict[str, Range] = {
     "epochs": EPOCHS,
     "batch_size": COUNT,
@@ -72,9 +74,16 @@ class ClassifierSettings:
 
     def __post_init__(self) -> None:
         check_settings(self, "", RANGES)
-        for optim in (self.head, self.backbone):
+        for name, optim in (("head", self.head), ("backbone", self.backbone)):
             if optim is not None:
-                optim.schedule.check(self.epochs)
+                optim.schedule.check(self.epochs, warmup=f"{name}.schedule.warmup_epochs")
+        for name in TRAINED_ONLY if self.backbone is None else ():
+            if getattr(self.regularization, name):
+                raise UserError(
+                    f"regularization.{name} is {getattr(self.regularization, name)}, but the "
+                    "backbone is frozen, so that it has no effect. Leave it out, or use a protocol "
+                    "that trains the backbone, such as fine_tune.cifar10."
+                )
 
     def with_epochs(self, epochs: int) -> "ClassifierSettings":
         """Return the settings for other epochs; warm-up and milestones scale with them."""

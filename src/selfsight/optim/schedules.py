@@ -71,12 +71,18 @@ class Schedule:
                 'falls. Give optim.schedule.milestones, or use "constant".'
             )
 
-    def check(self, epochs: int | float) -> None:
-        """Raise a UserError if the warm-up is as long as the run or longer."""
+    def check(
+        self,
+        epochs: int | float,
+        *,
+        warmup: str = "optim.schedule.warmup_epochs",
+        length: str = "epochs",
+    ) -> None:
+        """Raise a UserError, with these names, if the warm-up is as long as the run or longer."""
         if self.warmup_epochs and self.warmup_epochs >= epochs:
             raise UserError(
-                f"optim.schedule.warmup_epochs is {self.warmup_epochs:g}, but epochs is "
-                f"{epochs:g}. Lower the warm-up or raise epochs."
+                f"{warmup} is {self.warmup_epochs:g}, but {length} is {epochs:g}. Lower the "
+                f"warm-up or raise {length}."
             )
 
     def lr(self, epoch: Number, total_epochs: Number, peak: Number) -> Number:

@@ -301,7 +301,7 @@ def test_sets_with_nothing_to_find_get_a_sentence():
         ({"lr": -1.0}, "lr is -1.0"),
         ({"short_sides": ()}, "short_sides"),
         ({"neck": "fpn", "anchors": (8, 16)}, "5 levels"),
-        ({"warmup": 24000}, "epochs is 24000. Lower the warm-up"),
+        ({"warmup": 24000}, "^warmup is 24000, but iterations is 24000. Lower"),
         ({"mean": (0.5,)}, "mean has 1 numbers"),
     ],
 )

@@ -94,7 +94,7 @@ class DetectorSettings:
                 f"anchors has {len(self.anchors)} sides, but a pyramid has 5 levels. Give 5, the "
                 "finest level first, or None."
             )
-        self.schedule.check(self.iterations)
+        self.schedule.check(self.iterations, warmup="warmup", length="iterations")
 
     @property
     def schedule(self) -> Schedule:
