@@ -340,3 +340,10 @@ def test_the_recipe_shows_what_differs_and_the_images_that_were_left_out(make_ru
     for line in tab.locator("#recipe summary").all():
         line.click()
     assert "odd/<b>.jpg" in text(tab, "#recipe") and "momentum" in text(tab, "#recipe")
+
+
+def test_the_page_rounds_as_python_does(tab):
+    values = [k / 400 * 100 for k in range(-400, 401)] + [100 / 3, 0.05, 0.15, 2.675, 1e-9]
+    shown = tab.evaluate("values => values.map((v) => [toFixed(v, 1), toFixed(v, 2)])", values)
+    expected = [[f"{v:.1f}", f"{v:.2f}"] for v in values]
+    assert [pair for pair in zip(values, shown, expected, strict=True) if pair[1] != pair[2]] == []

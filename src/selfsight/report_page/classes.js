@@ -4,7 +4,7 @@ const MIXED_UP = 8; // pairs of classes that are listed
 /** The ends of an interval, or nothing. */
 function formatEnds({ low, high }) {
   if (low === null || high === null || low === undefined) return "";
-  return `(${(100 * low).toFixed(1)}\u2009–\u2009${(100 * high).toFixed(1)})`;
+  return `(${toFixed(100 * low, 1)}\u2009–\u2009${toFixed(100 * high, 1)})`;
 }
 
 /** An accuracy and its interval, in small type. */

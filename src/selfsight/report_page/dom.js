@@ -49,8 +49,15 @@ function formatNumber(value) {
   return value.toLocaleString("en", digits);
 }
 
+/** Round as Python does, so that page and terminal agree: a tie, such as 6.25, goes to the even digit. */
+function toFixed(value, digits) {
+  const isTie = Math.abs(value * 2 ** (digits + 1)) % 2 === 1;
+  const even = (2 * Math.round((value * 10 ** digits) / 2)) / 10 ** digits;
+  return (isTie ? even : value).toFixed(digits);
+}
+
 function formatPercent(value, digits = 1) {
-  return value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)} %`;
+  return value === null || value === undefined ? "–" : `${toFixed(100 * value, digits)} %`;
 }
 
 function formatValue(value, unit) {

@@ -44,7 +44,7 @@ function showVerdict(host) {
 }
 
 function points(difference) {
-  const size = Math.abs(100 * difference).toFixed(1);
+  const size = toFixed(Math.abs(100 * difference), 1);
   return `${difference < 0 && size !== "0.0" ? "−" : "+"}${size}`;
 }
 
@@ -62,7 +62,7 @@ function gain() {
     }
     const [verb, more] = after >= before ? ["raised", "above"] : ["lowered", "below"];
     return `Training ${verb} ${name} accuracy from ${formatPercent(before)} to ${formatPercent(after)}: `
-      + `${(100 * Math.abs(after - before)).toFixed(1)} points ${more} the untrained network${interval}.`;
+      + `${toFixed(100 * Math.abs(after - before), 1)} points ${more} the untrained network${interval}.`;
   }
   return null;
 }
@@ -73,7 +73,7 @@ function showDifferences(rows) {
     const ends = `95 % interval ${points(low)} to ${points(high)}, ${formatNumber(n)} images`;
     const apart = low > 0 || high < 0;
     return html("li", {}, html("b", {}, `${file}: `), apart
-      ? `${(100 * Math.abs(difference)).toFixed(1)} points ${difference > 0 ? "above" : "below"} ${other} (${ends}).`
+      ? `${toFixed(100 * Math.abs(difference), 1)} points ${difference > 0 ? "above" : "below"} ${other} (${ends}).`
       : `indistinguishable from ${other} on these images (${points(difference)} points, ${ends}).`);
   });
   return html("ul", { class: "differences small", "aria-label": "Differences" }, ...lines);
