@@ -212,6 +212,8 @@ def _batch_size(
     most = 512 if gpu and size <= 64 else 256
     share = 10 if queue else 8  # a queue holds a batch or more, and at most a tenth of all
     batch = 8
+    while batch > 2 and batch * 2 > data.count:  # an epoch has two batches or more
+        batch //= 2
     while batch * 2 <= most and batch * 2 * share <= data.count:
         batch *= 2
     why = f"; {processes} processes share it equally" if batch % processes else ""
