@@ -109,7 +109,7 @@ def test_what_was_stopped_goes_on_and_the_better_arm_is_exported(home, monkeypat
     [
         ("Give the encoder to start from: --init", {"init": None}),
         ("There is no file or run folder", {"init": "nowhere", "stem": None}),
-        ("minutes is -1", {"minutes": -1.0}),
+        ("minutes is 0.0; it must be above 0", {"minutes": 0.0}),
         ("--out is empty", {"out": " "}),
         ("does not exist|no such|There is no", {"labeled": "nowhere"}),
     ],

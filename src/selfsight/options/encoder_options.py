@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Suppress, arg
 
-from selfsight.check_settings import check_settings
+from selfsight.check_settings import POSITIVE, check_settings
 from selfsight.options.eval_options import EncoderOptions
 from selfsight.options.option_types import (
     RANGES,
@@ -143,7 +143,7 @@ class AdaptOptions:
     """Settings of the recipe of both trained arms as flags: ("--optim.lr", "0.001")."""
 
     def __post_init__(self) -> None:
-        check_settings(self, "", RANGES)
+        check_settings(self, "", RANGES | {"minutes": POSITIVE})
 
 
 EXPORT_DEFAULTS, EMBED_DEFAULTS = ExportOptions(), EmbedOptions()
