@@ -28,9 +28,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("method", [None, *METHODS])
 @settings(deadline=None, max_examples=8)
-@given(
-    count=st.integers(4, 2_000_000), side=st.integers(8, 4000), channels=st.sampled_from([1, 3])
-)
+@given(count=st.integers(4, 2_000_000), side=st.integers(8, 4000), channels=st.sampled_from([1, 3]))
 def test_any_images_get_a_valid_recipe(method, count, side, channels):
     made, reasons = build_auto_recipe(
         DataProfile(count=count, short_side=side, channels=channels), CPU, method=method

@@ -80,7 +80,7 @@ class ClassifierEvaluator:
         smallest = max(2, dist.world_size() * self._unit)
         if self.batch_size < smallest:
             count, batch_size = len(self.data.train_index), self.training.batch_size
-            few = f"There are {count} training images" if count < batch_size else ""
+            few = f"The number of training images is {count}" if count < batch_size else ""
             pairs = ", because mixup and CutMix work on pairs" if self._unit == 2 else ""
             raise UserError(
                 f"{few or f'batch_size is {batch_size}'}, but {dist.world_size()} process(es) need "
