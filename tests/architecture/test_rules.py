@@ -17,7 +17,8 @@ from selfsight.recipes import FILES
 ALL_METHODS = METHODS | BASELINES
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/selfsight"
-METHOD_FILES = [p for p in (SOURCE / "methods").glob("*.py") if p.stem not in ("__init__", "base")]
+SHARED = ("__init__", "base", "setting_ranges")
+METHOD_FILES = [p for p in (SOURCE / "methods").glob("*.py") if p.stem not in SHARED]
 
 
 def test_the_code_of_a_method_fits_on_one_screen():

@@ -13,7 +13,7 @@ from selfsight.evals.label_free import LabelFreeEvaluator
 from selfsight.evals.linear import LinearProbe
 from selfsight.evals.splits import stratified
 from selfsight.run_folder import Run
-from selfsight.runs.report_data import write_map, write_neighbors, write_views
+from selfsight.runs.image_sheets import write_map, write_neighbors, write_views
 from tests.evals.small_networks import TRANSFORM, VIEWS, Means, Small, bright, labeled
 from tests.evals.test_classifier import HEAD, STRONG, WHOLE
 

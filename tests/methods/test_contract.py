@@ -17,7 +17,7 @@ from selfsight.conformance.training_checks import check_compiled
 from selfsight.errors import UserError
 from selfsight.losses import dtype
 from selfsight.methods import BASELINES, METHODS, Moment
-from selfsight.methods.base import RANGES
+from selfsight.methods.setting_ranges import RANGES
 from selfsight.nn import Backbone
 from selfsight.train.compile import compile_networks
 from tests.methods.small import SMALL, Tiny, make, moment, small, views

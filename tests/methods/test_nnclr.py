@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
-from selfsight.methods.nnclr import NNCLRConfig
+from selfsight.methods.nnclr import NNCLRConfig, find_nearest
 from selfsight.nn import Queue
 from tests.methods.small import make, moment, views
 
@@ -53,8 +53,8 @@ def test_the_nearest_key_is_the_one_of_greatest_cosine():
     torch.manual_seed(0)
     queue, z = Queue(20, 4), 3 * torch.randn(5, 4)
     expected = F.cosine_similarity(z[:, None], queue.keys, dim=-1).argmax(1)
-    assert torch.equal(queue.nearest(z), queue.keys[expected])
-    assert torch.equal(queue.nearest(5 * queue.keys), queue.keys)
+    assert torch.equal(find_nearest(z, queue.keys), queue.keys[expected])
+    assert torch.equal(find_nearest(5 * queue.keys, queue.keys), queue.keys)
 
 
 def test_a_teacher_may_look_up_the_neighbors():

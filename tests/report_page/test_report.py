@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from selfsight import report_page
 from selfsight.errors import UserError
-from selfsight.report_page import figures
+from selfsight.report_page import curves, feature_figures
 from selfsight.report_page.page import SCRIPTS
 from selfsight.run_folder import Run
 from tests.report_page.folders import HOSTILE, analyze, records
@@ -232,13 +232,13 @@ def test_gradient_norms_are_a_curve_for_each_layer_and_dips_are_marked():
         record["online_knn_dips"] = dips
     for record in log:
         record |= {"grad_norm.blocks.0": 0.5, "grad_norm.patch_embed": 2.0}
-    curves = {curve["key"]: curve for curve in figures.curves(log, {})}
-    assert curves["online_knn"]["dips"] == [measured[1]["step"], measured[3]["step"]]
-    layers = [curve for key, curve in curves.items() if key.startswith("grad_norm.")]
+    drawn = {curve["key"]: curve for curve in curves.curves(log, {})}
+    assert drawn["online_knn"]["dips"] == [measured[1]["step"], measured[3]["step"]]
+    layers = [curve for key, curve in drawn.items() if key.startswith("grad_norm.")]
     titles = [curve["title"] for curve in layers]
     assert titles == ["Gradient norm: blocks.0", "Gradient norm: patch_embed"]
     assert [len(curve["points"]) for curve in layers] == [20, 20]
-    assert not any("grad_norm" in curve["key"] for curve in figures.curves(records(20), {}))
+    assert not any("grad_norm" in curve["key"] for curve in curves.curves(records(20), {}))
 
 
 def test_online_knn_comes_from_the_log_if_there_is_no_result(make_run):
@@ -279,9 +279,9 @@ def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path):
 def test_a_long_log_is_thinned_and_keeps_its_extremes():
     log = records(20_000)
     log[17_777]["loss"], log[3_333]["loss"] = 99.0, -99.0
-    curves = figures.curves(log, {})
-    assert max(len(curve["points"]) for curve in curves) <= 2000
-    points = curves[0]["points"]
+    drawn = curves.curves(log, {})
+    assert max(len(curve["points"]) for curve in drawn) <= 2000
+    points = drawn[0]["points"]
     assert {(177_770, 99.0), (33_330, -99.0)} <= {(step, value) for step, _, value in points}
     assert (points[0][0], points[-1][0]) == (0, 199_990)
 
@@ -289,7 +289,7 @@ def test_a_long_log_is_thinned_and_keeps_its_extremes():
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(4, 60))
 def test_thinning_keeps_order_ends_and_extremes(values, most):
     points = [(step, None, value) for step, value in enumerate(values)]
-    kept = figures.downsample(points, most)
+    kept = curves.downsample(points, most)
     assert len(kept) <= most
     assert set(kept) <= set(points)
     assert kept == sorted(kept, key=lambda point: point[0])
@@ -334,9 +334,9 @@ def test_the_report_needs_no_torch():
 
 def test_what_was_analyzed_becomes_charts(make_run):
     run = make_run()
-    assert figures.features(run.image_json("analysis")) == []
+    assert feature_figures.features(run.image_json("analysis")) == []
     analyze(run)
-    charts = {chart["key"]: chart for chart in figures.features(run.image_json("analysis"))}
+    charts = {chart["key"]: chart for chart in feature_figures.features(run.image_json("analysis"))}
     assert list(charts) == ["eigenvalues", "similarity", "variance", "gradients"]
     spectrum, *_ = charts["eigenvalues"]["series"]
     assert spectrum["name"] == "backbone"
@@ -354,7 +354,7 @@ def test_gradients_after_kept_epochs_have_a_chart_each(make_run):
     analyze(run)
     found = run.image_json("analysis")
     found["epochs"] = [{"epoch": e, "gradients": found["gradients"]} for e in (10, 100)]
-    charts = [chart for chart in figures.features(found) if chart["key"] == "gradients"]
+    charts = [chart for chart in feature_figures.features(found) if chart["key"] == "gradients"]
     ends = [chart["title"].removeprefix("Gradient norm") for chart in charts]
     assert ends == [" after epoch 10", " after epoch 100", ""]
     assert charts[0]["series"] == charts[2]["series"]
@@ -371,4 +371,4 @@ def test_gradients_after_kept_epochs_have_a_chart_each(make_run):
     ],
 )
 def test_an_analysis_of_unexpected_content_is_left_out(found):
-    assert figures.features(found) == []
+    assert feature_figures.features(found) == []

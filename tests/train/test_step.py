@@ -15,9 +15,10 @@ from selfsight.optim import Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train import metrics, step
 from selfsight.train.cuda_graph import StepRunner
-from selfsight.train.grad_scaler import STATISTICS, GradScaler, step_if_finite
+from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.online_eval import OnlineProbe, count_dips
 from selfsight.train.pretrain import build_method
+from selfsight.train.skipped_steps import STATISTICS, step_if_finite
 from selfsight.train.state import State
 from selfsight.train.step import Batch
 from selfsight.views import View

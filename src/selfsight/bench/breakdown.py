@@ -33,9 +33,10 @@ from selfsight.runs.open_images import (
 from selfsight.train.compile import compile_networks, compile_stance, configure_torch, is_compiled
 from selfsight.train.cuda_graph import TIMED_STEPS, StepRunner
 from selfsight.train.cuda_graph import WARMUP_STEPS as UNTIMED_STEPS
-from selfsight.train.grad_scaler import GradScaler, step_if_finite
+from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches
 from selfsight.train.pretrain import build_loader, build_method
+from selfsight.train.skipped_steps import step_if_finite
 from selfsight.train.state import State
 from selfsight.train.step import autocast, compute_views
 

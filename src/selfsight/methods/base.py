@@ -9,17 +9,11 @@ from torch import Tensor, nn
 
 from selfsight import dist, rng
 from selfsight.check_settings import (
-    BELOW_ONE,
-    COUNT,
-    FEW,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SHARE,
-    WIDTH,
     Range,
     check_settings,
 )
 from selfsight.errors import UserError
+from selfsight.methods.setting_ranges import RANGES
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm
 from selfsight.nn.image_norm import Norm, replace_batch_norm
@@ -142,41 +136,6 @@ class Method(nn.Module):
 
         Where `step.skipped` is 1 nothing may change; it is a device scalar that masks every write.
         """
-
-
-# The range of every numeric setting of every method, by name.
-RANGES: dict[str, Range] = {
-    "alpha": POSITIVE,
-    "bn_group": COUNT,
-    "brownian_weight": NOT_NEGATIVE,
-    "covariance": NOT_NEGATIVE,
-    "dim": WIDTH,
-    "freeze_steps": Range(0, 10**9),
-    "hidden_dim": WIDTH,
-    "invariance": NOT_NEGATIVE,
-    "label_smoothing": BELOW_ONE,
-    "memory_momentum": BELOW_ONE,
-    "momentum": SHARE,
-    "momentum_end": SHARE,
-    "num_keys": Range(2, 100),  # a covariance needs two
-    "num_layers": FEW,
-    "num_negatives": COUNT,
-    "num_noise": WIDTH,
-    "num_prototypes": WIDTH,
-    "num_small": Range(0, 100),
-    "num_views": Range(2, 100),
-    "predictor_dim": WIDTH,
-    "proximal_lambda": NOT_NEGATIVE,
-    "queue_epoch": Range(0, 10**9),
-    "queue_size": COUNT,
-    "redundancy": NOT_NEGATIVE,
-    "singular_weight": NOT_NEGATIVE,
-    "strength": NOT_NEGATIVE,
-    "teacher_momentum": SHARE,
-    "temperature": POSITIVE,
-    "uniformity_weight": NOT_NEGATIVE,
-    "variance": NOT_NEGATIVE,
-}
 
 
 @dataclass(frozen=True, kw_only=True)

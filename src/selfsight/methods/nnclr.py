@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from selfsight.losses.contrastive import neighbor_info_nce
 from selfsight.losses.dtype import unit
@@ -62,6 +64,13 @@ class NNCLRConfig(MethodConfig):
         return math.log(batch_size)
 
 
+@torch.no_grad()
+def find_nearest(z: Float[Tensor, "n d"], keys: Float[Tensor, "k d"]) -> Float[Tensor, "n d"]:
+    """The key most similar to each row; keys are assumed to be unit vectors."""
+    with torch.autocast(z.device.type, enabled=False):  # rounding would change neighbors
+        return keys[(z.to(keys.dtype) @ keys.T).argmax(dim=1)]
+
+
 class NNCLR(Method):
     """One network, a predictor, and a queue of past embeddings of the first view."""
 
@@ -94,7 +103,7 @@ class NNCLR(Method):
         elif self.config.patches.on:  # whole views look them up: needs a second forward pass
             with torch.no_grad():
                 (h1, z1), (_, z2) = self.student(x1), self.student(x2)
-        nn1, nn2 = self.queue.nearest(z1), self.queue.nearest(z2)
+        nn1, nn2 = find_nearest(z1, self.queue.keys), find_nearest(z2, self.queue.keys)
         loss = neighbor_info_nce(nn1, p2, temperature=t) + neighbor_info_nce(nn2, p1, temperature=t)
         return Step(loss=loss / 2, features=h1, update={"keys": unit(z1).detach()})
 

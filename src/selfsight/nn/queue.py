@@ -24,12 +24,6 @@ class Queue(nn.Module):
         return self.keys.clone()
 
     @torch.no_grad()
-    def nearest(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The key most similar to each row; keys are assumed to be unit vectors."""
-        with torch.autocast(z.device.type, enabled=False):  # rounding would change neighbors
-            return self.keys[(z.to(self.keys.dtype) @ self.keys.T).argmax(dim=1)]
-
-    @torch.no_grad()
     def push(
         self,
         k: Float[Tensor, "n d"],

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from selfsight.errors import UserError
 from selfsight.outside_code import list_outside_code
-from selfsight.report_page import figures
-from selfsight.report_page.figures import Json, Records, finite_items, latest, section
+from selfsight.report_page import score_figures
+from selfsight.report_page.curves import curves
+from selfsight.report_page.feature_figures import features
+from selfsight.report_page.json_values import TEXTS, Json, Records, finite_items, latest, section
 from selfsight.run_folder import Run, open_run, to_json, write_text
 from selfsight.run_results import put_main_first
 
@@ -45,8 +47,8 @@ def summary(run: Run) -> dict[str, Any]:
     progress = finite_items({key: latest(records, key) for key in ("step", "epoch", "loss")})
     files = {"recipe": run.recipe_path, "log": run.log_path, "report": run.report}
     folders = {"checkpoints": run.checkpoints, "results": run.results, "images": run.images}
-    accuracies = figures.accuracies(results, records)
-    bars = [bar for bar in figures.bars(accuracies, results, main) if bar["low"] is not None]
+    accuracies = score_figures.accuracies(results, records)
+    bars = [bar for bar in score_figures.bars(accuracies, results, main) if bar["low"] is not None]
     values = {
         "run": str(run.path),
         **_verdict(recipe, records, results),
@@ -76,18 +78,18 @@ def _read(run: Run) -> Contents:
 def _content(run: Run) -> dict[str, Any]:
     """Collect the content of the page, in its order."""
     recipe, records, results, main = _read(run)
-    accuracies = figures.accuracies(results, records)
+    accuracies = score_figures.accuracies(results, records)
     return {
         "title": run.path.resolve().name,
         "seconds": latest(records, "time"),
         "verdict": _verdict(recipe, records, results),
-        "bars": figures.bars(accuracies, results, main),
-        "differences": figures.differences(results),
-        "classes": figures.classes(results),
-        "label_free": figures.label_free(results),
-        "results": figures.plain_results(results),
-        "curves": figures.curves(records, accuracies),
-        "features": [chart for data in _list_analyses(run) for chart in figures.features(*data)],
+        "bars": score_figures.bars(accuracies, results, main),
+        "differences": score_figures.differences(results),
+        "classes": score_figures.classes(results),
+        "label_free": score_figures.label_free(results),
+        "results": score_figures.plain_results(results),
+        "curves": curves(records, accuracies),
+        "features": [chart for data in _list_analyses(run) for chart in features(*data)],
         "sheets": {Path(f).stem: _sheet(run, f, mime_type) for f, mime_type in SHEETS.items()},
         "recipe": {k: v for k, v in recipe.items() if k not in NOT_SETTINGS},
         "changed": _changed(recipe),
@@ -174,7 +176,7 @@ def _commands(run: Run) -> list[dict[str, str]]:
     pattern = "|".join(names)
     return [
         command | {"code": re.sub(pattern, lambda match: names[match[0]], command["code"])}
-        for command in figures.TEXTS["commands"]
+        for command in TEXTS["commands"]
     ]
 
 

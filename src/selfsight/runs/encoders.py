@@ -30,9 +30,9 @@ from selfsight.options.eval_options import EncoderOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_folder import Run, replace_file
 from selfsight.runs.load_method import find_checkpoint, load_method
-from selfsight.train.grad_scaler import STATISTICS
 from selfsight.train.online_eval import sample_images
 from selfsight.train.pretrain import build_method
+from selfsight.train.skipped_steps import STATISTICS
 from selfsight.train.start_weights import read_start
 from selfsight.views import apply_views
 

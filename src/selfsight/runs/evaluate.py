@@ -44,6 +44,7 @@ from selfsight.runs.evaluated_images import (
     identify_images,
     identify_multilabel,
 )
+from selfsight.runs.image_sheets import write_map_and_neighbors
 from selfsight.runs.labeled_sources import (
     LabeledSources,
     cut_labeled,
@@ -55,7 +56,6 @@ from selfsight.runs.labeled_sources import (
 )
 from selfsight.runs.load_method import find_checkpoint
 from selfsight.runs.open_images import open_run_images
-from selfsight.runs.report_data import write_map_and_neighbors
 from selfsight.runs.score_protocols import (
     score_label_free,
     score_labeled,

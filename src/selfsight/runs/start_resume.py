@@ -32,6 +32,7 @@ from selfsight.runs.environment import (
     device_name,
 )
 from selfsight.runs.evaluated_images import fingerprint_test_images
+from selfsight.runs.image_sheets import write_map_and_neighbors, write_views
 from selfsight.runs.import_start import StartEncoder, write_start
 from selfsight.runs.open_images import (
     Reasons,
@@ -44,7 +45,6 @@ from selfsight.runs.open_images import (
     print_skipped,
     resolve_storage,
 )
-from selfsight.runs.report_data import write_map_and_neighbors, write_views
 from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
 from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
 from selfsight.runs.verdict import Verdict, judge

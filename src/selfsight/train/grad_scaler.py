@@ -1,17 +1,14 @@
-"""Skip steps without a finite gradient, and scale the loss in fp16, without host syncs."""
+"""Scale the loss in fp16, find non-finite gradients and count skipped steps, without host syncs."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 INITIAL_SCALE = 2.0**16  # of the loss in fp16; halved after an overflow
 GROWTH_INTERVAL = 2000  # finite steps after which the scale doubles
-MAX_SKIPPED = 10  # steps in a row without a finite gradient before the run is stopped
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of a batch norm
-FP16_FACTOR = 3  # times as many in fp16, which skips a step whenever its scale is too large
 
 
 class GradScaler:
@@ -22,7 +19,6 @@ class GradScaler:
 
     def __init__(self, device: torch.device, *, enabled: bool) -> None:
         self.enabled = enabled
-        self.max_skipped = MAX_SKIPPED * (FP16_FACTOR if enabled else 1)
         self.scale = torch.tensor(INITIAL_SCALE if enabled else 1.0, device=device)
         self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
         self.found_inf = torch.zeros((), device=device)  # 1: the last gradient was not finite
@@ -75,39 +71,3 @@ class GradScaler:
         """Restore what `state_dict` returned."""
         for name, value in saved.items():
             getattr(self, name).copy_(value)
-
-
-def step_if_finite(optimizer: torch.optim.Optimizer, found_inf: Float[Tensor, ""]) -> None:
-    """Step the optimizer unless a gradient is not finite; on a GPU its kernels check."""
-    if found_inf.device.type == "cuda":
-        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
-        optimizer.step()
-    elif not found_inf:
-        optimizer.step()
-
-
-class StatisticsBefore:
-    """Batch-norm statistics before a step, which its forward pass changes.
-
-    They are gathered in one tensor for each dtype, so that few kernels are launched.
-    """
-
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self.groups: dict[torch.dtype, list[Tensor]] = {}
-        for module in modules:
-            for name, tensor in module.named_buffers():
-                if name.endswith(STATISTICS):
-                    self.groups.setdefault(tensor.dtype, []).append(tensor)
-        self.before = {dtype: _flatten(tensors) for dtype, tensors in self.groups.items()}
-
-    def restore_if(self, skipped: Float[Tensor, ""]) -> None:
-        """Restore them where `skipped` is 1; the host does not read it."""
-        for dtype, tensors in self.groups.items():
-            kept = torch.where(skipped > 0, self.before[dtype], _flatten(tensors))
-            parts = kept.split([t.numel() for t in tensors])
-            shaped = [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
-            torch._foreach_copy_(tensors, shaped)
-
-
-def _flatten(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors])

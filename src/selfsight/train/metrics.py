@@ -1,6 +1,5 @@
-"""The records of the log, and the check that training has not diverged."""
+"""The records of the log: loss, learning rate, images per second, feature rank, ..."""
 
-import math
 import time
 from typing import Any
 
@@ -8,11 +7,11 @@ import torch
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.errors import DivergedError
 from selfsight.evals.features import eval_mode
 from selfsight.evals.spectrum import effective_rank, feature_std
 from selfsight.methods import Method, MethodConfig, Step
 from selfsight.recipe import Recipe
+from selfsight.train.skipped_steps import check_divergence
 from selfsight.train.state import State
 from selfsight.train.step import Batch
 
@@ -97,17 +96,5 @@ class Metrics:
             self.recipe.method, chance=record["chance_loss"], loss=record["loss"]
         )
         record |= {name: float(dist.mean(value.detach())) for name, value in step.logs.items()}
-        not_finite = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
-        longest, finished = state.scaler.read_longest_run(), record["epoch"] == self.recipe.epochs
-        max_skipped = state.scaler.max_skipped
-        if longest < max_skipped and not not_finite:
-            return record
-        if int(state.scaler.skipped_in_a_row) > 0 and longest < max_skipped and not finished:
-            return None
-        reasons = [f"these are no longer finite: {', '.join(not_finite)}"] if not_finite else []
-        if longest:
-            reasons.append(f"{longest} steps in a row had no finite gradient and were skipped")
-        raise DivergedError(
-            f"By step {state.step} {'; '.join(reasons)}. Lower --optim.lr, or lengthen "
-            "--optim.schedule.warmup-epochs."
-        )
+        finished = record["epoch"] == self.recipe.epochs
+        return record if check_divergence(record, state.scaler, finished=finished) else None

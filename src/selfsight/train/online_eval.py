@@ -16,7 +16,7 @@ from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.nn.batch_norm import BatchNorm
 from selfsight.recipe import Recipe, eval_transform
-from selfsight.train.grad_scaler import step_if_finite
+from selfsight.train.skipped_steps import step_if_finite
 
 DIP = 0.01  # accuracy below the best so far
 ONLINE_IMAGES = 5000  # evaluated during training; more would take longer than the steps between

@@ -12,7 +12,7 @@ from selfsight.optim import clip_gradients, gradient_norms
 from selfsight.ragged_batch import Ragged
 from selfsight.recipe import Recipe
 from selfsight.train.compile import compile_stance
-from selfsight.train.grad_scaler import StatisticsBefore, step_if_finite
+from selfsight.train.skipped_steps import StatisticsBefore, step_if_finite
 from selfsight.train.state import State
 from selfsight.views import apply_views
 

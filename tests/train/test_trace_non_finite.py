@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from selfsight.methods import METHODS
-from selfsight.train.finite_watch import FiniteWatch
+from selfsight.train.trace_non_finite import FiniteWatch
 from tests.methods.small import make, moment, views
 
 QUICK = ("moco", "swav")

@@ -1,10 +1,9 @@
-"""Write image sheets for the report: training views, a map of features, nearest neighbors."""
+"""Write the image sheets of the report: training views, the map of features, nearest neighbors."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped, UInt8
 from PIL import Image, ImageOps
@@ -18,6 +17,7 @@ from selfsight.evals.features import Features
 from selfsight.evals.features import features as compute_features
 from selfsight.evals.knn import nearest_neighbors
 from selfsight.evals.spectrum import unit
+from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.run_folder import Run, replace_file
 from selfsight.train.online_eval import sample_images
 from selfsight.views import View, apply_views
@@ -26,7 +26,6 @@ VIEW_TILE, MAP_TILE, NEIGHBOR_TILE = 96, 48, 64  # pixels
 MAP_COLUMNS = 40
 BACKGROUND = (127, 127, 127)
 BYTES = EvalTransform()  # scales no pixels
-MIN_TSNE_POINTS = 50  # fewer have no neighborhoods that a map could preserve
 NEIGHBOR_IMAGES = 5000  # images among which neighbors are searched
 
 
@@ -150,28 +149,6 @@ def write_map_and_neighbors(
         shown = images
     write_map(run, shown, h, ends=transform)
     write_neighbors(run, shown, h, before, ends=transform)
-
-
-def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 2"]]:
-    """Reduce features to two dimensions, by t-SNE or, for few points, PCA; also its name."""
-    x = unit(h).nan_to_num(0.0, 0.0, 0.0).double().cpu().numpy()
-    x = x - x.mean(axis=0)
-    is_one_point = np.ptp(x) == 0  # neither method has anything to divide by
-    if is_one_point or len(x) < MIN_TSNE_POINTS or min(x.shape) < 3:
-        if is_one_point or min(x.shape) < 2:
-            return "PCA", np.zeros((len(x), 2))
-        left, scale, _ = np.linalg.svd(x, full_matrices=False)
-        return "PCA", left[:, :2] * scale[:2]
-    from sklearn.decomposition import PCA  # seconds to import, and only the report needs it
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    x = PCA(min(50, *x.shape), svd_solver="full").fit_transform(x)
-    # Half of scikit-learn's steps: from PCA's plane the map has settled by then, in 3 s for 1500
-    # points instead of 7. One thread, since the map would change with their number.
-    tsne = TSNE(init="pca", random_state=0, max_iter=500, perplexity=min(30, (len(x) - 1) / 3))
-    with threadpool_limits(1):
-        return "t-SNE", tsne.fit_transform(x)
 
 
 def names_and_labels(

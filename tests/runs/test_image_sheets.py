@@ -5,14 +5,9 @@ from PIL import Image
 from sklearn.decomposition import PCA
 
 from selfsight.evals.features import Features
+from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.run_folder import Run
-from selfsight.runs.report_data import (
-    reduce_to_plane,
-    to_image,
-    write_map,
-    write_neighbors,
-    write_views,
-)
+from selfsight.runs.image_sheets import to_image, write_map, write_neighbors, write_views
 from tests.data.image_files import read_padded
 from tests.evals.small_networks import VIEWS, bright, from_pixels
 from tests.evals.test_label_free import STILL

@@ -1,0 +1,45 @@
+"""The permitted range of every numeric setting of every method, by name."""
+
+from selfsight.check_settings import (
+    BELOW_ONE,
+    COUNT,
+    FEW,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    WIDTH,
+    Range,
+)
+
+RANGES: dict[str, Range] = {
+    "alpha": POSITIVE,
+    "bn_group": COUNT,
+    "brownian_weight": NOT_NEGATIVE,
+    "covariance": NOT_NEGATIVE,
+    "dim": WIDTH,
+    "freeze_steps": Range(0, 10**9),
+    "hidden_dim": WIDTH,
+    "invariance": NOT_NEGATIVE,
+    "label_smoothing": BELOW_ONE,
+    "memory_momentum": BELOW_ONE,
+    "momentum": SHARE,
+    "momentum_end": SHARE,
+    "num_keys": Range(2, 100),  # a covariance needs two
+    "num_layers": FEW,
+    "num_negatives": COUNT,
+    "num_noise": WIDTH,
+    "num_prototypes": WIDTH,
+    "num_small": Range(0, 100),
+    "num_views": Range(2, 100),
+    "predictor_dim": WIDTH,
+    "proximal_lambda": NOT_NEGATIVE,
+    "queue_epoch": Range(0, 10**9),
+    "queue_size": COUNT,
+    "redundancy": NOT_NEGATIVE,
+    "singular_weight": NOT_NEGATIVE,
+    "strength": NOT_NEGATIVE,
+    "teacher_momentum": SHARE,
+    "temperature": POSITIVE,
+    "uniformity_weight": NOT_NEGATIVE,
+    "variance": NOT_NEGATIVE,
+}
