@@ -18,7 +18,7 @@ from docs.plots import draw_accuracy, draw_curves, draw_time, draw_varied
 
 from selfsight.studies import STUDIES, find_study
 from selfsight.studies.ledger import Entry, read_ledger
-from selfsight.studies.tables import render_results, render_short
+from selfsight.studies.result_tables import render_results, render_short
 
 ROOT = Path(__file__).resolve().parents[1]
 PLOT_TITLES = {  # by the end of the file's name

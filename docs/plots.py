@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from selfsight.studies import Study
-from selfsight.studies.judge import arm_results
+from selfsight.studies.judge_claims import arm_results
 from selfsight.studies.ledger import Entry
 
 COLORS = ("#1f6fb2", "#c8501e", "#2e8b57", "#8a4fae", "#b8860b", "#c2417c", "#4f6d7a", "#555555")

@@ -11,7 +11,7 @@ from selfsight import api
 from selfsight.catalog import build_recipe
 from selfsight.data import load_images, open_source
 from selfsight.methods import BASELINES, METHODS, DataInfo
-from selfsight.nn.patch_student import Patches
+from selfsight.nn.combinatorial_patches import Patches
 from selfsight.optim import Schedule
 from selfsight.recipe import Recipe, to_dict
 from selfsight.run_folder import Run, write_json

@@ -35,20 +35,20 @@ from selfsight.pretrain_recipe import (
 from selfsight.recipe import Recipe, to_dict
 from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run, explain_write_errors, open_run
-from selfsight.runs import compare as comparison
+from selfsight.runs import compare_runs as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import replay as replays
 from selfsight.runs import reproduce as reproduction
 from selfsight.runs import run_lock, start_resume
-from selfsight.runs.encoders import load_recipe
-from selfsight.runs.import_start import import_start
-from selfsight.runs.slurm import slurm_script
-from selfsight.runs.trackers import LogTracker, check_tracker
+from selfsight.runs.load_encoder import load_recipe
+from selfsight.runs.slurm_script import slurm_script
+from selfsight.runs.start_encoder import import_start
+from selfsight.runs.tensorboard_wandb import LogTracker, check_tracker
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies import ARMS
 from selfsight.studies.run_study import reproduce_arm
 from selfsight.studies.run_study import study as study
-from selfsight.train.memory_check import foresee_memory
+from selfsight.train.memory_forecast import foresee_memory
 from selfsight.use_encoder import check_one_encoder
 from selfsight.use_encoder import embed as embed
 from selfsight.use_encoder import export as export

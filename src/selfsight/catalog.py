@@ -12,7 +12,7 @@ from typing import Any
 from selfsight.check_settings import field_types
 from selfsight.console import format_setting
 from selfsight.errors import UserError, suggest
-from selfsight.evals.protocols import FlagSettings
+from selfsight.evals.protocol_flags import FlagSettings
 from selfsight.methods import MethodConfig
 from selfsight.options.encoder_options import ExportTarget
 from selfsight.options.parse_flags import list_settings
@@ -21,7 +21,7 @@ from selfsight.recipes import RECIPES
 from selfsight.recipes.recipe_file import is_recipe_file, read_recipe
 from selfsight.studies import ARMS, STUDIES, Arm, Study
 from selfsight.studies.ledger import Entry, read_ledger
-from selfsight.studies.tables import count_done, list_results
+from selfsight.studies.result_tables import count_done, list_results
 
 Row = dict[str, Any]
 

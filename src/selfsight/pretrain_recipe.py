@@ -26,7 +26,7 @@ from selfsight.recipe import (
 )
 from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run
-from selfsight.runs.import_start import (
+from selfsight.runs.start_encoder import (
     LR_FACTOR,
     StartEncoder,
     check_fits,

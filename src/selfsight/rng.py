@@ -76,9 +76,7 @@ def bits(
 ) -> Int64[Tensor, "n count"]:
     """Return `count` words in [0, 2**32) per index; `at` is a step, an epoch or zero."""
     if _use_triton(index):
-        from selfsight.triton_helpers.philox import (
-            launch_philox,  # needs Triton, which CPU builds lack
-        )
+        from selfsight.triton_kernels.philox import launch_philox
 
         return launch_philox(key, index, count, at, torch.int64)
     blocks = -(-count // 4)
@@ -94,7 +92,7 @@ def uniform(
 ) -> Float64[Tensor, "n count"]:
     """Return `count` numbers in [0, 1) per index."""
     if _use_triton(index):
-        from selfsight.triton_helpers.philox import launch_philox
+        from selfsight.triton_kernels.philox import launch_philox
 
         return launch_philox(key, index, count, at, torch.float64)
     return bits(key, index, count, at).double() * 2.0**-32

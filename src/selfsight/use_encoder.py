@@ -25,12 +25,12 @@ from selfsight.options.parse_flags import change_options
 from selfsight.recipe import eval_transform
 from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run, open_run
-from selfsight.runs import embed as embedding
+from selfsight.runs import embed_images as embedding
 from selfsight.runs import run_lock
-from selfsight.runs import search as searching
-from selfsight.runs.encoders import load_recipe
+from selfsight.runs import search_images as searching
 from selfsight.runs.image_encoder import ImageEncoder
-from selfsight.runs.load_method import RunCheckpoint, find_checkpoint, load_method
+from selfsight.runs.load_encoder import load_recipe
+from selfsight.runs.load_run_networks import RunCheckpoint, find_checkpoint, load_method
 
 
 def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> ImageEncoder:

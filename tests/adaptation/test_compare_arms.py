@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from selfsight.adaptation.compare_arms import ArmResult, choose
-from selfsight.evals.per_image import PerImage, score_per_image
+from selfsight.evals.prediction_scores import PerImage, score_per_image
 
 
 def arm(name, correct, **more):

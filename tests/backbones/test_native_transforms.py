@@ -9,7 +9,7 @@ from PIL import Image
 from timm.data import create_transform, resolve_data_config
 
 from selfsight.backbones import from_timm, from_torchvision
-from selfsight.backbones.foreign_checkpoints.load import load_backbone
+from selfsight.backbones.foreign_checkpoints.load_backbone import load_backbone
 from selfsight.data.eval_transform import MEAN, STD
 
 # Width and height: larger than the resized image, smaller, and so nearly in between.

@@ -10,7 +10,7 @@ import torch
 
 from selfsight.bench import all_methods, run
 from selfsight.bench.all_methods import FIRST_STEPS, NETWORKS, OTHER_ROWS, list_cases
-from selfsight.bench.breakdown import Breakdown, Timing
+from selfsight.bench.step_breakdown import Breakdown, Timing
 from selfsight.data import Source
 from selfsight.errors import UserError
 from selfsight.recipe import ALL_METHODS, method_name

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.bench import command, run
+from selfsight.bench import run, run_bench
 from selfsight.bench.generated_images import HEIGHT, WIDTH, write_photo_like_images
 from selfsight.bench.network_limit import BackbonePass, count_passes
 from selfsight.bench.timer import median_ms
@@ -98,8 +98,8 @@ def test_limit_and_overhead_add_up_to_a_step_and_json_has_every_timing(tmp_path,
     ],
 )
 def test_bad_options_raise_an_error_before_anything_is_measured(options, sentence, monkeypatch):
-    monkeypatch.setattr(command, "measure_breakdown", None)
-    monkeypatch.setattr(command, "measure_scaling", None)
+    monkeypatch.setattr(run_bench, "measure_breakdown", None)
+    monkeypatch.setattr(run_bench, "measure_scaling", None)
     with pytest.raises(UserError, match=sentence):
         run(options.pop("recipe", None), **options, device="cpu", quiet=True)
 

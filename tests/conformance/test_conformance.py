@@ -8,8 +8,8 @@ from selfsight import dist
 from selfsight.cli.main import main
 from selfsight.conformance import CHECKS, Subject, check, leakage_checks, run
 from selfsight.conformance.check_method import COMPILED
-from selfsight.conformance.process_group import ProcessGroup, RankError
-from selfsight.conformance.subject import BrokenRuleError
+from selfsight.conformance.local_processes import ProcessGroup, RankError
+from selfsight.conformance.method_under_test import BrokenRuleError
 from selfsight.conformance.training_checks import compare_traces, train
 from selfsight.methods import METHODS
 from tests.conformance.outside_method import OutsideConfig

@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 
 from selfsight.data import open_images, open_source, plan_storage
-from selfsight.data.fingerprint import fingerprint_data
+from selfsight.data.data_fingerprint import fingerprint_data
 from selfsight.data.loader import Loader
 from selfsight.data.sources.remote_files import File
 

@@ -4,7 +4,7 @@ import json
 
 from triton.runtime.jit import JITFunction
 
-from selfsight.data.resize import resize_each_in_one_launch
+from selfsight.data.resize_to_store import resize_each_in_one_launch
 from tests.data.resize_interpreted import images
 from tests.views.compiled import compile_only
 

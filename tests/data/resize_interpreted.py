@@ -7,7 +7,7 @@ import json
 
 import torch
 
-from selfsight.data.resize import resize_each, resize_each_in_one_launch
+from selfsight.data.resize_to_store import resize_each, resize_each_in_one_launch
 from tests.views.interpreted import let_numpy_index
 
 # Not to a width of 1, where torch 2.11 is wrong by some gray levels (and Pillow is not).

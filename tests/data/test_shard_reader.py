@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from selfsight.data import Loader, stream
-from selfsight.data.order import WINDOW_CHUNKS, Order
+from selfsight.data.image_order import WINDOW_CHUNKS, Order
 from selfsight.data.sources.source import LazyNames, Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from selfsight.dist import heartbeat, members
+from selfsight.dist import heartbeat, rendezvous
 from tests.dist.commands import commands, free_port, wait_until
 from tests.folders import images
 
@@ -41,7 +41,7 @@ def test_a_process_that_is_killed_or_stopped_ends_the_others(rank, name, tmp_pat
         wait_until(lambda: all("exchanged" in command.said for command in started))
         os.kill(started[rank].pid, getattr(signal, name))
         for other in (command for command in started if command is not started[rank]):
-            assert other.wait(3 + heartbeat.GRACE + members.LINGER + 10) == 1
+            assert other.wait(3 + heartbeat.GRACE + rendezvous.LINGER + 10) == 1
             assert re.search(
                 rf"selfsight: Process {rank} of 3 \(pid {started[rank].pid} on .*\) has "
                 + ("not answered for 3 s: it was stopped" if name == "SIGSTOP" else "ended"),

@@ -20,14 +20,14 @@ from selfsight.backbones import BackboneConfig
 from selfsight.data import CachedImages
 from selfsight.methods import BASELINES, METHODS, DataInfo
 from selfsight.nn import Backbone
-from selfsight.nn.patch_student import Patches
+from selfsight.nn.combinatorial_patches import Patches
 from selfsight.optim import OPTIMS, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches, train
 from selfsight.train.online_eval import OnlineProbe
 from selfsight.train.pretrain import build_loader
-from selfsight.train.state import State
+from selfsight.train.training_state import State
 from selfsight.views import View
 from tests.dist.processes import Processes
 from tests.methods.small import SMALL, Tiny

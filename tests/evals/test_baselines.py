@@ -7,7 +7,7 @@ from torch import nn
 
 from selfsight.evals.baselines import ColorHistogram, baselines
 from selfsight.evals.knn import KNN
-from selfsight.evals.splits import Split
+from selfsight.evals.stratified_splits import Split
 from tests.evals.small_networks import TRANSFORM, Means, bright, from_pixels, labeled
 
 

@@ -10,7 +10,7 @@ from selfsight.data import Source, open_source
 from selfsight.data.eval_transform import EvalTransform, standard_transform
 from selfsight.data.pixel_cache import cache_key
 from selfsight.evals.eval_images import EvalImages, augmentation_size
-from selfsight.evals.features import features
+from selfsight.evals.extract_features import features
 from tests.data.image_files import pixels, read_padded, write
 from tests.evals.small_networks import Means
 

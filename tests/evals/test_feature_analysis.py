@@ -10,9 +10,9 @@ from torch import nn
 
 from selfsight.data import read_batches
 from selfsight.errors import UserError
-from selfsight.evals import spectrum
+from selfsight.evals import feature_statistics
 from selfsight.evals.feature_analysis import EPOCH, AnalysisSettings, FeatureAnalysis
-from selfsight.evals.spectrum import alignment, effective_rank
+from selfsight.evals.feature_statistics import alignment, effective_rank
 from selfsight.methods import METHODS
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.run_folder import Run, read_json
@@ -116,7 +116,7 @@ def test_numbers_of_batches_are_those_of_all_views_at_once(monkeypatch):
     setting = analysis(views=(View(size=16),), num_negatives=(8, 39), batch_size=7)
     network = encoder()
     with monkeypatch.context() as patch:
-        patch.setattr(spectrum, "MAX_ELEMENTS", 3 * 40)
+        patch.setattr(feature_statistics, "MAX_ELEMENTS", 3 * 40)
         found = setting.measure(network)
     batch = [(EPOCH, setting._sample_index())]
     (raw,) = read_batches(setting.images, batch, torch.device("cpu"))
@@ -130,7 +130,7 @@ def test_numbers_of_batches_are_those_of_all_views_at_once(monkeypatch):
     direct = {
         "projector_similarity": similarity.mean(),
         "projector_variance": variance.mean(),
-        "projector_lidar": spectrum.lidar(z),
+        "projector_lidar": feature_statistics.lidar(z),
         "projector_uniformity": torch.pdist(unit[:, 0]).pow(2).mul(-2).exp().mean().log(),
     }
     for name, value in direct.items():

@@ -6,16 +6,16 @@ import torch
 from torch import nn
 
 from selfsight.evals.baselines import baselines
-from selfsight.evals.classifier import ClassifierEvaluator
-from selfsight.evals.features import features
+from selfsight.evals.extract_features import features
 from selfsight.evals.knn import KNN, knn_predict
 from selfsight.evals.label_free import LabelFreeEvaluator
-from selfsight.evals.linear import LinearProbe
-from selfsight.evals.splits import stratified
+from selfsight.evals.linear_lbfgs import LinearProbe
+from selfsight.evals.stratified_splits import stratified
+from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.run_folder import Run
 from selfsight.runs.image_sheets import write_map, write_neighbors, write_views
 from tests.evals.small_networks import TRANSFORM, VIEWS, Means, Small, bright, labeled
-from tests.evals.test_classifier import HEAD, STRONG, WHOLE
+from tests.evals.test_train_classifier import HEAD, STRONG, WHOLE
 
 pytestmark = pytest.mark.gpu
 

@@ -5,11 +5,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from selfsight.errors import UserError
-from selfsight.evals.linear import LinearProbe, logistic_regression, standardize
+from selfsight.evals.linear_lbfgs import LinearProbe, logistic_regression, standardize
 from selfsight.evals.linear_sgd import LinearSGDProbe, SGDGrid, sgd_sweep
 from tests.evals.small_networks import Means, bright, labeled
 from tests.evals.test_knn import clouds
-from tests.evals.test_linear import as_features
+from tests.evals.test_linear_lbfgs import as_features
 
 SMALL = SGDGrid(epochs=20, batch_size=64, lrs=(1e-3, 1e-1), weight_decays=(0.0, 1e-2))
 

@@ -4,19 +4,18 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.evals import few_labels, fine_tune, linear_augmented
-from selfsight.evals.classifier import ClassifierEvaluator
+from selfsight.evals import few_labels, fine_tune_settings, linear_probe_settings
 from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
 from selfsight.evals.detection import DetectorSettings
+from selfsight.evals.protocol_flags import apply_flags, apply_options
 from selfsight.evals.protocols import (
     PROTOCOLS,
-    apply_flags,
-    apply_options,
     build_evaluator,
     describe_protocols,
     get_protocol,
 )
-from selfsight.optim.config import scaled_lr
+from selfsight.evals.train_classifier import ClassifierEvaluator
+from selfsight.optim.optim_settings import scaled_lr
 from selfsight.options.eval_options import EvalOptions
 from tests.evals.small_networks import Small, bright, labeled
 
@@ -84,8 +83,8 @@ def peak(training: ClassifierSettings) -> float:
 
 
 def test_published_linear_rates():
-    assert {n: peak(t) for n, t in linear_augmented.PUBLISHED.items()} == pytest.approx(PEAKS)
-    assert all(t.backbone is None for t in linear_augmented.PUBLISHED.values())
+    assert {n: peak(t) for n, t in linear_probe_settings.PUBLISHED.items()} == pytest.approx(PEAKS)
+    assert all(t.backbone is None for t in linear_probe_settings.PUBLISHED.values())
 
 
 # Epochs, batch, decay, optimizer, where the rate falls by how much (none: a cosine).
@@ -136,11 +135,11 @@ def falls(training: ClassifierSettings) -> tuple[str, tuple[float, ...], float |
 def test_published_linear_settings():
     found = {
         name: (t.epochs, t.batch_size, t.head.weight_decay, *falls(t))
-        for name, t in linear_augmented.PUBLISHED.items()
+        for name, t in linear_probe_settings.PUBLISHED.items()
     }
     assert found == LINEAR
     bicubic = {
-        name for name, t in linear_augmented.PUBLISHED.items() if t.interpolation == "bicubic"
+        name for name, t in linear_probe_settings.PUBLISHED.items() if t.interpolation == "bicubic"
     }
     assert bicubic == {"fast_moco_90", "fast_moco_10"}
 
@@ -160,12 +159,12 @@ def test_published_settings_of_few_labels():
 def test_published_fine_tuning_lengths():
     found = {
         name: (t.epochs, t.batch_size, t.head.schedule.warmup_epochs, t.interpolation)
-        for name, t in fine_tune.PUBLISHED.items()
+        for name, t in fine_tune_settings.PUBLISHED.items()
     }
     transfer = dict.fromkeys(("cifar10", "cifar100", "flowers102", "pets"), (100, 1024, 3))
     expected = {"mocov3_vit": (150, 1024, 5)} | transfer
     assert found == {name: (*numbers, "bicubic") for name, numbers in expected.items()}
-    for t in fine_tune.PUBLISHED.values():
+    for t in fine_tune_settings.PUBLISHED.values():
         strong = t.regularization
         assert (strong.rand_augment, strong.rand_augment_std, strong.label_smoothing) == (
             9,
@@ -176,18 +175,18 @@ def test_published_fine_tuning_lengths():
 
 
 def test_published_fine_tuning_rates_and_their_ends():
-    found = {name: peak(t) for name, t in fine_tune.PUBLISHED.items()}
+    found = {name: peak(t) for name, t in fine_tune_settings.PUBLISHED.items()}
     transfer = dict.fromkeys(("cifar10", "cifar100", "flowers102", "pets"), 6e-4)
     assert found == pytest.approx({"mocov3_vit": 1e-3} | transfer)
-    for training in fine_tune.PUBLISHED.values():
+    for training in fine_tune_settings.PUBLISHED.values():
         schedule, epochs = training.head.schedule, training.epochs
         assert schedule.lr(float(epochs), epochs, peak(training)) == pytest.approx(1e-5)
         assert schedule.lr(0.0, epochs, peak(training)) == pytest.approx(1e-6)
 
 
 def test_the_transfer_sets_differ_as_published():
-    strong = {n: t.regularization for n, t in fine_tune.PUBLISHED.items()}
-    decay = {n: t.head.weight_decay for n, t in fine_tune.PUBLISHED.items()}
+    strong = {n: t.regularization for n, t in fine_tune_settings.PUBLISHED.items()}
+    decay = {n: t.head.weight_decay for n, t in fine_tune_settings.PUBLISHED.items()}
     assert decay == {
         "mocov3_vit": 0.05,
         "cifar10": 0.1,
@@ -208,16 +207,16 @@ def test_the_transfer_sets_differ_as_published():
 
 
 def test_other_epochs_keep_the_shares_of_warm_up_and_steps():
-    short = linear_augmented.PUBLISHED["moco"].with_epochs(10)
+    short = linear_probe_settings.PUBLISHED["moco"].with_epochs(10)
     assert short.head.schedule.milestones == pytest.approx((6, 8))
-    tuned = fine_tune.PUBLISHED["cifar10"].with_epochs(50)
+    tuned = fine_tune_settings.PUBLISHED["cifar10"].with_epochs(50)
     assert tuned.head.schedule.warmup_epochs == tuned.backbone.schedule.warmup_epochs == 1.5
 
 
 def test_flags_change_what_is_nested():
     words = "--head.weight-decay 3 --regularization.layer-decay 0.5 --set.head-lrs 0.1 1"
     options = EvalOptions(epochs=10, batch_size=8, settings=words.split())
-    made = apply_options(fine_tune.PUBLISHED["pets"], options)
+    made = apply_options(fine_tune_settings.PUBLISHED["pets"], options)
     assert (made.epochs, made.batch_size, made.head.weight_decay) == (10, 8, 3.0)
     assert made.regularization.layer_decay == 0.5
     assert made.head_lrs == (0.1, 1.0)
@@ -253,7 +252,9 @@ def test_an_error_names_the_flag_of_the_optimizer(words, message):
 
 def test_regularization_of_a_frozen_backbone_is_an_error():
     with pytest.raises(UserError, match=r"layer_decay is 0\.5, but the backbone is frozen"):
-        apply_flags(linear_augmented.PUBLISHED["moco"], ["--regularization.layer-decay", "0.5"])
+        apply_flags(
+            linear_probe_settings.PUBLISHED["moco"], ["--regularization.layer-decay", "0.5"]
+        )
 
 
 def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):

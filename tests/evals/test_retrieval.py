@@ -8,7 +8,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from selfsight.errors import UserError
 from selfsight.evals.retrieval import Retrieval, average_precision, rank_bank
-from selfsight.evals.splits import Split, stratified
+from selfsight.evals.stratified_splits import Split, stratified
 from tests.evals.small_networks import Means, bright, labeled
 from tests.evals.test_knn import clouds
 

@@ -10,9 +10,10 @@ from torch import nn
 
 from selfsight.backbones import BackboneConfig
 from selfsight.errors import UserError
-from selfsight.evals import transfer
-from selfsight.evals.intervals import RESAMPLES, replicate_interval, resampled_rows
-from selfsight.evals.multilabel import (
+from selfsight.evals import transfer_settings
+from selfsight.evals.bootstrap_intervals import RESAMPLES, replicate_interval, resampled_rows
+from selfsight.evals.multilabel_ap import average_precision, resample_mean_average_precision
+from selfsight.evals.multilabel_data import (
     MultilabelData,
     MultilabelFeatures,
     PooledMaps,
@@ -22,8 +23,7 @@ from selfsight.evals.multilabel import (
     one_hot,
     read_voc_labels,
 )
-from selfsight.evals.multilabel_ap import average_precision, resample_mean_average_precision
-from selfsight.evals.splits import stratified
+from selfsight.evals.stratified_splits import stratified
 from selfsight.evals.svm import SVM, build_published_svm, normalize_rows
 from tests.evals.small_networks import Means, bright, from_pixels, labeled
 
@@ -366,7 +366,7 @@ def test_a_split_that_voc_lacks_is_a_sentence(devkit):
     [("msbreg_places205", 28, (28 / 3, 56 / 3)), ("msbreg_inaturalist18", 84, (28, 56))],
 )
 def test_msbreg_s_transfer_falls_twice_equally_spaced(name, epochs, steps):
-    setting = transfer.PUBLISHED[name]
+    setting = transfer_settings.PUBLISHED[name]
     assert (setting.epochs, setting.batch_size, setting.backbone) == (epochs, 256, None)
     assert (setting.head.lr, setting.head.weight_decay, setting.head.momentum) == (0.2, 1e-4, 0.9)
     assert setting.head.schedule.milestones == pytest.approx(steps)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from selfsight.evals import spectrum
+from selfsight.evals import feature_statistics
 from selfsight.evals.view_statistics import (
     histogram,
     information_bound,
@@ -124,7 +124,7 @@ def test_blocks_of_queries_change_nothing(rows, monkeypatch):
     q, keys = random(10, 6), random(10, 6, seed=1)
     settings = {"num_negatives": 4, "temperature": 0.2, "alpha": 64.0}
     whole = query_gradients(q, keys, **settings)
-    monkeypatch.setattr(spectrum, "MAX_ELEMENTS", rows * 10)
+    monkeypatch.setattr(feature_statistics, "MAX_ELEMENTS", rows * 10)
     for one, other in zip(query_gradients(q, keys, **settings), whole, strict=True):
         torch.testing.assert_close(one, other)
 

@@ -8,7 +8,7 @@ from torch import nn
 from selfsight.backbones import BackboneConfig
 from selfsight.methods.simsiam import SimSiamConfig
 from selfsight.nn.batch_norm import BatchNorm
-from selfsight.optim.config import Optim
+from selfsight.optim.optim_settings import Optim
 from selfsight.recipe import Data, Recipe, to_dict
 from selfsight.run_folder import Run, write_json
 from selfsight.train import checkpoint

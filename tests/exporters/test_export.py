@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import selfsight
-from selfsight.backbones import name_tables
-from selfsight.backbones.foreign_checkpoints.load import load_backbone
+from selfsight.backbones import library_weight_names
+from selfsight.backbones.foreign_checkpoints.load_backbone import load_backbone
 from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet
 from selfsight.backbones.vit import ViT
 from selfsight.cli.main import main
@@ -20,7 +20,7 @@ from selfsight.data.eval_transform import EvalTransform, standard_transform
 from selfsight.errors import UserError
 from selfsight.exporters.export_encoder import TARGETS, check_carries, describe_encoder
 from selfsight.nn.batch_norm import convert_batch_norm
-from selfsight.nn.image_norm import replace_batch_norm
+from selfsight.nn.group_and_layer_norm import replace_batch_norm
 from tests.exporters import detectron2_stand_in
 from tests.exporters.saved_run import save_photo, save_run, shake
 
@@ -170,18 +170,20 @@ def test_what_a_target_cannot_hold_is_refused_with_one_that_can(name):
 @pytest.mark.parametrize(
     "table",
     [
-        name_tables.TORCHVISION_VIT,
-        name_tables.TRANSFORMERS_VIT,
-        name_tables.TRANSFORMERS_RESNET,
-        name_tables.DETECTRON2_RESNET,
+        library_weight_names.TORCHVISION_VIT,
+        library_weight_names.TRANSFORMERS_VIT,
+        library_weight_names.TRANSFORMERS_RESNET,
+        library_weight_names.DETECTRON2_RESNET,
     ],
 )
 def test_names_translated_there_and_back_are_the_same(table):
     for network in (ResNet(Bottleneck, (1, 2, 1, 1), width=8), small_vit()):
-        theirs = {name: name_tables.to_theirs(name, table) for name in network.state_dict()}
+        theirs = {
+            name: library_weight_names.to_theirs(name, table) for name in network.state_dict()
+        }
         assert len(set(theirs.values())) == len(theirs)
         for name, translated in theirs.items():
-            assert name_tables.to_ours(translated, table) == name
+            assert library_weight_names.to_ours(translated, table) == name
 
 
 @pytest.fixture(scope="module")

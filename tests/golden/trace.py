@@ -21,14 +21,14 @@ import torch.nn.functional as F
 from selfsight import rng
 from selfsight.backbones import BackboneConfig
 from selfsight.methods import BASELINES, METHODS, DataInfo
-from selfsight.nn.patch_student import Patches
+from selfsight.nn.combinatorial_patches import Patches
 from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import train
 from selfsight.train.pretrain import build_method
-from selfsight.train.state import State
 from selfsight.train.step import Batch
+from selfsight.train.training_state import State
 from selfsight.views import View
 from tests.methods.small import SMALL
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from selfsight.compile_options import COMPILE_OPTIONS
-from selfsight.losses import info_nce, streaming
+from selfsight.losses import blockwise_contrastive, info_nce
 from selfsight.losses.clustering import codes, prototype_scores, swapped_prediction
 
 Loss = Callable[[], Tensor]
@@ -55,13 +55,13 @@ def measure(size: int, width: int) -> dict[str, tuple[float, float]]:
     device, found = "cuda" if torch.cuda.is_available() else "cpu", {}
     q, keys = (torch.randn(size, width, device=device) for _ in range(2))
     q.requires_grad_()
-    held = streaming.MAX_BLOCKS
+    held = blockwise_contrastive.MAX_BLOCKS
     for name, (blocks, compiled) in WAYS.items():
-        streaming.MAX_BLOCKS = blocks
+        blockwise_contrastive.MAX_BLOCKS = blocks
         torch.compiler.reset()
         function = torch.compile(info_nce, **COMPILE_OPTIONS) if compiled else info_nce
         found[name] = spent(lambda use=function: use(q, keys, temperature=0.2), q)  # type: ignore[misc]
-    streaming.MAX_BLOCKS = held
+    blockwise_contrastive.MAX_BLOCKS = held
     return found
 
 

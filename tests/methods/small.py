@@ -6,8 +6,13 @@ import torch
 
 from selfsight.backbones import BackboneConfig
 from selfsight.conformance import Subject
-from selfsight.conformance.subject import DATA, SMALL_BACKBONE, TOTAL_STEPS, reduce_settings
-from selfsight.conformance.subject import SmallBackbone as Tiny
+from selfsight.conformance.method_under_test import (
+    DATA,
+    SMALL_BACKBONE,
+    TOTAL_STEPS,
+    reduce_settings,
+)
+from selfsight.conformance.method_under_test import SmallBackbone as Tiny
 from selfsight.methods import METHODS
 from selfsight.recipe import ALL_METHODS, list_differences
 

@@ -12,10 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.conformance import CHECKS, check
-from selfsight.conformance.subject import step_optimizer
+from selfsight.conformance.method_under_test import step_optimizer
 from selfsight.conformance.training_checks import check_compiled
 from selfsight.errors import UserError
-from selfsight.losses import dtype
+from selfsight.losses import float32_losses
 from selfsight.methods import BASELINES, METHODS, Moment
 from selfsight.methods.setting_ranges import RANGES
 from selfsight.nn import Backbone
@@ -167,7 +167,7 @@ def trained(name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(COMPILE_OPTIONS, "backend", "aot_eager")
         patch.delitem(COMPILE_OPTIONS, "options")
-        patch.setattr(dtype, "is_compiled_on", lambda device: True)
+        patch.setattr(float32_losses, "is_compiled_on", lambda device: True)
         compile_networks(method)
         shared = DistributedDataParallel(method, broadcast_buffers=False)
         for step in range(4):

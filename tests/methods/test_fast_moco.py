@@ -15,7 +15,7 @@ from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import BatchNorm
-from selfsight.nn.patch_student import Patches
+from selfsight.nn.combinatorial_patches import Patches
 from tests.methods.small import SMALL, make, moment, small, views
 
 OTHERS = ("byol", "nnclr", "simsiam")

@@ -11,14 +11,14 @@ from selfsight.catalog import build_recipe
 from selfsight.data import load_images, open_source
 from selfsight.data.loader import Loader
 from selfsight.errors import UserError
-from selfsight.evals.spectrum import effective_rank
+from selfsight.evals.feature_statistics import effective_rank
 from selfsight.methods.msbreg import MSBRegConfig
 from selfsight.optim import Optim, Schedule, build_optimizer, cosine
 from selfsight.recipe import Recipe
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches, train
 from selfsight.train.pretrain import build_method
-from selfsight.train.state import State
+from selfsight.train.training_state import State
 from selfsight.views import View, apply_views_reference
 from tests.data.image_files import read_padded
 from tests.methods.small import GLOBAL_BATCH, TOTAL, make, moment, views

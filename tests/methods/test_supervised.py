@@ -11,7 +11,7 @@ from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import BASELINES, METHODS
 from selfsight.recipe import Data, from_dict, method_config, to_dict
-from selfsight.runs.open_images import open_recipe_images
+from selfsight.runs.open_run_images import open_recipe_images
 from tests.methods.small import NUM_CLASSES, make, moment, views
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from selfsight import dist
-from selfsight.bench.exchanges import fake_processes
+from selfsight.bench.communication import fake_processes
 from selfsight.errors import UserError
 from selfsight.nn.batch_norm import (
     BatchNorm,
@@ -17,7 +17,7 @@ from selfsight.nn.batch_norm import (
     grouped_batch_norm,
     track_statistics,
 )
-from selfsight.nn.image_norm import StandardizedConv, replace_batch_norm
+from selfsight.nn.group_and_layer_norm import StandardizedConv, replace_batch_norm
 
 ROWS, CHANNELS = 12, 5
 

@@ -14,8 +14,8 @@ from selfsight.backbones import BackboneConfig
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.nn.batch_norm import BatchNorm, average_running_statistics
-from selfsight.nn.patch_student import Patches
-from selfsight.nn.teacher import set_chunk_size
+from selfsight.nn.combinatorial_patches import Patches
+from selfsight.nn.ema_teacher import set_chunk_size
 from selfsight.optim import Optim
 from selfsight.recipe import Recipe
 from selfsight.views import View

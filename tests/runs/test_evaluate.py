@@ -17,19 +17,19 @@ from selfsight.backbones.vit import ViT
 from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionEvaluator
-from selfsight.evals.per_image import PerImage, score_per_image, score_predictions
+from selfsight.evals.prediction_scores import PerImage, score_per_image, score_predictions
 from selfsight.recipe import eval_transform
 from selfsight.run_folder import Run
-from selfsight.runs import describe_scores, evaluate
-from selfsight.runs.collect_scores import collect_arrays, collect_scores
-from selfsight.runs.compare import compare, format_number, format_records, tabulate_seeds
-from selfsight.runs.encoders import EncoderUnderTest, check_encodes, load_recipe
-from selfsight.runs.score_protocols import score_labeled
+from selfsight.runs import describe_results, evaluate
+from selfsight.runs.build_result import collect_arrays, collect_scores
+from selfsight.runs.compare_runs import compare, format_number, format_records, tabulate_seeds
+from selfsight.runs.load_encoder import EncoderUnderTest, check_encodes, load_recipe
+from selfsight.runs.score_encoders import score_labeled
 from selfsight.train import checkpoint
 from tests.cli.test_main import fails
 from tests.data.image_files import png, write
 from tests.evals.detection.generated_data import rectangles
-from tests.evals.detection.test_annotations import voc
+from tests.evals.detection.test_instances import voc
 from tests.evals.small_networks import TRANSFORM, Means, bright
 from tests.folders import QUICK, images
 
@@ -117,7 +117,7 @@ def test_the_sweep_takes_its_rates_and_says_which_won(run, photos, capsys):
     ],
 )
 def test_the_headline_is_printed_with_its_variants(result, printed):
-    assert describe_scores._printed_keys(result) == printed
+    assert describe_results._printed_keys(result) == printed
 
 
 def test_a_result_names_its_encoder_and_its_images(run, photos, tmp_path, capsys):

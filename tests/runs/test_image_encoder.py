@@ -16,9 +16,9 @@ from selfsight.cli.main import main
 from selfsight.data import open_source
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import EvalImages
-from selfsight.evals.features import features
+from selfsight.evals.extract_features import features
 from selfsight.run_folder import Run
-from selfsight.runs.encoders import load_encoder
+from selfsight.runs.load_encoder import load_encoder
 from tests.folders import QUICK, images
 
 CPU = torch.device("cpu")

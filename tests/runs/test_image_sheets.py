@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 from sklearn.decomposition import PCA
 
-from selfsight.evals.features import Features
+from selfsight.evals.extract_features import Features
 from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.run_folder import Run
 from selfsight.runs.image_sheets import to_image, write_map, write_neighbors, write_views

@@ -14,7 +14,7 @@ from selfsight.options.eval_options import EvalOptions
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.runs.labeled_sources import open_labeled
-from selfsight.runs.open_images import open_recipe_source
+from selfsight.runs.open_run_images import open_recipe_source
 from tests.data.image_files import pixels, png, write
 
 NAMES = [line.split()[0] for line in CLASS_LISTS["imagenet100"].read_text().splitlines()]

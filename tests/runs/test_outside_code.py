@@ -15,21 +15,21 @@ from PIL import Image
 from rich.console import Console
 
 import selfsight
-from selfsight.backbones.foreign_checkpoints.load import load_backbone
+from selfsight.backbones.foreign_checkpoints.load_backbone import load_backbone
 from selfsight.catalog import build_recipe
 from selfsight.cli.main import main
 from selfsight.command_hint import write_command
 from selfsight.errors import UserError
-from selfsight.evals.model_selection import select_run
+from selfsight.evals.select_checkpoint import select_run
 from selfsight.recipe import to_dict
 from selfsight.run_folder import Run
-from selfsight.runs.compare import compare
-from selfsight.runs.encoders import load_recipe
-from selfsight.runs.load_method import RunCheckpoint, load_method
+from selfsight.runs.compare_runs import compare
+from selfsight.runs.load_encoder import load_recipe
+from selfsight.runs.load_run_networks import RunCheckpoint, load_method
 from selfsight.train import checkpoint
 from selfsight.train.alarms import Alarms
-from selfsight.train.saver import Saver
-from selfsight.train.state import State
+from selfsight.train.checkpoint_schedule import Saver
+from selfsight.train.training_state import State
 
 CODE = """
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from selfsight.evals.intervals import mean_interval
+from selfsight.evals.bootstrap_intervals import mean_interval
 from selfsight.runs.verdict import judge, judge_evidence
 from selfsight.runs.verdict_evidence import LabeledScore, RunEvidence
 from selfsight.train.collapse import CollapseAlarm

@@ -17,7 +17,7 @@ import timm
 import torch
 import torchvision
 
-from selfsight.backbones.foreign_checkpoints.load import load_backbone
+from selfsight.backbones.foreign_checkpoints.load_backbone import load_backbone
 from selfsight.data import dataset_index, load_images, open_source
 from selfsight.data.pixel_cache import (
     INDEX_SUFFIX,
@@ -202,13 +202,13 @@ def test_entities_of_an_xml_file_do_not_grow(tmp_path):
 @pytest.mark.slow
 def test_a_worker_imports_nothing_from_the_current_folder(mark, tmp_path, monkeypatch):
     """A data set may hold a file torch.py."""
-    from selfsight.data import workers
+    from selfsight.data import decode_workers
 
     for name in ("torch", "numpy", "selfsight", "PIL"):
         (tmp_path / f"{name}.py").write_text(f"import os; os.mkdir({str(mark)!r})")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    processes = workers.DecodeProcesses(1)
+    processes = decode_workers.DecodeProcesses(1)
     try:
         assert processes.wait(60.0)
     finally:

@@ -10,7 +10,7 @@ from docs.plots import draw_curves, draw_time, draw_varied
 
 from selfsight.studies import STUDIES
 from selfsight.studies.ledger import read_ledger
-from selfsight.studies.tables import list_results, render_results, render_short
+from selfsight.studies.result_tables import list_results, render_results, render_short
 from tests.studies.test_train_arms import entry_of, jobs_of
 
 RESULTS = ROOT / "docs" / "results.md"

@@ -5,7 +5,7 @@ import pytest
 from selfsight.errors import UserError
 from selfsight.recipes import FILES, RECIPES
 from selfsight.studies import ARMS, STUDIES
-from selfsight.studies.base import change_settings
+from selfsight.studies.study_types import change_settings
 
 
 def test_names_are_unique_and_a_study_is_found_by_its_file():

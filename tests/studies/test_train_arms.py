@@ -14,10 +14,10 @@ from selfsight.data import CachedImages
 from selfsight.errors import StoppedError, UserError
 from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
-from selfsight.studies import STUDIES, jobs, train_arms
-from selfsight.studies.jobs import Job, plan_jobs
+from selfsight.studies import STUDIES, train_arms
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
-from selfsight.studies.tables import list_results
+from selfsight.studies.plan_jobs import Job, StudyData, hold_out, open_study_data, plan_jobs
+from selfsight.studies.result_tables import list_results
 from selfsight.studies.train_arms import estimate_seconds, run_jobs
 
 EQCO = STUDIES["eqco_negatives"]
@@ -114,7 +114,7 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
         return entry_of(job)
 
     monkeypatch.setattr(train_arms, "run_job", run_job)
-    data = jobs.StudyData(one_pixel_images(), one_pixel_images())
+    data = StudyData(one_pixel_images(), one_pixel_images())
     monkeypatch.setattr(train_arms, "open_study_data", lambda *_: data)
     todo = jobs_of("cifar10_v2_k16", "cifar10_v2_k4096", "cifar10_v2_eqco_k16")
     for seconds, count in ((1, 1), (116, 3), (114, 1)):  # an arm like these takes 115 s
@@ -140,7 +140,7 @@ def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_
 
     monkeypatch.setattr(train_arms, "pretrain", pretrain)
     (job,) = jobs_of("cifar10_v2_k16")
-    data = jobs.StudyData(one_pixel_images(), one_pixel_images())
+    data = StudyData(one_pixel_images(), one_pixel_images())
     cpu, console = torch.device("cpu"), Console(quiet=True)
     for times in (1, 2):
         with pytest.raises(StoppedError, match="The same command goes on") as stopped:
@@ -154,15 +154,15 @@ def test_images_must_exist_and_have_a_test_split(tmp_path):
     (job,) = jobs_of("cifar10_v2_k16")
     cpu, console = torch.device("cpu"), Console(quiet=True)
     with pytest.raises(UserError, match="There is no file or folder"):
-        jobs.open_study_data(job, str(tmp_path / "gone"), cpu, console)
+        open_study_data(job, str(tmp_path / "gone"), cpu, console)
     Image.new("RGB", (4, 4)).save(tmp_path / "one.png")
     with pytest.raises(UserError, match="has no training and test images"):
-        jobs.open_study_data(job, str(tmp_path), cpu, console)
+        open_study_data(job, str(tmp_path), cpu, console)
 
 
 def test_held_out_images_are_500_of_each_class_and_not_trained_on():
     images = one_pixel_images()
-    train, test = jobs.hold_out(images)
+    train, test = hold_out(images)
     assert test.labels.bincount().tolist() == [500] * 10 and len(train) == 45000
     assert not {*train.names} & {*test.names}
     assert [int(p) for p in test.flat] == [int(name) % 256 for name in test.names]

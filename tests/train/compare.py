@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from selfsight.losses import dtype
+from selfsight.losses import float32_losses
 from selfsight.train.compile import compile_networks, persist_compile_cache
 from tests.methods.small import make, moment, views
 
@@ -28,7 +28,7 @@ def compare(name: str, backend: str) -> tuple[float, int]:
     compiled: Any = whole
     if backend == "inductor":  # as training does
         persist_compile_cache()
-        dtype.is_compiled_on = lambda device: True
+        float32_losses.is_compiled_on = lambda device: True
         compile_networks(whole)
     else:
         compiled = torch.compile(whole, fullgraph=True, dynamic=False, backend=backend)

@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from selfsight.evals.spectrum import effective_rank, feature_std
+from selfsight.evals.feature_statistics import effective_rank, feature_std
 from selfsight.methods import METHODS
 from selfsight.methods.simsiam import SimSiam
 from selfsight.train.collapse import CollapseAlarm
-from selfsight.train.metrics import embed
+from selfsight.train.log_records import embed
 from tests.methods.small import GLOBAL_BATCH, make, moment, views
 
 STEPS, EVERY = 60, 2

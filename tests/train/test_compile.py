@@ -16,10 +16,10 @@ import torch._functorch.config as tracing
 
 from selfsight.catalog import build_recipe
 from selfsight.compile_options import COMPILE_OPTIONS
-from selfsight.evals.features import eval_mode
+from selfsight.evals.extract_features import eval_mode
 from selfsight.methods import BASELINES, METHODS
 from selfsight.nn.blocks import find_blocks
-from selfsight.nn.teacher import set_chunk_size
+from selfsight.nn.ema_teacher import set_chunk_size
 from selfsight.train import compile as compile_module
 from selfsight.train.compile import compile_networks, persist_compile_cache
 from tests.methods.small import make, moment, views

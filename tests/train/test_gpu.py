@@ -19,7 +19,7 @@ from selfsight.train.cuda_graph import TIMED_STEPS, WARMUP_STEPS, StepRunner
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches
 from selfsight.train.pretrain import build_method
-from selfsight.train.state import State
+from selfsight.train.training_state import State
 from selfsight.views import View
 from tests.methods.small import SMALL
 

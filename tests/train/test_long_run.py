@@ -9,9 +9,9 @@ from selfsight.data import open_source
 from selfsight.errors import UserError
 from selfsight.optim import build_optimizer
 from selfsight.run_folder import Run
-from selfsight.train import checkpoint, disk_check, memory_check
-from selfsight.train.disk_check import check_disk, foresee_disk
-from selfsight.train.metrics import MAX_RECORDS, log_spacing
+from selfsight.train import checkpoint, disk_forecast, memory_forecast
+from selfsight.train.disk_forecast import check_disk, foresee_disk
+from selfsight.train.log_records import MAX_RECORDS, log_spacing
 from tests.folders import images
 from tests.train.long_run import train
 from tests.train.test_step import batch, made
@@ -47,7 +47,7 @@ def test_the_size_of_a_checkpoint_is_foreseen(name, optimizer, tmp_path):
     run.recipe_path.write_text("{}")
     checkpoint.save(run, state.state_dict())
     size = (run.checkpoints / checkpoint.LAST).stat().st_size
-    tensors = sum(memory_check.count_bytes(t) for t in _tensors(state.state_dict()))
+    tensors = sum(memory_forecast.count_bytes(t) for t in _tensors(state.state_dict()))
     source = open_source(images(tmp_path / "photos"))
     foreseen = foresee_disk(stepper.recipe, source).checkpoint
     assert tensors - 2000 <= foreseen <= 1.05 * tensors  # the rest are counters
@@ -58,13 +58,13 @@ def test_a_disk_that_is_too_small_is_refused_with_what_to_do(tmp_path, monkeypat
     _, stepper = made("simclr")
     source, run = open_source(images(tmp_path / "photos")), Run(tmp_path / "run")
     assert "are free" in check_disk(stepper.recipe, source, run)
-    monkeypatch.setattr(disk_check, "free_bytes", lambda folder: 10 * 2**20)
+    monkeypatch.setattr(disk_forecast, "free_bytes", lambda folder: 10 * 2**20)
     with pytest.raises(UserError, match=r"will need up to .* 10.0 MiB are free .* --out"):
         check_disk(stepper.recipe, source, run)
     run.path.mkdir()
     (run.path / "old.pt").write_bytes(bytes(40 * 2**20))  # of the run that is overwritten
     assert "are free" in check_disk(stepper.recipe, source, run)
-    monkeypatch.setattr(disk_check, "foresee_cache", lambda *_, **__: 2**50)
+    monkeypatch.setattr(disk_forecast, "foresee_cache", lambda *_, **__: 2**50)
     with pytest.raises(UserError, match=r"--data\.storage stream"):
         check_disk(stepper.recipe, source, run)
 

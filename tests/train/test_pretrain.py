@@ -23,10 +23,11 @@ from selfsight import api
 from selfsight.catalog import build_recipe
 from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.run_folder import Run, WriteError
-from selfsight.runs import encoders, start_resume
-from selfsight.runs.encoders import build_untrained, load_encoder, load_recipe
+from selfsight.runs import load_encoder as encoders
+from selfsight.runs import start_resume
+from selfsight.runs.load_encoder import build_untrained, load_encoder, load_recipe
 from selfsight.stopwatch import Stopwatch
-from selfsight.train import checkpoint, cuda_graph, saver
+from selfsight.train import checkpoint, checkpoint_schedule, cuda_graph
 from selfsight.train import pretrain as driver
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.pretrain import build_method
@@ -205,7 +206,7 @@ def test_checkpoints_come_every_so_many_steps_or_minutes(photos, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save", count)
         clock = itertools.count(step=30)  # read once per step and once per checkpoint
-        patch.setattr(saver, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        patch.setattr(checkpoint_schedule, "time", SimpleNamespace(monotonic=lambda: next(clock)))
         settings = [*SLIM, "--save-every", "9", "--save-steps", "3", "--save-minutes", "1"]
         with killed(7):
             api.pretrain(

@@ -13,14 +13,14 @@ from selfsight.backbones import BackboneConfig
 from selfsight.methods import METHODS, DataInfo
 from selfsight.optim import Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
-from selfsight.train import metrics, step
+from selfsight.train import log_records, step
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.online_eval import OnlineProbe, count_dips
 from selfsight.train.pretrain import build_method
 from selfsight.train.skipped_steps import STATISTICS, step_if_finite
-from selfsight.train.state import State
 from selfsight.train.step import Batch
+from selfsight.train.training_state import State
 from selfsight.views import View
 from tests.methods.small import SMALL
 
@@ -247,9 +247,9 @@ def test_a_rate_counts_what_a_gpu_has_yet_to_do(monkeypatch):
         now[0] += 2.0
         return value
 
-    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(metrics.dist, "mean", done)
-    seen = metrics.Metrics(take_step.recipe, IMAGES // BATCH)
+    monkeypatch.setattr(log_records.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(log_records.dist, "mean", done)
+    seen = log_records.Metrics(take_step.recipe, IMAGES // BATCH)
     for _ in range(4):
         seen.count(given)
     record = seen.record(state, last)

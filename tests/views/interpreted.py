@@ -18,7 +18,7 @@ from selfsight.views.apply import apply_views_with_keys
 from selfsight.views.sampling import sample_view_params, view_keys
 from selfsight.views.triton import apply, sampling
 from selfsight.views.triton.sampling import BRIGHTNESS, FIELDS, NOT_APPLIED, RANK
-from tests.triton_helpers.interpreted_philox import interpreted as draws
+from tests.triton_kernels.interpreted_philox import interpreted as draws
 from tests.views.ragged import ragged, worst
 
 PLAIN = View(size=24, flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)

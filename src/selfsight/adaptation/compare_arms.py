@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from selfsight.evals.intervals import Interval
-from selfsight.evals.per_image import (
+from selfsight.evals.bootstrap_intervals import Interval
+from selfsight.evals.prediction_scores import (
     Difference,
     PerImage,
     Scores,

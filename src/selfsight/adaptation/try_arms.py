@@ -24,13 +24,13 @@ from selfsight.adaptation.compare_arms import (
     compare,
     format_number,
 )
-from selfsight.adaptation.measure import (
+from selfsight.adaptation.measure_encoders import (
     LABEL_FREE_IMAGES,
     describe_images,
     measure_label_free,
     measure_labeled,
 )
-from selfsight.adaptation.plan import RESERVE, fit_epochs, measure_speed
+from selfsight.adaptation.time_budget import RESERVE, fit_epochs, measure_speed
 from selfsight.check_settings import check_setting
 from selfsight.console import build_table, open_console
 from selfsight.data import ImageStore, Source
@@ -38,7 +38,7 @@ from selfsight.data.loader import check_batch_size
 from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.per_image import Scores
+from selfsight.evals.prediction_scores import Scores
 from selfsight.exporters.export_encoder import export_encoder
 from selfsight.options.encoder_options import (
     ADAPT_DEFAULTS,
@@ -53,17 +53,17 @@ from selfsight.recipe import Recipe, Start, eval_transform, to_dict
 from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run, read_object, to_json, write_json
 from selfsight.runs import run_lock
-from selfsight.runs.encoders import load_recipe
 from selfsight.runs.environment import describe_environment
-from selfsight.runs.import_start import StartEncoder, import_start, write_start
 from selfsight.runs.labeled_sources import open_labeled
-from selfsight.runs.open_images import (
+from selfsight.runs.load_encoder import load_recipe
+from selfsight.runs.open_run_images import (
     fingerprint_everywhere,
     open_recipe_images,
     open_recipe_source,
     resolve_storage,
 )
-from selfsight.train.memory_check import check_memory
+from selfsight.runs.start_encoder import StartEncoder, import_start, write_start
+from selfsight.train.memory_forecast import check_memory
 from selfsight.train.pretrain import build_method, pretrain
 from selfsight.train.progress_bar import format_duration
 

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from selfsight.bench.breakdown import measure_breakdown
 from selfsight.bench.evaluation_speed import EVALUATIONS, measure_evaluation
 from selfsight.bench.first_step import measure_first_step
 from selfsight.bench.network_limit import PassTimes
+from selfsight.bench.step_breakdown import measure_breakdown
 from selfsight.catalog import build_recipe
 from selfsight.console import open_console
 from selfsight.data import Source
@@ -30,8 +30,8 @@ from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES, auto_recipe
 from selfsight.runs.environment import describe_version, device_name
-from selfsight.runs.open_images import open_recipe_source
-from selfsight.train.memory_check import foresee_memory
+from selfsight.runs.open_run_images import open_recipe_source
+from selfsight.train.memory_forecast import foresee_memory
 
 Row = dict[str, Any]
 VIT_S = "mocov3.imagenet_vit_s16_300ep"

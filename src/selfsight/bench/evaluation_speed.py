@@ -9,16 +9,16 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from selfsight.bench.breakdown import Breakdown
 from selfsight.bench.network_limit import BackbonePass, PassTimes, time_forward, time_passes
+from selfsight.bench.step_breakdown import Breakdown
 from selfsight.bench.timer import synchronize
 from selfsight.data import Source
-from selfsight.evals import fine_tune, linear_augmented
-from selfsight.evals.classifier import ClassifierEvaluator
+from selfsight.evals import fine_tune_settings, linear_probe_settings
 from selfsight.evals.classifier_settings import ClassifierSettings
 from selfsight.evals.eval_images import EvalImages
-from selfsight.evals.features import features
+from selfsight.evals.extract_features import features
 from selfsight.evals.labeled_data import LabeledData
+from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.recipe import Recipe, eval_transform
 from selfsight.runs.environment import device_name
 from selfsight.train.compile import configure_torch
@@ -105,11 +105,11 @@ def _training(
 
 def _settings(name: str, recipe: Recipe) -> ClassifierSettings:
     """Published settings with the batch of the recipe; ResNets are fine-tuned by MoCo's SGD."""
-    linear = linear_augmented.PUBLISHED["moco"]
+    linear = linear_probe_settings.PUBLISHED["moco"]
     if name == "linear":
         settings = linear
     elif recipe.backbone.name.startswith("vit"):
-        settings = fine_tune.PUBLISHED["mocov3_vit"]
+        settings = fine_tune_settings.PUBLISHED["mocov3_vit"]
     else:
         settings = replace(linear, backbone=replace(linear.head, lr=0.01))
     return replace(settings, batch_size=recipe.batch_size)

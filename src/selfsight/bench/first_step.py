@@ -53,11 +53,11 @@ def run_steps(given: dict[str, Any]) -> dict[str, Any]:
     clock = Stopwatch(process_began())
     import torch
 
-    from selfsight.bench.breakdown import time_training
+    from selfsight.bench.step_breakdown import time_training
     from selfsight.catalog import build_recipe
     from selfsight.recipe import override
     from selfsight.recipes import auto_recipe
-    from selfsight.runs.open_images import (
+    from selfsight.runs.open_run_images import (
         open_recipe_images,
         open_recipe_source,
         resolve_storage,

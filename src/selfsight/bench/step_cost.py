@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from selfsight.bench.breakdown import time_training
+from selfsight.bench.step_breakdown import time_training
 from selfsight.data import CachedImages
 from selfsight.recipe import Recipe
 

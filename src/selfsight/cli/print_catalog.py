@@ -17,7 +17,7 @@ from selfsight.console import (
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS, STUDIES, Arm, Study
 from selfsight.studies.ledger import read_ledger
-from selfsight.studies.tables import NOT_RUN, list_judgments, list_results
+from selfsight.studies.result_tables import NOT_RUN, list_judgments, list_results
 
 NARROW = 78  # columns that a line of the tables needs
 

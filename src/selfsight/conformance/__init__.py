@@ -1,7 +1,7 @@
 """Check whether a method keeps the contract: of this package, or from outside."""
 
 from selfsight.conformance.check_method import CHECKS, Result, check, run
-from selfsight.conformance.subject import BrokenRuleError, DoesNotApplyError, Subject
+from selfsight.conformance.method_under_test import BrokenRuleError, DoesNotApplyError, Subject
 
 __all__ = [
     "CHECKS",

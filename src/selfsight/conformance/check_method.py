@@ -14,8 +14,8 @@ import tyro
 
 from selfsight.backbones import BackboneConfig
 from selfsight.conformance import contract_checks, leakage_checks, training_checks
-from selfsight.conformance.process_group import RankError
-from selfsight.conformance.subject import (
+from selfsight.conformance.local_processes import RankError
+from selfsight.conformance.method_under_test import (
     SMALL_BACKBONE,
     BrokenRuleError,
     DoesNotApplyError,

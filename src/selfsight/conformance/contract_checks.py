@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selfsight.conformance.subject import (
+from selfsight.conformance.method_under_test import (
     BrokenRuleError,
     DoesNotApplyError,
     Subject,

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int64, Shaped
 from torch import Tensor
 
-from selfsight.conformance.subject import (
+from selfsight.conformance.method_under_test import (
     BrokenRuleError,
     DoesNotApplyError,
     Subject,

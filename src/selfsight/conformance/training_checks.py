@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.conformance.process_group import ProcessGroup
-from selfsight.conformance.subject import (
+from selfsight.conformance.local_processes import ProcessGroup
+from selfsight.conformance.method_under_test import (
     BrokenRuleError,
     Subject,
     copy_state,
@@ -154,7 +154,7 @@ def check_precision(subject: Subject) -> None:
     if rough.dtype != torch.float32:
         raise BrokenRuleError(
             f"Under autocast the loss is {rough.dtype}. Compute losses in at least float32 "
-            "(selfsight.losses.dtype)."
+            "(selfsight.losses.float32_losses)."
         )
     if not bool((rough - exact).abs() <= 0.05 + 0.05 * exact.abs()):
         raise BrokenRuleError(f"The loss is {exact:.6g} in float32 and {rough:.6g} with bf16.")

@@ -26,7 +26,7 @@ from selfsight.data.pixel_kind import (
     sample_pixels,
     summarize_kind,
 )
-from selfsight.data.resize import stored_size
+from selfsight.data.resize_to_store import stored_size
 from selfsight.data.storage_plan import MAX_GPU_SHARE
 from selfsight.errors import list_first
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64, Shaped
 from torch import Tensor
 
-from selfsight.data.order import Shards
+from selfsight.data.image_order import Shards
 from selfsight.ragged_batch import Ragged
 
 COPY_THREADS = 4  # more do not copy faster: memory bandwidth is the limit

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from selfsight.data.image_order import Order
 from selfsight.data.image_store import CachedImages, ImageStore
-from selfsight.data.order import Order
 from selfsight.errors import UserError
 from selfsight.ragged_batch import Ragged
 

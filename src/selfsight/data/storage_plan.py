@@ -26,7 +26,7 @@ from selfsight.data.pixel_cache import (
     load_images,
     resolve_channels,
 )
-from selfsight.data.resize import stored_size
+from selfsight.data.resize_to_store import stored_size
 from selfsight.data.sources.source import Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from selfsight import dist, rng
 from selfsight.data.cgroup_limits import cpus_per_process, free_memory, processes_per_machine
+from selfsight.data.decode_workers import start_processes
 from selfsight.data.decoders.decode_image import Decoded, Encoded, try_decode, try_read
 from selfsight.data.decoders.nvjpeg import decode_with_nvjpeg
 from selfsight.data.decoders.pillow_formats import ignore_pillow_warnings
 from selfsight.data.eval_transform import EvalTransform
+from selfsight.data.image_order import MAX_LANES, MAX_WINDOW, WINDOW_CHUNKS, Shards
 from selfsight.data.image_store import COPY_THREADS, Allocate, copy_to_ragged
-from selfsight.data.order import MAX_LANES, MAX_WINDOW, WINDOW_CHUNKS, Shards
 from selfsight.data.sources.source import Source
-from selfsight.data.workers import start_processes
 from selfsight.errors import UserError
 from selfsight.ragged_batch import Ragged
 

@@ -17,7 +17,7 @@ import torch.distributed._functional_collectives as collectives
 from jaxtyping import Int64, Shaped
 from torch import Tensor, nn
 
-from selfsight.dist.members import (
+from selfsight.dist.rendezvous import (
     explain_loss,
     find_place,
     join,

@@ -3,7 +3,7 @@
 import os
 import threading
 
-from selfsight.dist.members import FAILED, LEFT, Members, call_within, capitalize, timeout
+from selfsight.dist.rendezvous import FAILED, LEFT, Members, call_within, capitalize, timeout
 
 BEAT = 1.0  # seconds between signs of life
 SILENCE = 60.0  # seconds without one after which a process counts as lost

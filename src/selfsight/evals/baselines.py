@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from selfsight.evals.features import module_device
+from selfsight.evals.extract_features import module_device
 from selfsight.evals.knn import KNN
-from selfsight.evals.per_image import Scores, score_predictions
+from selfsight.evals.prediction_scores import Scores, score_predictions
 
 PIXELS = 32  # side of the images that are compared pixel by pixel
 RGB_BINS = 4  # per color of the joint histogram of red, green and blue

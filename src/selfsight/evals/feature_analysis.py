@@ -14,8 +14,8 @@ from selfsight.check_settings import COUNT, POSITIVE, Range, check_settings
 from selfsight.data import ImageStore, RawBatch, read_batches
 from selfsight.errors import UserError
 from selfsight.evals import view_statistics
-from selfsight.evals.features import encode, eval_mode, module_device
-from selfsight.evals.spectrum import (
+from selfsight.evals.extract_features import encode, eval_mode, module_device
+from selfsight.evals.feature_statistics import (
     alignment,
     decay,
     effective_rank,

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from selfsight.check_settings import COUNT, POSITIVE, check_setting
 from selfsight.errors import UserError
-from selfsight.evals.features import Features
+from selfsight.evals.extract_features import Features
+from selfsight.evals.feature_statistics import unit
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.per_image import Scores, score_predictions
-from selfsight.evals.spectrum import unit
+from selfsight.evals.prediction_scores import Scores, score_predictions
 from selfsight.progress import track
 
 MAX_SIMILARITIES = 1 << 26  # in memory at a time: 256 MiB in float32

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from selfsight import rng
 from selfsight.data import ImageStore, read_batches
 from selfsight.errors import UserError
-from selfsight.evals.features import encode, eval_mode, module_device
-from selfsight.evals.spectrum import alignment, effective_rank, retrieval, uniformity
+from selfsight.evals.extract_features import encode, eval_mode, module_device
+from selfsight.evals.feature_statistics import alignment, effective_rank, retrieval, uniformity
 from selfsight.progress import track
 from selfsight.views import View, apply_views
 

@@ -10,8 +10,8 @@ from selfsight.data import ImageStore
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError, list_first, suggest
 from selfsight.evals.eval_images import EvalImages, Images, augmentation_size
-from selfsight.evals.features import BATCH_SIZE, Features, features
-from selfsight.evals.splits import Split
+from selfsight.evals.extract_features import BATCH_SIZE, Features, features
+from selfsight.evals.stratified_splits import Split
 
 HOST_ROWS = 1 << 18  # training images; of more, features take gigabytes
 

@@ -25,10 +25,15 @@ from selfsight.check_settings import (
     check_settings,
 )
 from selfsight.errors import UserError
-from selfsight.evals.features import Features
+from selfsight.evals.extract_features import Features
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.linear import check_has_test_images, hold_out_tenth, select_best, standardize
-from selfsight.evals.per_image import Scores, score_predictions
+from selfsight.evals.linear_lbfgs import (
+    check_has_test_images,
+    hold_out_tenth,
+    select_best,
+    standardize,
+)
+from selfsight.evals.prediction_scores import Scores, score_predictions
 from selfsight.optim import cosine
 from selfsight.progress import track
 

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from selfsight.evals.intervals import resampled_counts
+from selfsight.evals.bootstrap_intervals import resampled_counts
 
 Points = Literal["all", "11"]
 

@@ -7,17 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-import tyro
 from torch import nn
 
 from selfsight import dist
 from selfsight.console import format_setting
 from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
-from selfsight.evals import few_labels, fine_tune, linear_augmented, svm, transfer
-from selfsight.evals.classifier import ClassifierEvaluator
+from selfsight.evals import (
+    few_labels,
+    fine_tune_settings,
+    linear_probe_settings,
+    svm,
+    transfer_settings,
+)
 from selfsight.evals.classifier_settings import ClassifierSettings
 from selfsight.evals.detection import (
     DetectionDataset,
@@ -29,19 +33,16 @@ from selfsight.evals.feature_analysis import AnalysisSettings, FeatureAnalysis
 from selfsight.evals.few_labels import LabelAmount, describe_small_classes, load_or_sample_few
 from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.linear import LinearProbe
+from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe, SGDGrid
-from selfsight.evals.multilabel import MultilabelData
-from selfsight.evals.per_image import Scores
+from selfsight.evals.multilabel_data import MultilabelData
+from selfsight.evals.prediction_scores import Scores
+from selfsight.evals.protocol_flags import FlagSettings, apply_flags, apply_options
 from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.svm import SVM
+from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.options.eval_options import EvalOptions
-from selfsight.options.parse_flags import list_settings, parse_flags, refuse_flag
 from selfsight.views import View
-
-FlagSettings = ClassifierSettings | DetectorSettings | SGDGrid | AnalysisSettings
-AnySettings = TypeVar("AnySettings", bound=FlagSettings)
-
 
 DataKind = Literal["labeled", "boxes", "images"]
 
@@ -237,7 +238,9 @@ PROTOCOLS: dict[str, ProtocolSpec] = {
         f"linear.{name}": ProtocolSpec(
             training.source, partial(build_classifier, training), training
         )
-        for name, training in (linear_augmented.PUBLISHED | transfer.PUBLISHED).items()
+        for name, training in (
+            linear_probe_settings.PUBLISHED | transfer_settings.PUBLISHED
+        ).items()
     },
     **{
         f"few_labels.{name}": ProtocolSpec(
@@ -257,7 +260,7 @@ PROTOCOLS: dict[str, ProtocolSpec] = {
         f"fine_tune.{name}": ProtocolSpec(
             training.source, partial(build_classifier, training), training
         )
-        for name, training in fine_tune.PUBLISHED.items()
+        for name, training in fine_tune_settings.PUBLISHED.items()
     },
     **{
         name: ProtocolSpec(source, partial(build_svm, name), SVM)
@@ -295,72 +298,6 @@ def get_protocol(name: str) -> ProtocolSpec:
 def build_evaluator(name: str, data: Any, options: EvalOptions) -> Evaluator:
     """Build the evaluator of a protocol on data of its `data_kind`."""
     return get_protocol(name).build(data, options)
-
-
-def apply_options(training: ClassifierSettings, options: EvalOptions) -> ClassifierSettings:
-    """Replace published settings by those that the user gives."""
-    if options.epochs is not None:
-        training = training.with_epochs(options.epochs)
-    if options.batch_size is not None:
-        training = replace(training, batch_size=options.batch_size)
-    training = apply_flags(training, options.settings)
-    names = {_flag_name(flag) for flag in options.settings}
-    if "--head.lr" in names and "--set.head-lrs" in names:
-        raise UserError(
-            "--head.lr is one learning rate, and --set.head-lrs are those to select from. Give one "
-            "of them."
-        )
-    return replace(training, head_lrs=()) if "--head.lr" in names else training
-
-
-def apply_flags(settings: AnySettings, flags: Sequence[str]) -> AnySettings:
-    """Change settings by flags: --head.lr for a nested setting, --set.NAME for one at the top."""
-    if not flags:
-        return settings
-    names = [flag for flag, _ in list_settings(settings)]
-    known = [name if "." in name else name.replace("--", "--set.") for name in names]
-    for flag in flags:
-        name = _flag_name(flag).replace("--set.no-", "--set.")
-        if name.startswith("--set.") and name not in known:
-            raise refuse_flag(flag, "selfsight evaluate RUN", known)
-    try:
-        return _parse(settings, flags)
-    except UserError as error:
-        raise UserError(_name_optimizer(str(error), settings, flags)) from error
-
-
-def _parse(settings: AnySettings, flags: Sequence[str]) -> AnySettings:
-    parsed: AnySettings = parse_flags(
-        type(settings),
-        prog="selfsight evaluate RUN",
-        default=settings,
-        args=[flag.replace("--set.", "--", 1) for flag in flags],
-        config=(tyro.conf.AvoidSubcommands,),
-    )
-    return parsed
-
-
-def _name_optimizer(error: str, settings: FlagSettings, flags: Sequence[str]) -> str:
-    """Put head or backbone into the error of an optimizer, which does not know whose it is."""
-    text = f"optim.{error}" if error.startswith("schedule.") else error
-    if not text.startswith("optim."):
-        return error
-    for name in ("head", "backbone"):
-        is_own = False
-        own = [
-            flag
-            for flag in flags
-            if (is_own := flag.startswith(f"--{name}.") if flag.startswith("--") else is_own)
-        ]
-        try:
-            _parse(settings, own)
-        except UserError:
-            return text.replace("optim.", f"{name}.")
-    return error
-
-
-def _flag_name(flag: str) -> str:
-    return flag.split("=")[0].replace("_", "-")
 
 
 def describe_protocols() -> list[dict[str, str]]:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from selfsight.check_settings import COUNT, check_setting
 from selfsight.errors import UserError
-from selfsight.evals.features import Features
+from selfsight.evals.extract_features import Features
+from selfsight.evals.feature_statistics import unit
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.per_image import PerImage, Scores, score_per_image
-from selfsight.evals.spectrum import unit
+from selfsight.evals.prediction_scores import PerImage, Scores, score_per_image
 from selfsight.progress import track
 
 MAX_RANKED = 1 << 22  # similarities ranked at a time: about 200 MiB with their ranks

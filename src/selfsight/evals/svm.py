@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import describe_transform
-from selfsight.evals.features import Features
+from selfsight.evals.extract_features import Features
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.multilabel import (
+from selfsight.evals.multilabel_ap import average_precision, resample_mean_average_precision
+from selfsight.evals.multilabel_data import (
     IGNORED,
     PRESENT,
     MultilabelData,
@@ -31,9 +32,8 @@ from selfsight.evals.multilabel import (
     as_multilabel,
     one_hot,
 )
-from selfsight.evals.multilabel_ap import average_precision, resample_mean_average_precision
-from selfsight.evals.per_image import PerImage, Scores, score_per_image
-from selfsight.evals.squared_hinge import fit_costs
+from selfsight.evals.prediction_scores import PerImage, Scores, score_per_image
+from selfsight.evals.svm_solver import fit_costs
 from selfsight.progress import track
 
 COSTS = (0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0)

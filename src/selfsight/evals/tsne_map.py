@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.evals.spectrum import unit
+from selfsight.evals.feature_statistics import unit
 
 MIN_TSNE_POINTS = 50  # fewer have no neighborhoods that a map could preserve
 MAX_PERPLEXITY = 30

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.evals.spectrum import enumerate_blocks
+from selfsight.evals.feature_statistics import enumerate_blocks
 
 
 class Gradients(NamedTuple):

@@ -28,8 +28,8 @@ from selfsight.exporters.model_card import describe_origin, write_card
 from selfsight.exporters.network_shape import NetworkShape, describe_network
 from selfsight.options.encoder_options import ExportOptions
 from selfsight.run_folder import explain_write_errors, write_json, write_text
-from selfsight.runs.encoders import load_with_options
-from selfsight.runs.load_method import find_checkpoint
+from selfsight.runs.load_encoder import load_with_options
+from selfsight.runs.load_run_networks import find_checkpoint
 
 TARGETS: dict[str, ModuleType] = {
     "safetensors": to_safetensors,

@@ -7,7 +7,7 @@ from torch import nn
 
 from selfsight.backbones.resnet import STEMS, BasicBlock, ResNet, Stem, find_stem
 from selfsight.backbones.vit import TokenBatchNorm, ViT
-from selfsight.nn.image_norm import StandardizedConv
+from selfsight.nn.group_and_layer_norm import StandardizedConv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class ResNetShape:
             return imports, build
         return (
             f"{imports}\nfrom selfsight.nn.batch_norm import convert_batch_norm\n"
-            "from selfsight.nn.image_norm import replace_batch_norm",
+            "from selfsight.nn.group_and_layer_norm import replace_batch_norm",
             f'{build}\nmodel = replace_batch_norm(convert_batch_norm(model, None), "{self.norm}")',
         )
 
@@ -134,7 +134,7 @@ def describe_network(network: nn.Module, image_size: int) -> NetworkShape:
             mlp_norm="bn" if isinstance(first.norm2, TokenBatchNorm) else "ln",
         )
     # Imported here, because they import timm and torchvision: two seconds.
-    from selfsight.backbones.foreign_checkpoints.infer import LearnedViT
+    from selfsight.backbones.foreign_checkpoints.infer_network import LearnedViT
     from selfsight.backbones.from_timm import TimmBackbone
     from selfsight.backbones.from_torchvision import TorchvisionBackbone
 

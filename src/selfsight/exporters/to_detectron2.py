@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from selfsight.backbones.name_tables import DETECTRON2_RESNET, to_theirs
+from selfsight.backbones.library_weight_names import DETECTRON2_RESNET, to_theirs
 from selfsight.exporters.exported_encoder import ExportedEncoder
 from selfsight.exporters.network_shape import NetworkShape, ResNetShape
 from selfsight.run_folder import replace_file, write_text

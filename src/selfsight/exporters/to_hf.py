@@ -8,7 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from selfsight.backbones.name_tables import TRANSFORMERS_RESNET, TRANSFORMERS_VIT, to_theirs
+from selfsight.backbones.library_weight_names import (
+    TRANSFORMERS_RESNET,
+    TRANSFORMERS_VIT,
+    to_theirs,
+)
 from selfsight.exporters.exported_encoder import ExportedEncoder, add_positions, save_weights
 from selfsight.exporters.network_shape import NetworkShape, ResNetShape, ViTShape
 from selfsight.run_folder import write_json

@@ -9,8 +9,8 @@ import torch
 
 from selfsight.errors import UserError
 from selfsight.exporters.exported_encoder import ExportedEncoder
-from selfsight.exporters.graph_transform import GraphTransform
 from selfsight.exporters.network_shape import NetworkShape
+from selfsight.exporters.onnx_transform import GraphTransform
 
 FILE = "model.onnx"
 LARGEST_FILE = 1_900_000_000  # bytes of weights in the graph's own file, which can hold 2 GiB

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from selfsight.backbones.name_tables import TORCHVISION_VIT, to_theirs
+from selfsight.backbones.library_weight_names import TORCHVISION_VIT, to_theirs
 from selfsight.exporters.exported_encoder import (
     ExportedEncoder,
     add_positions,

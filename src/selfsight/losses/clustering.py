@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.losses.dtype import at_least_float32, unit
+from selfsight.losses.float32_losses import at_least_float32, unit
 
 Scores = Float[Tensor, "n k"]
 Scalar = Float[Tensor, ""]

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.losses.dtype import at_least_float32, unit
-from selfsight.losses.streaming import is_streamed, mean_contrastive_nll
+from selfsight.losses.blockwise_contrastive import is_streamed, mean_contrastive_nll
+from selfsight.losses.float32_losses import at_least_float32, unit
 
 Rows = Float[Tensor, "n d"]
 Scalar = Float[Tensor, ""]

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.losses.dtype import at_least_float32, unit
+from selfsight.losses.float32_losses import at_least_float32, unit
 
 Rows = Float[Tensor, "n d"]
 Square = Float[Tensor, "d d"]

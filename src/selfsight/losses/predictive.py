@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.losses.dtype import at_least_float32, unit
+from selfsight.losses.float32_losses import at_least_float32, unit
 
 Scalar = Float[Tensor, ""]
 

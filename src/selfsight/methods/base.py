@@ -16,7 +16,7 @@ from selfsight.errors import UserError
 from selfsight.methods.setting_ranges import RANGES
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm
-from selfsight.nn.image_norm import Norm, replace_batch_norm
+from selfsight.nn.group_and_layer_norm import Norm, replace_batch_norm
 from selfsight.views import View, small_crop
 
 Views = list[Float[Tensor, "n c _ _"]]

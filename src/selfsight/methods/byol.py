@@ -8,8 +8,8 @@ from torch import nn
 from selfsight.losses.predictive import regression
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Teacher, mlp
+from selfsight.nn.combinatorial_patches import OFF, Patches, PatchStudent
 from selfsight.nn.heads import fast_moco_heads
-from selfsight.nn.patch_student import OFF, Patches, PatchStudent
 from selfsight.optim.schedules import cosine
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from selfsight.losses.contrastive import info_nce
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Teacher
+from selfsight.nn.combinatorial_patches import SIX_PAIRS, Patches, PatchStudent
 from selfsight.nn.heads import fast_moco_heads
-from selfsight.nn.patch_student import SIX_PAIRS, Patches, PatchStudent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from selfsight.errors import UserError
-from selfsight.losses import nonparametric
+from selfsight.losses import instdisc_losses
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, MemoryBank, mlp
 
@@ -63,17 +63,17 @@ class InstDisc(Method):
         h, v = self.student(views[0])
         update = {"embeddings": v.detach()}
         if c.loss == "softmax":
-            loss = nonparametric.softmax(v, self.memory_bank.read(), own=index, temperature=t)
+            loss = instdisc_losses.softmax(v, self.memory_bank.read(), own=index, temperature=t)
         else:
             noise = (at.uniform("noise", v, c.num_noise) * count).long()
             rows = self.memory_bank.read(torch.cat([index[:, None], noise], 1))  # [N, 1 + m, D]
-            logits = nonparametric.logits(v, rows, temperature=t)
-            estimate = nonparametric.partition(logits, num_images=count)
+            logits = instdisc_losses.logits(v, rows, temperature=t)
+            estimate = instdisc_losses.partition(logits, num_images=count)
             z = torch.where(self.normalizer > 0, self.normalizer, estimate.to(self.normalizer))
-            loss = nonparametric.nce(logits, z, num_images=count)
+            loss = instdisc_losses.nce(logits, z, num_images=count)
             update["normalizer"] = z
         if c.proximal_lambda > 0:
-            distance = nonparametric.proximal(v, self.memory_bank.read(index))
+            distance = instdisc_losses.proximal(v, self.memory_bank.read(index))
             loss = loss + c.proximal_lambda * distance
         return Step(loss=loss, features=h, update=update)
 

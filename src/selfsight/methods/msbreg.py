@@ -6,15 +6,15 @@ from typing import Literal
 import torch
 
 from selfsight.errors import UserError
-from selfsight.losses import multiview
+from selfsight.losses import msbreg_losses
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, Teacher, mlp
 from selfsight.optim.schedules import cosine
 
 CENTROIDS = {
-    "leave_one_out": multiview.leave_one_out,
-    "both": multiview.centroids,
-    "repeat": multiview.repeated_pairs,
+    "leave_one_out": msbreg_losses.leave_one_out,
+    "both": msbreg_losses.centroids,
+    "repeat": msbreg_losses.repeated_pairs,
 }
 
 
@@ -64,12 +64,12 @@ class MSBReg(Method):
         loss = CENTROIDS[c.centroid](p, t)
         e = p if c.regularized == "prediction" else torch.stack(z)
         if c.singular_weight:
-            loss = loss + c.singular_weight * multiview.singular_values(e, form=c.singular)
+            loss = loss + c.singular_weight * msbreg_losses.singular_values(e, form=c.singular)
         if c.brownian_weight:
             force = at.normal("brownian", views[0], c.dim)  # one per image, the same for all views
-            loss = loss + c.brownian_weight * multiview.brownian(e, force)
+            loss = loss + c.brownian_weight * msbreg_losses.brownian(e, force)
         if c.uniformity_weight:
-            loss = loss + c.uniformity_weight * multiview.uniformity(e)
+            loss = loss + c.uniformity_weight * msbreg_losses.uniformity(e)
         return Step(loss=loss, features=h[0])
 
     def after_step(self, at: Moment, step: Step) -> None:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight.losses.contrastive import neighbor_info_nce
-from selfsight.losses.dtype import unit
+from selfsight.losses.float32_losses import unit
 from selfsight.methods.base import (
     DataInfo,
     Method,
@@ -23,8 +23,8 @@ from selfsight.methods.base import (
     check_queue_holds_batch,
 )
 from selfsight.nn import Backbone, Queue, Teacher, mlp
+from selfsight.nn.combinatorial_patches import OFF, Patches, PatchStudent
 from selfsight.nn.heads import fast_moco_heads
-from selfsight.nn.patch_student import OFF, Patches, PatchStudent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ import torch
 from selfsight.losses.predictive import mean_of_others, negative_cosine
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, mlp
+from selfsight.nn.combinatorial_patches import OFF, Patches, PatchStudent
 from selfsight.nn.heads import fast_moco_heads
-from selfsight.nn.patch_student import OFF, Patches, PatchStudent
 
 
 @dataclass(frozen=True, kw_only=True)

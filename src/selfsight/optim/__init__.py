@@ -1,9 +1,9 @@
 """Optimizers, parameter groups and schedules."""
 
 from selfsight.optim.build import build_optimizer, load_optimizer_state, set_lr
-from selfsight.optim.config import OPTIMS, Optim
 from selfsight.optim.lamb import LAMB
 from selfsight.optim.lars import LARS
+from selfsight.optim.optim_settings import OPTIMS, Optim
 from selfsight.optim.param_groups import (
     clip_gradients,
     describe_groups,

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selfsight.optim.config import Optim, scaled_lr
 from selfsight.optim.lamb import LAMB
 from selfsight.optim.lars import LARS
+from selfsight.optim.optim_settings import Optim, scaled_lr
 from selfsight.optim.param_groups import param_groups
 
 

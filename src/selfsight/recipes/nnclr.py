@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from selfsight.methods.nnclr import NNCLRConfig
-from selfsight.nn.patch_student import Patches
+from selfsight.nn.combinatorial_patches import Patches
 from selfsight.optim import OPTIMS
 from selfsight.recipe import Recipe
 from selfsight.recipes import fast_moco

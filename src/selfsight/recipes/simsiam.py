@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from selfsight.methods.simsiam import SimSiamConfig
-from selfsight.nn.patch_student import Patches
+from selfsight.nn.combinatorial_patches import Patches
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
 from selfsight.recipes import fast_moco

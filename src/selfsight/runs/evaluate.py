@@ -13,7 +13,7 @@ from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator
 from selfsight.evals.eval_images import EvalImages, augmentation_size
-from selfsight.evals.multilabel import MultilabelData
+from selfsight.evals.multilabel_data import MultilabelData
 from selfsight.evals.protocols import (
     Evaluator,
     build_evaluator,
@@ -22,23 +22,10 @@ from selfsight.evals.protocols import (
 from selfsight.nn import Backbone
 from selfsight.options.eval_options import EvalOptions
 from selfsight.run_folder import Run, write_json
-from selfsight.runs.analyze import analyze_features
-from selfsight.runs.check_options import DEFAULT_PROTOCOLS, check_options
-from selfsight.runs.compare import format_number, name_label_free
-from selfsight.runs.describe_scores import (
-    describe_results,
-    tabulate_classes,
-    tabulate_results,
-)
-from selfsight.runs.encoders import (
-    UNTRAINED,
-    EncoderUnderTest,
-    build_untrained,
-    check_encodes,
-    load_encoder,
-    load_recipe,
-    run_classes,
-)
+from selfsight.runs.analyze_features import analyze_features
+from selfsight.runs.check_eval_options import DEFAULT_PROTOCOLS, check_options
+from selfsight.runs.compare_runs import format_number, name_label_free
+from selfsight.runs.describe_results import describe_results, tabulate_classes, tabulate_results
 from selfsight.runs.evaluated_images import (
     identify_boxes,
     identify_images,
@@ -54,13 +41,18 @@ from selfsight.runs.labeled_sources import (
     load_several_labels,
     open_labeled,
 )
-from selfsight.runs.load_method import find_checkpoint
-from selfsight.runs.open_images import open_run_images
-from selfsight.runs.score_protocols import (
-    score_label_free,
-    score_labeled,
-    score_protocol,
+from selfsight.runs.load_encoder import (
+    UNTRAINED,
+    EncoderUnderTest,
+    build_untrained,
+    check_encodes,
+    load_encoder,
+    load_recipe,
+    run_classes,
 )
+from selfsight.runs.load_run_networks import find_checkpoint
+from selfsight.runs.open_run_images import open_run_images
+from selfsight.runs.score_encoders import score_label_free, score_labeled, score_protocol
 from selfsight.runs.start_resume import write_verdict
 
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")

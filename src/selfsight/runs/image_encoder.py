@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight.data import Source
+from selfsight.data.decode_workers import decode_images
 from selfsight.data.decoders.decode_image import Encoded
 from selfsight.data.eval_transform import EvalTransform, ImageLike, is_single, load_pixels
-from selfsight.data.workers import decode_images
 from selfsight.errors import UserError
-from selfsight.evals.features import BATCH_SIZE, encode, eval_mode, module_device
+from selfsight.evals.extract_features import BATCH_SIZE, encode, eval_mode, module_device
 from selfsight.nn import Backbone
 
 

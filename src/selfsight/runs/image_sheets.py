@@ -13,10 +13,10 @@ from selfsight import rng
 from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.evals.eval_images import EvalImages, Images
-from selfsight.evals.features import Features
-from selfsight.evals.features import features as compute_features
+from selfsight.evals.extract_features import Features
+from selfsight.evals.extract_features import features as compute_features
+from selfsight.evals.feature_statistics import unit
 from selfsight.evals.knn import nearest_neighbors
-from selfsight.evals.spectrum import unit
 from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.run_folder import Run, replace_file
 from selfsight.train.online_eval import sample_images

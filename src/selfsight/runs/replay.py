@@ -11,16 +11,16 @@ from selfsight.errors import UserError, list_first
 from selfsight.progress import DelayedProgress
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run
-from selfsight.runs.open_images import open_run_images
+from selfsight.runs.open_run_images import open_run_images
 from selfsight.train import checkpoint
 from selfsight.train.compile import configure_torch
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.loop import load_batches
 from selfsight.train.pretrain import build_loader, build_new_state
 from selfsight.train.start_weights import read_start
-from selfsight.train.state import State
 from selfsight.train.step import Batch, compute_views
 from selfsight.train.trace_non_finite import Fault, FiniteWatch
+from selfsight.train.training_state import State
 
 WRONG = ("skipped", "diverged")  # events that can be replayed
 NAMED = (checkpoint.LAST, checkpoint.PREVIOUS, checkpoint.BEFORE_SKIPPED, checkpoint.DIVERGED)

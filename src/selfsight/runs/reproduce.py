@@ -14,7 +14,7 @@ from selfsight.errors import DivergedError, UserError
 from selfsight.recipe import Recipe, list_differences, to_dict
 from selfsight.run_folder import Run, is_finite, to_json, write_json
 from selfsight.runs.environment import compare_environments, describe_environment
-from selfsight.runs.open_images import (
+from selfsight.runs.open_run_images import (
     check_local,
     describe_other_images,
     fingerprint_everywhere,

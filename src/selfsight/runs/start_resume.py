@@ -24,8 +24,7 @@ from selfsight.recipe import (
     to_dict,
 )
 from selfsight.run_folder import Run, write_json
-from selfsight.runs.collect_scores import collect_arrays, collect_scores
-from selfsight.runs.encoders import UNTRAINED, build_untrained_student
+from selfsight.runs.build_result import collect_arrays, collect_scores
 from selfsight.runs.environment import (
     compare_environments,
     describe_environment,
@@ -33,8 +32,8 @@ from selfsight.runs.environment import (
 )
 from selfsight.runs.evaluated_images import fingerprint_test_images
 from selfsight.runs.image_sheets import write_map_and_neighbors, write_views
-from selfsight.runs.import_start import StartEncoder, write_start
-from selfsight.runs.open_images import (
+from selfsight.runs.load_encoder import UNTRAINED, build_untrained_student
+from selfsight.runs.open_run_images import (
     Reasons,
     check_local,
     describe_other_images,
@@ -46,16 +45,17 @@ from selfsight.runs.open_images import (
     resolve_storage,
 )
 from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
-from selfsight.runs.score_protocols import BASELINE_FEATURES, score_label_free
+from selfsight.runs.score_encoders import BASELINE_FEATURES, score_label_free
+from selfsight.runs.start_encoder import StartEncoder, write_start
 from selfsight.runs.verdict import Verdict, judge
 from selfsight.stopwatch import Stopwatch, describe_seconds
 from selfsight.train import checkpoint
 from selfsight.train.batch_size_finder import halve_batch_until_it_fits
-from selfsight.train.disk_check import check_disk
-from selfsight.train.memory_check import check_memory
+from selfsight.train.disk_forecast import check_disk
+from selfsight.train.memory_forecast import check_memory
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import describe_data, pretrain
-from selfsight.train.state import State
+from selfsight.train.training_state import State
 
 MAX_LEFT_OUT = 1000  # names of unreadable images in recipe.json
 

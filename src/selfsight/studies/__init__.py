@@ -37,7 +37,7 @@ from selfsight.studies import (
     simsiam_comparison,
     swav_epochs,
 )
-from selfsight.studies.base import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 __all__ = ["ARMS", "STUDIES", "Arm", "Claim", "Study", "find_study"]
 

@@ -1,6 +1,6 @@
 """Barlow Twins: batch size at 300 epochs."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 SOURCE = "Barlow Twins, as quoted by Fast-MoCo, table 4"
 

@@ -1,7 +1,7 @@
 """EqCo: accuracy against the number of negatives, with and without the margin."""
 
 from selfsight.optim import Optim, Schedule
-from selfsight.studies.base import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 PAPER = "EqCo, arXiv:2010.01929"
 PLOTTED = f"plotted, not printed ({PAPER}, figure 2)"

@@ -1,6 +1,6 @@
 """EqCo: accuracy against the number of queries per step."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 PAPER = "EqCo, arXiv:2010.01929"
 

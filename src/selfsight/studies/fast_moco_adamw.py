@@ -1,7 +1,7 @@
 """Fast-MoCo and MoCo v3 with AdamW."""
 
 from selfsight.optim import OPTIMS
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 from selfsight.views import moco_v3
 
 SOURCE = "Fast-MoCo, arXiv:2207.08220, appendix C.4"

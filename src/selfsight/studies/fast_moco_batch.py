@@ -1,6 +1,6 @@
 """Fast-MoCo: batch sizes, beside those of SimSiam and BYOL."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 TABLE_4 = "arXiv:2207.08220, appendix, table 4"
 

@@ -1,6 +1,6 @@
 """Fast-MoCo: the stage of the network at which two halves of a view are combined."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 STAGES = ("input", "stage1", "stage2", "stage3", "final", "proj", "pred")
 

@@ -1,6 +1,6 @@
 """Fast-MoCo against MoCo v3, at equal epochs and at equal wall clock."""
 
-from selfsight.studies.base import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 FAST, V3 = "orashi/Fast-MoCo, README", "facebookresearch/moco-v3, CONFIG.md"
 

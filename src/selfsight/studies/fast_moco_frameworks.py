@@ -1,6 +1,6 @@
 """Fast-MoCo: combinatorial patches on other methods."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 TABLE_3 = "Fast-MoCo, arXiv:2207.08220, appendix, table 3"
 

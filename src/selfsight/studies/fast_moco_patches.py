@@ -1,6 +1,6 @@
 """Fast-MoCo: how patches are encoded, and how many are combined."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 SOURCE = "none in what we could read (arXiv:2207.08220, section 5.2)"
 RECIPE = "fast_moco.imagenet_r50_20ep"

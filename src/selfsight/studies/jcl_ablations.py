@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 PAPER = "JCL, arXiv:2009.14776"
 

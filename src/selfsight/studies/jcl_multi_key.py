@@ -1,6 +1,6 @@
 """JCL against the plain loss over the same number of keys, and against MoCo v2."""
 
-from selfsight.studies.base import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 PAPER = "JCL, arXiv:2009.14776"
 BELOW = "none printed; below JCL at equal memory (JCL, supplement, section 2)"

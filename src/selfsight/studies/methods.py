@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 LIGHTLY = "lightly, CIFAR-10 benchmark, 200 epochs, the best over epochs, batch {}"
 DEMO = "facebookresearch/moco, CIFAR-10 demo, on the output of a linear head"

@@ -1,6 +1,6 @@
 """MoCo v3: batch size of ViT-B/16."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 STUDY = Study(
     name="mocov3_batch",

@@ -1,6 +1,6 @@
 """MoCo v3: ViT-B/16 without batch norm anywhere."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 STUDY = Study(
     name="mocov3_bn_free",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 NONE = "none published on CIFAR-10; MoCo v3, section 4, plots kNN curves of ViT-B/16 on ImageNet"
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from selfsight.optim import OPTIMS
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 STUDY = Study(
     name="mocov3_lamb",

@@ -1,6 +1,6 @@
 """MoCo v3: a frozen random patch projection against a learned one."""
 
-from selfsight.studies.base import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 # Linear top-1 by learning rate in units of 1e-4.
 LEARNED = {0.5: 70.4, 1.0: 72.2, 1.5: 71.7}

@@ -1,6 +1,6 @@
 """MoCo v3 with and without its predictor."""
 
-from selfsight.studies.base import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 STUDY = Study(
     name="mocov3_predictor",

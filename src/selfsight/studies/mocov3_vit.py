@@ -1,6 +1,6 @@
 """MoCo v3: vision transformers of all sizes."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 TABLE_4, FIGURE_8 = "MoCo v3, table 4", "MoCo v3, figure 8"
 

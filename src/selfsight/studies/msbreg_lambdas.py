@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.base import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 # Linear top-1 by the number of views K, lambda_s (lines) and lambda_b (columns).
 LAMBDAS_S = (0.0, 0.002, 0.004, 0.01)

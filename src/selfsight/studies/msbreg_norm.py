@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.base import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 # Method, norm, batch size, lambda_b, linear top-1. The number of views is not stated there.
 TABLE_4 = [

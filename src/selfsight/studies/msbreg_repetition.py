@@ -1,6 +1,6 @@
 """MSBReg: centroids of four views against two independent pairs."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 RECIPE = "msbreg.imagenet100_r18_k4_320ep"
 NO_LOSSES = {"method.singular_weight": 0.0, "method.brownian_weight": 0.0}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 TABLE_3 = "MSBReg, supplement, table 3"
 UNSTATED_WEIGHT = f"at a weight that is not stated; {TABLE_3}"

@@ -1,6 +1,6 @@
 """NNCLR: accuracy against the number of epochs."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 STUDY = Study(
     name="nnclr_epochs",

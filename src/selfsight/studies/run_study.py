@@ -18,9 +18,9 @@ from selfsight.options.study_options import (
 from selfsight.recipes import auto_recipe
 from selfsight.run_folder import to_json
 from selfsight.studies import ARMS, find_study, train_arms
-from selfsight.studies.jobs import plan_jobs
-from selfsight.studies.judge import arm_results, compare_with_ledger
+from selfsight.studies.judge_claims import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, read_ledger
+from selfsight.studies.plan_jobs import plan_jobs
 
 
 def study(

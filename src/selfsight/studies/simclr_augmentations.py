@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfsight.recipes import simclr
-from selfsight.studies.base import Arm, Scale, Study
+from selfsight.studies.study_types import Arm, Scale, Study
 from selfsight.views import View
 
 FIGURE_5 = "SimCLR, arXiv:2002.05709, figure 5"

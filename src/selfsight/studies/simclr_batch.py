@@ -1,6 +1,6 @@
 """SimCLR: batch size at 100 epochs."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 PLOTTED = "plotted, not printed (SimCLR, arXiv:2002.05709, figure 9)"
 PUBLISHED = {

@@ -1,6 +1,6 @@
 """SiMo: accuracy against EqCo's alpha at 256 negatives."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 PAPER = "EqCo, arXiv:2010.01929"
 RECIPE = "simo.imagenet_r50_200ep"

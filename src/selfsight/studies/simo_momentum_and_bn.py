@@ -1,6 +1,6 @@
 """SiMo: the momentum teacher and batch norm over the global batch."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 PAPER = "EqCo, arXiv:2010.01929"
 RECIPE = "simo.imagenet_r50_100ep"

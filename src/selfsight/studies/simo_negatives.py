@@ -1,6 +1,6 @@
 """SiMo: accuracy against the number of negatives, with and without EqCo."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 PAPER = "EqCo, arXiv:2010.01929"
 PLOTTED = f"plotted, not printed ({PAPER}, figure 3)"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 TABLE_4 = "SimSiam, arXiv:2011.10566, table 4"
 EPOCHS = (100, 200, 400, 800)

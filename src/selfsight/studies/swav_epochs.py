@@ -1,6 +1,6 @@
 """SwAV: accuracy against epochs, batch size and small crops."""
 
-from selfsight.studies.base import Arm, Study
+from selfsight.studies.study_types import Arm, Study
 
 SOURCE = "facebookresearch/swav, README"
 

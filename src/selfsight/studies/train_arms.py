@@ -18,13 +18,13 @@ from selfsight.data.loader import check_batch_size
 from selfsight.errors import DivergedError, StoppedError
 from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
-from selfsight.evals.linear import LinearProbe
+from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.recipe import Data, Recipe, eval_transform, to_dict
 from selfsight.run_folder import Run, read_json, write_json
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.run_lock import lock_run
-from selfsight.studies.jobs import Job, StudyData, open_study_data
 from selfsight.studies.ledger import Entry, hash_recipe
+from selfsight.studies.plan_jobs import Job, StudyData, open_study_data
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
 from selfsight.train.progress_bar import format_duration

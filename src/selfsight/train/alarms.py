@@ -9,9 +9,9 @@ from selfsight.command_hint import write_command
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run
 from selfsight.train import checkpoint
+from selfsight.train.checkpoint_schedule import Saver
 from selfsight.train.collapse import CollapseAlarm
-from selfsight.train.saver import Saver
-from selfsight.train.state import State
+from selfsight.train.training_state import State
 
 
 class Alarms:

@@ -13,8 +13,8 @@ from selfsight.recipe import Recipe
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import train
 from selfsight.train.pretrain import build_method
-from selfsight.train.state import State
 from selfsight.train.step import DTYPES, Batch
+from selfsight.train.training_state import State
 
 TRIAL_STEPS = 2  # in the second one the optimizer has its state
 

@@ -1,7 +1,8 @@
 """Compile encoders and heads, each once, for any number of views that a step encodes.
 
 A step compiled as one graph would contain the backbone once for each view and once more for the
-teacher, and would take minutes to compile. Losses compile themselves on CUDA (`losses/dtype.py`).
+teacher, and would take minutes to compile. Losses compile themselves on CUDA
+(`losses/float32_losses.py`).
 """
 
 import atexit
@@ -24,7 +25,7 @@ from selfsight.data.pixel_cache import cache_folder
 from selfsight.methods import Method
 from selfsight.nn import encoders
 from selfsight.nn.blocks import RecomputedBlocks, find_blocks
-from selfsight.nn.patch_student import PatchStudent
+from selfsight.nn.combinatorial_patches import PatchStudent
 from selfsight.recipe import Recipe
 
 SMALL_VIEW = 64  # pixels; cuDNN tries every convolution for views up to this size

@@ -16,8 +16,8 @@ from selfsight.optim import set_lr
 from selfsight.recipe import Recipe
 from selfsight.train.compile import compile_networks, is_compiled
 from selfsight.train.ddp import distribute
-from selfsight.train.state import State
 from selfsight.train.step import Batch, optimizer_step
+from selfsight.train.training_state import State
 
 WARMUP_STEPS = 3  # before anything is timed or recorded: compilers and libraries choose kernels
 TIMED_STEPS = 5  # in each mode

@@ -9,8 +9,8 @@ from selfsight.methods import Step
 from selfsight.recipe import Recipe
 from selfsight.train.compile import configure_torch
 from selfsight.train.cuda_graph import StepRunner
-from selfsight.train.state import State
 from selfsight.train.step import Batch, compute_views
+from selfsight.train.training_state import State
 
 
 def train(

@@ -15,7 +15,7 @@ from selfsight.evals.knn import KNN
 from selfsight.methods import DataInfo, Method
 from selfsight.methods.base import NO_DATA_INFO
 from selfsight.nn.blocks import recompute_blocks
-from selfsight.nn.teacher import set_chunk_size
+from selfsight.nn.ema_teacher import set_chunk_size
 from selfsight.optim import build_optimizer, describe_groups
 from selfsight.recipe import Recipe
 from selfsight.run_folder import Run, WriteError
@@ -23,16 +23,16 @@ from selfsight.stop_signals import signal_name
 from selfsight.stopwatch import Stopwatch
 from selfsight.train import checkpoint
 from selfsight.train.alarms import Alarms
+from selfsight.train.checkpoint_schedule import Saver
 from selfsight.train.cuda_graph import CHOICE, can_record
 from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.log_records import MAX_RECORDS, Metrics, log_spacing
 from selfsight.train.loop import load_batches, train
-from selfsight.train.metrics import MAX_RECORDS, Metrics, log_spacing
 from selfsight.train.online_eval import OnlineProbe, count_dips
 from selfsight.train.progress_bar import ProgressBar
-from selfsight.train.saver import Saver
 from selfsight.train.start_weights import Weights, load_start, read_start
-from selfsight.train.state import State
 from selfsight.train.stop_request import StopRequest
+from selfsight.train.training_state import State
 
 
 def build_method(

@@ -13,7 +13,7 @@ from selfsight.ragged_batch import Ragged
 from selfsight.recipe import Recipe
 from selfsight.train.compile import compile_stance
 from selfsight.train.skipped_steps import StatisticsBefore, step_if_finite
-from selfsight.train.state import State
+from selfsight.train.training_state import State
 from selfsight.views import apply_views
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "float32": torch.float32}

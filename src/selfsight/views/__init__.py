@@ -18,7 +18,7 @@ from selfsight.views.presets import (
     swav,
     without_blur,
 )
-from selfsight.views.spec import View, for_channels
+from selfsight.views.view_settings import View, for_channels
 
 __all__ = [
     "PRESETS",

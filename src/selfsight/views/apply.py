@@ -15,7 +15,7 @@ from selfsight.ragged_batch import Ragged
 from selfsight.rng import Key, has_triton
 from selfsight.views import color, spatial
 from selfsight.views.sampling import ViewParams, sample_view_params, view_keys
-from selfsight.views.spec import View, check_channels
+from selfsight.views.view_settings import View, check_channels
 
 # Flipping before or after these operations gives the same result.
 COMMUTES_WITH_FLIP = {"jitter", "gray", "blur", "solarize", "sobel"}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfsight.data.pixel_kind import PixelKind
-from selfsight.views.spec import View, for_channels
+from selfsight.views.view_settings import View, for_channels
 
 ANY_SIDE = 0.75  # probability of a turn: with a flip each of the eight orientations is as likely
 SAME_SCALE: dict[str, Any] = {"scale": (0.5, 0.85), "ratio": (0.9, 1.1)}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from selfsight.check_settings import FEW, check_setting
 from selfsight.data.eval_transform import Interpolation
 from selfsight.errors import UserError
-from selfsight.views.spec import View
+from selfsight.views.view_settings import View
 
 FLIP_FIRST = ("flip", "jitter", "gray", "blur", "solarize")
 FLIP_LAST = ("jitter", "gray", "blur", "solarize", "flip")

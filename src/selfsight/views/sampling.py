@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.views.spec import View
+from selfsight.views.view_settings import View
 
 MAX_CROP_TRIES = 10
 

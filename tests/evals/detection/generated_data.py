@@ -5,8 +5,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from selfsight.evals.detection.annotations import DetectionDataset, Instances, encode_mask
 from selfsight.evals.detection.detector_settings import DetectorSettings
+from selfsight.evals.detection.instances import DetectionDataset, Instances, encode_mask
 
 COLORS = {"red": (230, 40, 40), "green": (40, 210, 60)}
 

@@ -11,21 +11,21 @@ import torch
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from selfsight.evals.detection.annotations import (
-    DetectionDataset,
-    Instances,
-    encode_mask,
-    subset,
-    to_coco_rle,
-)
+from selfsight.evals.bootstrap_intervals import RESAMPLES, resampled_rows
 from selfsight.evals.detection.coco_ap import (
     Detections,
     average_precision,
     paste_masks,
     to_detections,
 )
+from selfsight.evals.detection.instances import (
+    DetectionDataset,
+    Instances,
+    encode_mask,
+    subset,
+    to_coco_rle,
+)
 from selfsight.evals.detection.resampled_ap import resample_average_precision
-from selfsight.evals.intervals import RESAMPLES, resampled_rows
 
 SIDE = 200
 

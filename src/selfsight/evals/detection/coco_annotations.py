@@ -9,8 +9,8 @@ import numpy as np
 
 from selfsight.data.image_limits import check_pixels
 from selfsight.errors import UserError, suggest
-from selfsight.evals.detection.annotation_files import Files
-from selfsight.evals.detection.annotations import (
+from selfsight.evals.detection.folder_or_tar import Files
+from selfsight.evals.detection.instances import (
     DetectionDataset,
     Instances,
     clip_boxes,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from selfsight.evals.detection.annotations import DetectionDataset, import_pycocotools, to_coco_rle
+from selfsight.evals.detection.instances import DetectionDataset, import_pycocotools, to_coco_rle
 
 Task = Literal["box", "mask"]
 SMALL, LARGE, LARGEST = 32.0**2, 96.0**2, 1e10  # COCO's areas, in pixels of the image

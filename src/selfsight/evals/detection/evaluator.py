@@ -12,19 +12,19 @@ from torch import nn
 
 from selfsight import dist
 from selfsight.errors import UserError
-from selfsight.evals.detection.annotations import (
+from selfsight.evals.detection.coco_ap import Detections, Task, to_detections
+from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings
+from selfsight.evals.detection.instances import (
     DetectionDataset,
     import_pycocotools,
     renumber_classes,
     training_subset,
 )
-from selfsight.evals.detection.coco_ap import Detections, Task, to_detections
-from selfsight.evals.detection.detector_settings import PUBLISHED, DetectorSettings
 from selfsight.evals.detection.loader import DecodedImages, load_batches, plan_test_batches
 from selfsight.evals.detection.resampled_ap import resample_average_precision
-from selfsight.evals.detection.train import fit
-from selfsight.evals.features import module_device
-from selfsight.evals.per_image import PerImage, Scores, paired_differences, score_per_image
+from selfsight.evals.detection.train_detector import fit
+from selfsight.evals.extract_features import module_device
+from selfsight.evals.prediction_scores import PerImage, Scores, paired_differences, score_per_image
 from selfsight.progress import track
 
 
@@ -95,7 +95,7 @@ class DetectionEvaluator:
         autocast = self.autocast if device.type == "cuda" else None
         train = training_subset(self.train)
         test = renumber_classes(self.test, self.train.class_names, self.train.name)
-        from selfsight.evals.detection.models import Detector
+        from selfsight.evals.detection.rcnn import Detector
 
         detector = Detector(backbone, len(train.class_names), settings, seed=seed).to(device)
         detector = detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -178,6 +178,6 @@ def compare(
 
 def _check_backbone(backbone: nn.Module, settings: DetectorSettings) -> None:
     # Imported here, because torchvision's detection imports torch's compiler, which takes seconds.
-    from selfsight.evals.detection.models import prepare_backbone
+    from selfsight.evals.detection.rcnn import prepare_backbone
 
     prepare_backbone(backbone, settings)

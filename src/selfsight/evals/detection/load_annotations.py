@@ -6,8 +6,8 @@ from pathlib import Path
 
 from selfsight.errors import UserError
 from selfsight.evals.detection import coco_annotations, voc_annotations
-from selfsight.evals.detection.annotation_files import open_files
-from selfsight.evals.detection.annotations import DetectionDataset, concatenate
+from selfsight.evals.detection.folder_or_tar import open_files
+from selfsight.evals.detection.instances import DetectionDataset, concatenate
 from selfsight.evals.detection.trimap_annotations import Classes, read_trimaps
 
 

@@ -21,8 +21,8 @@ from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.decoders.decode_image import decode, read_header
 from selfsight.data.image_limits import UnreadableError
 from selfsight.errors import UserError
-from selfsight.evals.detection.annotations import DetectionDataset, decode_mask
 from selfsight.evals.detection.detector_settings import DetectorSettings
+from selfsight.evals.detection.instances import DetectionDataset, decode_mask
 
 DIVISOR = 32  # of the sides of a batch: the stride of the coarsest map
 CACHE_BYTES = 4 << 30  # largest size of decoded images and masks to cache on the device

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int32
 
-from selfsight.evals.detection.annotations import DetectionDataset
+from selfsight.evals.bootstrap_intervals import MAX_INDICES, resampled_counts
 from selfsight.evals.detection.coco_ap import (
     RANGES,
     Detections,
@@ -20,7 +20,7 @@ from selfsight.evals.detection.coco_ap import (
     match_detections,
     name_means,
 )
-from selfsight.evals.intervals import MAX_INDICES, resampled_counts
+from selfsight.evals.detection.instances import DetectionDataset
 from selfsight.progress import track
 
 

@@ -18,7 +18,7 @@ from selfsight.data.sources.parquet_labels import (
 )
 from selfsight.data.sources.remote_files import File
 from selfsight.errors import UserError
-from selfsight.evals.detection.annotations import (
+from selfsight.evals.detection.instances import (
     DetectionDataset,
     Instances,
     encode_mask,

@@ -7,8 +7,8 @@ import numpy as np
 
 from selfsight.data.sources.source import encode_labels
 from selfsight.errors import UserError, suggest
-from selfsight.evals.detection.annotation_files import Files
-from selfsight.evals.detection.annotations import DetectionDataset, Instances, clip_boxes, has_area
+from selfsight.evals.detection.folder_or_tar import Files
+from selfsight.evals.detection.instances import DetectionDataset, Instances, clip_boxes, has_area
 
 LISTS = "ImageSets/Main"
 

@@ -20,8 +20,8 @@ from selfsight.ragged_batch import Ragged
 from selfsight.rng import Key
 from selfsight.views.sampling import jitter_ranges
 from selfsight.views.spatial import blur_radius
-from selfsight.views.spec import View
 from selfsight.views.triton import sampling, spatial
+from selfsight.views.view_settings import View
 
 # Per program: images in the sampling kernel, pixels in the crop and the color kernels.
 SAMPLING_BLOCK, CROP_BLOCK, COLOR_BLOCK = 32, 512, 1024

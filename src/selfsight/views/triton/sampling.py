@@ -11,7 +11,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from selfsight.triton_helpers.philox import philox, unit
+from selfsight.triton_kernels.philox import philox, unit
 from selfsight.views.sampling import COLUMNS, MAX_CROP_TRIES
 
 # Fields of an image's parameters, in its row of float64 numbers.

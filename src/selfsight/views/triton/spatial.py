@@ -11,7 +11,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from selfsight.triton_helpers.resample import resample
+from selfsight.triton_kernels.resample import resample
 from selfsight.views.triton.color import clamp_to_unit, gray, jitter, luma, solarize_and_normalize
 from selfsight.views.triton.sampling import (
     CONTRAST,

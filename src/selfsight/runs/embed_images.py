@@ -1,0 +1,290 @@
+"""Embed a source: a vector for every image, in shards that are written whole or not at all.
+
+A shard is a range of images, encoded in batches that begin with it. So its bytes do not depend on
+the shards before it, and a job that was killed goes on with the shards that are missing, on any
+number of processes.
+"""
+
+import hashlib
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from selfsight import dist
+from selfsight.console import is_verbose, open_console
+from selfsight.data import Source, StreamedImages, open_source
+from selfsight.data.data_fingerprint import fingerprint_data
+from selfsight.data.pixel_kind import find_kind
+from selfsight.data.sources.source import clean
+from selfsight.errors import UserError, list_first
+from selfsight.evals.extract_features import BATCH_SIZE, encode_batches, eval_mode
+from selfsight.options.encoder_options import EmbedOptions
+from selfsight.options.eval_options import EncoderOptions
+from selfsight.progress import DelayedProgress
+from selfsight.recipe import list_differences
+from selfsight.run_folder import (
+    Run,
+    explain_write_errors,
+    read_object,
+    replace_file,
+    to_json,
+    write_json,
+)
+from selfsight.runs.load_encoder import EncoderUnderTest, load_with_options
+from selfsight.runs.load_run_networks import find_checkpoint
+from selfsight.runs.open_run_images import cut_like_run
+from selfsight.runs.run_lock import LOCK, lock_run
+
+# Readers of Parquet leave out files that begin with an underscore.
+ABOUT = "_about.json"
+SKIPPED = "_skipped-{:05d}.json"
+SHARD = "shard-{:05d}"
+
+
+class Shard(NamedTuple):
+    """The images of one shard that were encoded, and the reasons for those that were not."""
+
+    number: int
+    index: Int64[np.ndarray, " n"]  # type: ignore[assignment]
+    vectors: Float[np.ndarray, "n d"]
+    skipped: list[tuple[str, str]]
+
+
+def embed(
+    name: str, data: str, folder: Path, device: torch.device, options: EmbedOptions
+) -> dict[str, Any]:
+    """Write a vector for each image of `data` by the encoder `name`; return what was written.
+
+    Shards that an earlier call has written stay. Of several processes, each writes its share.
+    """
+    settings = {"command": "embed", "encoder": name, "data": data} | vars(options)
+    with dist.process_group(device.type, settings):
+        source = open_source(
+            data, split=options.split, labels=options.labels, label_column=options.label_column
+        )
+        if not len(source):
+            raise UserError(f"{data} has no images.")
+        console = open_console(stderr=True, quiet=not dist.prints())
+        if source.notes:
+            console.print("\n".join(source.notes))
+        encoder, source = load_for_images(name, source, device, options)
+        with lock_run(Run(folder)):
+            about = dist.on_first(lambda: _describe(source, encoder, options))
+            missing = dist.on_first(lambda: _begin(folder, about, options))
+            began, own = time.monotonic(), missing[dist.rank() :: dist.world_size()]
+            skipped = _embed_shards(source, encoder, device, folder, own, options)
+            skipped = [pair for part in dist.gather_objects(skipped) for pair in part]
+            seconds = time.monotonic() - began
+    count = sum(min(options.shard_size, len(source) - k * options.shard_size) for k in missing)
+    if skipped:
+        shown = list_first(
+            [f"{name} ({why})" for name, why in skipped], len(skipped) if is_verbose() else 3
+        )
+        console.print(f"Left out {len(skipped)} unreadable images: {shown}", soft_wrap=True)
+    return {
+        "folder": str(folder),
+        "images": len(source),
+        "encoded": count - len(skipped),
+        "skipped": len(skipped),
+        "dim": about["dim"],
+        "shards": _count_shards(len(source), options),
+        "shards_written": len(missing),
+        "format": options.format,
+        "images_per_second": count / seconds if count else None,
+    }
+
+
+def load_for_images(
+    name: str, source: Source, device: torch.device, options: EncoderOptions
+) -> tuple[EncoderUnderTest, Source]:
+    """Load an encoder, fitted to these images if it is not a run's; cut them as its run's are."""
+    kind = None if find_checkpoint(name) is not None else find_kind(source)
+    encoder = load_with_options(name, device, options, kind)
+    return encoder, cut_like_run(source, encoder.recipe)
+
+
+def describe(written: dict[str, Any]) -> str:
+    """Say in a sentence or two what was written, and how it is read."""
+    folder, ending = written["folder"], written["format"]
+    speed = written["images_per_second"]
+    if speed is None:
+        return f"{folder} has all shards of these {written['images']:,} images already."
+    read = f'pyarrow.parquet.read_table("{folder}")'
+    if ending == "npy":
+        read = f'np.concatenate([np.load(f) for f in sorted(glob("{folder}/shard-*.npy"))])'
+    return (
+        f"Wrote {written['encoded']:,} vectors of {written['dim']} numbers to {folder}: "
+        f"{written['shards_written']} of {written['shards']} shards, {speed:,.0f} images/s.\n"
+        f"Read them: {read}"
+    )
+
+
+def _embed_shards(
+    source: Source,
+    encoder: EncoderUnderTest,
+    device: torch.device,
+    folder: Path,
+    shards: Sequence[int],
+    options: EmbedOptions,
+) -> list[tuple[str, str]]:
+    """Encode and write these shards; return the unreadable images and the reasons."""
+    if not shards:
+        return []
+    skipped: list[tuple[str, str]] = []
+    total = sum(len(_range(number, source, options)) for number in shards)
+    with ThreadPoolExecutor(1) as writer, DelayedProgress("embedding", total, unit="images") as bar:
+        writing: Future[None] | None = None
+        for shard in _encode_shards(source, encoder, device, shards, options, bar):
+            skipped += shard.skipped
+            if writing is not None:
+                writing.result()
+            writing = writer.submit(_write, shard, source, folder, options)
+        if writing is not None:
+            writing.result()
+    return skipped
+
+
+def _encode_shards(
+    source: Source,
+    encoder: EncoderUnderTest,
+    device: torch.device,
+    shards: Sequence[int],
+    options: EmbedOptions,
+    bar: DelayedProgress,
+) -> Iterator[Shard]:
+    """Encode the shards one after the other; the next is decoded while one is encoded."""
+    transform = encoder.transform
+    images = StreamedImages(source, transform=transform, channels=transform.channels)
+    parts = (
+        part
+        for number in shards
+        for part in torch.tensor(_range(number, source, options)).split(BATCH_SIZE)
+    )
+    with eval_mode(encoder.network):
+        encoded = encode_batches(
+            encoder.network,
+            images,
+            transform,
+            parts,
+            are_crops=True,
+            device=device,
+            autocast=torch.bfloat16 if options.precision == "bf16" else None,
+        )
+        for number in shards:
+            asked = np.array(_range(number, source, options))
+            numbers: list[Tensor] = []
+            rows: list[Tensor] = []
+            for found, h in itertools.islice(encoded, -(-len(asked) // BATCH_SIZE)):
+                numbers.append(found)
+                rows.append(h)
+                bar.advance(len(h))
+            # An unreadable image was replaced by another one.
+            kept = torch.cat(numbers).cpu().numpy() == asked
+            why = dict(images.skipped)
+            lost = [source.names[int(k)] for k in asked[~kept]]
+            skipped = [(name, why.get(name, "unreadable")) for name in lost]
+            yield Shard(number, asked[kept], torch.cat(rows).cpu().numpy()[kept], skipped)
+    images.close()
+
+
+def _write(shard: Shard, source: Source, folder: Path, options: EmbedOptions) -> None:
+    """Write the files of a shard; that of the vectors, which says that it is whole, comes last."""
+    names = [clean(source.names[int(i)]) for i in shard.index]  # Parquet holds only UTF-8
+    labels = [_label(source, int(i)) for i in shard.index]
+    path = folder / SHARD.format(shard.number)
+    with explain_write_errors(path):
+        if shard.skipped:
+            skipped = {clean(name): why for name, why in shard.skipped}
+            write_json(folder / SKIPPED.format(shard.number), skipped)
+        if options.format == "npy":
+            write_json(path.with_suffix(".json"), {"path": names, "label": labels})
+            with replace_file(path.with_suffix(".npy")) as file:
+                np.save(file, shard.vectors)
+            return
+        several = source.multilabels is not None
+        flat = pa.array(shard.vectors.reshape(-1))
+        table = pa.table(
+            {
+                "path": pa.array(names, pa.string()),
+                "label": pa.array(labels, pa.list_(pa.string()) if several else pa.string()),
+                "vector": pa.FixedSizeListArray.from_arrays(flat, shard.vectors.shape[1]),
+            }
+        )
+        with replace_file(path.with_suffix(".parquet")) as file:
+            pq.write_table(table, file, compression="none", use_dictionary=["label"])
+
+
+def _label(source: Source, i: int) -> str | list[str] | None:
+    """Name of the class of an image, or of its classes; None if there is none."""
+    if source.multilabels is not None:
+        present = np.flatnonzero(source.multilabels[i] == 1)
+        return [clean(source.class_names[k]) for k in present]
+    if source.labels is None or source.labels[i] < 0:
+        return None
+    return clean(source.class_names[source.labels[i]])
+
+
+def _describe(source: Source, encoder: EncoderUnderTest, options: EmbedOptions) -> dict[str, Any]:
+    """What decides the bytes: network, weights, transform, images and how they are divided."""
+    return to_json(
+        {
+            "weights": _hash_weights(encoder.network),
+            "dim": encoder.network.dim,
+            "transform": encoder.transform.settings(),
+            "data": fingerprint_data(source),
+            "labels": source.labels is not None or source.multilabels is not None,
+            "format": options.format,
+            "shard_size": options.shard_size,
+            "precision": options.precision,
+        }
+    )
+
+
+def _begin(folder: Path, about: dict[str, Any], options: EmbedOptions) -> list[int]:
+    """Write what the folder is about, or compare it; return the shards that are missing."""
+    entries = [path for path in folder.iterdir() if path.name != LOCK]
+    saved = read_object(folder / ABOUT)
+    if entries and saved is None:
+        raise UserError(f"{folder} holds other files. Give another --out.")
+    differences = [] if saved is None else list_differences(about, saved)
+    if differences and not options.overwrite:
+        texts = [f"{name} is {now} now and was {before}" for name, now, before in differences]
+        raise UserError(
+            f"{folder} holds other vectors: {list_first(texts, 3, '; ')}. Add --overwrite to "
+            "replace them, or give another --out."
+        )
+    with explain_write_errors(folder):
+        if options.overwrite:
+            for path in (*folder.glob("shard-*"), *folder.glob("_*.json")):
+                path.unlink()
+        write_json(folder / ABOUT, about)
+    ending, count = f".{options.format}", _count_shards(about["data"]["images"], options)
+    return [k for k in range(count) if not (folder / f"{SHARD.format(k)}{ending}").exists()]
+
+
+def _hash_weights(network: nn.Module) -> str:
+    total = hashlib.sha256()
+    for name, value in network.state_dict().items():
+        total.update(name.encode())
+        total.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def _range(number: int, source: Source, options: EmbedOptions) -> range:
+    """The images of a shard."""
+    first = number * options.shard_size
+    return range(first, min(first + options.shard_size, len(source)))
+
+
+def _count_shards(count: int, options: EmbedOptions) -> int:
+    return -(-count // options.shard_size)

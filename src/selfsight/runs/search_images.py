@@ -1,0 +1,177 @@
+"""Search a source by the vectors of its images: similar images, near-duplicates, outliers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Float, Int64
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from selfsight.data import Source
+from selfsight.data.decoders.decode_image import decode
+from selfsight.data.image_limits import UnreadableError
+from selfsight.data.sources.source import clean
+from selfsight.errors import UserError
+from selfsight.evals.feature_statistics import unit
+from selfsight.evals.knn import neighbors_in_blocks
+from selfsight.progress import DelayedProgress
+from selfsight.run_folder import explain_write_errors
+from selfsight.runs.image_encoder import ImageEncoder
+
+CPU = torch.device("cpu")
+LINKS = 20  # nearest neighbors by which near-duplicates are grouped
+OUTLIER_NEIGHBORS = 10  # whose mean distance is the score of an outlier
+COPIES = 64  # images whose changed copies set the similarity of near-duplicates
+CUT = 0.03  # of each side, in a changed copy
+FOUND = 0.9  # share of the changed copies that the similarity finds
+
+
+class Vectors(NamedTuple):
+    """Paths of images, and their vectors with length one."""
+
+    paths: list[str]
+    h: Float[Tensor, "n d"]
+
+
+class Neighbors(NamedTuple):
+    """Similarities and numbers of the nearest images of each image, the nearest first."""
+
+    similarity: Float[Tensor, "n k"]
+    rows: Int64[Tensor, "n k"]
+
+
+def read_vectors(folder: Path) -> Vectors:
+    """Read the Parquet shards that `embed` has written, in the order of the images."""
+    paths: list[str] = []
+    parts: list[Tensor] = []
+    files = sorted(folder.glob("shard-*.parquet"))
+    with DelayedProgress("reading vectors", len(files), unit="shards") as bar:
+        for file in files:
+            table = pq.read_table(file, columns=["path", "vector"])
+            paths += table["path"].to_pylist()
+            column = table["vector"].combine_chunks()
+            flat = column.flatten().to_numpy().copy()
+            parts.append(unit(torch.from_numpy(flat.reshape(len(table), -1))))
+            bar.advance()
+    return Vectors(paths, torch.cat(parts))
+
+
+def find_similar(
+    vectors: Vectors,
+    queries: Float[Tensor, "m d"],
+    *,
+    count: int,
+    index: str = "exact",
+    device: torch.device = CPU,
+) -> list[list[dict[str, Any]]]:
+    """The images most similar to each query: path and cosine similarity, the best first."""
+    count = min(count, len(vectors.h))
+    queries = unit(queries.float().cpu())
+    found = _find_neighbors(vectors.h, queries, count, index, device, among=False)
+    return [
+        [
+            {"path": vectors.paths[row], "similarity": value}
+            for value, row in zip(values.tolist(), rows.tolist(), strict=True)
+        ]
+        for values, rows in zip(found.similarity, found.rows, strict=True)
+    ]
+
+
+def find_neighbors(
+    h: Float[Tensor, "n d"], *, index: str = "exact", device: torch.device = CPU
+) -> Neighbors:
+    """The nearest other images of every image."""
+    if len(h) < 2:
+        raise UserError("There is only one image; near-duplicates and outliers need more.")
+    return _find_neighbors(h, h, min(LINKS, len(h) - 1), index, device, among=True)
+
+
+def group_duplicates(near: Neighbors, *, similarity: float) -> list[list[int]]:
+    """Groups of images that are linked by neighbors of at least this similarity, largest first."""
+    first, column = (near.similarity >= similarity).nonzero(as_tuple=True)
+    second = near.rows[first, column]
+    n = len(near.rows)
+    links = coo_array((np.ones(len(first)), (first.numpy(), second.numpy())), shape=(n, n))
+    _, group = connected_components(links, directed=False)
+    order = np.argsort(group, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+    return sorted((p.tolist() for p in parts if len(p) > 1), key=lambda p: (-len(p), p[0]))
+
+
+def score_outliers(near: Neighbors) -> Float[Tensor, " n"]:
+    """Mean cosine distance to the nearest images: large for an image unlike all others."""
+    return 1 - near.similarity[:, :OUTLIER_NEIGHBORS].mean(dim=1)
+
+
+def similarity_of_copies(source: Source, encoder: ImageEncoder) -> float:
+    """The similarity that nine of ten slightly changed copies have to their originals.
+
+    A copy has lost three percent at each side. What counts as the same image depends on the
+    encoder, so the similarity is measured with it and with these images.
+    """
+    channels, dtype = encoder.transform.channels, encoder.transform.dtype
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
+    for i in np.linspace(0, len(source) - 1, min(COPIES, len(source))).astype(int).tolist():
+        try:
+            pixels = decode(source.read(i), store_size=None, channels=channels, dtype=dtype)
+        except (OSError, UnreadableError):
+            continue  # it was left out of the vectors too
+        dy, dx = (max(1, round(CUT * side)) for side in pixels.shape[:2])
+        if min(pixels.shape[0] - 2 * dy, pixels.shape[1] - 2 * dx) > 0:
+            pairs.append((pixels, pixels[dy:-dy, dx:-dx]))
+    if not pairs:
+        raise UserError("No image can be cut to a copy. Give --similarity, such as 0.95.")
+    originals, copies = (
+        unit(encoder.encode(list(part)).float()) for part in zip(*pairs, strict=True)
+    )
+    return torch.quantile((originals * copies).sum(dim=1), 1 - FOUND).item()
+
+
+def _find_neighbors(
+    bank: Tensor, queries: Tensor, k: int, index: str, device: torch.device, *, among: bool
+) -> Neighbors:
+    """The k nearest rows; with `among`, the queries are the bank and no row finds itself."""
+    if index == "faiss":
+        return _find_with_faiss(bank, queries, k, among=among)
+    values, rows = neighbors_in_blocks(
+        bank, queries, k=k, leave_one_out=among, progress="comparing", device=device
+    )
+    return Neighbors(values.cpu(), rows.cpu())
+
+
+def _find_with_faiss(bank: Tensor, queries: Tensor, k: int, *, among: bool) -> Neighbors:
+    """The k nearest of the cells that are searched, which may miss some."""
+    try:
+        import faiss
+    except ImportError:
+        raise UserError(
+            "--index faiss needs a package: pip install faiss-cpu. Without it the search is exact, "
+            "which takes longer past a million images."
+        ) from None
+    cells = max(1, min(65536, round(4 * len(bank) ** 0.5), len(bank) // 39))
+    found: Any = faiss.index_factory(bank.shape[1], f"IVF{cells},Flat", faiss.METRIC_INNER_PRODUCT)
+    found.nprobe = min(cells, 32)
+    rows = bank.numpy()
+    found.train(rows)
+    found.add(rows)
+    values, near = map(torch.from_numpy, found.search(queries.numpy(), k + among))
+    if among:
+        # The image itself moves to the end; ties may have put another one first.
+        own = near == torch.arange(len(near))[:, None]
+        order = own.to(torch.uint8).sort(dim=1, stable=True).indices[:, :k]
+        values, near = values.gather(1, order), near.gather(1, order)
+    return Neighbors(values.where(near >= 0, -1.0), near.clamp(min=0))
+
+
+def write_list(path: Path, source: Source, kept: Sequence[str]) -> None:
+    """Write a list of images that `pretrain` reads: those of these names."""
+    assert source.local_path is not None  # they are files
+    number = {clean(name): i for i, name in enumerate(source.names)}
+    lines = [f"{Path(source.local_path(number[name])).absolute()}\n" for name in kept]
+    with explain_write_errors(path):
+        path.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")

@@ -1,0 +1,179 @@
+"""Judge a claim from the ledger: a paired difference against the spread over seeds."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from selfsight.recipe import Recipe
+from selfsight.studies.ledger import Entry, find_entries
+from selfsight.studies.study_types import Arm, Claim, Measure, Study
+
+Verdict = Literal["holds", "does not hold", "unclear", "not run"]
+
+# 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom.
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+MANY_SPREADS = 4.0  # one seed decides if the difference is so many times the spread of one
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmResult:
+    """An arm and its entries by seed, scored on the test images."""
+
+    arm: Arm
+    recipe: Recipe
+    entries: dict[int, Entry]
+
+    def accuracies(self, measure: Measure) -> dict[int, float]:
+        """Accuracy in percent by seed; runs that diverged have none."""
+        found = {seed: entry.accuracy(measure) for seed, entry in sorted(self.entries.items())}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def mean(self, measure: Measure) -> float | None:
+        """Mean accuracy over seeds; None if it was not run."""
+        values = list(self.accuracies(measure).values())
+        return statistics.fmean(values) if values else None
+
+    def spread(self, measure: Measure) -> float | None:
+        """Standard deviation over seeds; None for fewer than two."""
+        values = list(self.accuracies(measure).values())
+        return statistics.stdev(values) if len(values) > 1 else None
+
+    def seconds(self) -> float | None:
+        """Mean wall clock of training, without compiling and evaluating.
+
+        None if it was not run, or only on a GPU that others used too.
+        """
+        times = [
+            entry.seconds["train"]
+            for entry in self.entries.values()
+            if entry.results and not entry.shared_gpu
+        ]
+        return statistics.fmean(times) if times else None
+
+
+class Judgment(NamedTuple):
+    """The verdict on a claim, and the difference in points that it rests on."""
+
+    verdict: Verdict
+    difference: float | None = None
+    """Of the two arms, the mean over the seeds that both have."""
+    interval: tuple[float, float] | None = None
+    """95 % interval of the difference over seeds; None for one seed."""
+    seeds: int = 0
+    reason: str = ""
+
+
+def arm_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[ArmResult]:
+    """The arms of a study on one data set, each with its entries."""
+    results = []
+    for arm in study.arms_at(scale):
+        recipe = arm.build()
+        found = find_entries(entries, recipe, scale=scale)
+        results.append(ArmResult(arm=arm, recipe=recipe, entries=found))
+    return results
+
+
+def pooled_spread(results: Sequence[ArmResult], measure: Measure) -> float | None:
+    """Standard deviation over seeds within arms; None if no arm has two seeds."""
+    squares, freedom = 0.0, 0
+    for result in results:
+        values = list(result.accuracies(measure).values())
+        if len(values) > 1:
+            squares += statistics.variance(values) * (len(values) - 1)
+            freedom += len(values) - 1
+    return (squares / freedom) ** 0.5 if freedom else None
+
+
+def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
+    """Judge a claim by the results of its study on one data set."""
+    by_name = {result.arm.name: result for result in results}
+    better = by_name[claim.better]
+    other = _choose_other(claim, better, by_name)
+    if other is None or not better.entries or not other.entries:
+        return Judgment("not run")
+    pairs = [better.accuracies(claim.measure), other.accuracies(claim.measure)]
+    seeds = sorted(pairs[0].keys() & pairs[1].keys())
+    if not seeds:
+        return Judgment("unclear", reason="the two arms share no seed that was trained to the end")
+    differences = [pairs[0][seed] - pairs[1][seed] for seed in seeds]
+    mean = statistics.fmean(differences)
+    named = f"against {other.arm.name}" if not isinstance(claim.than, str) else ""
+    if len(seeds) == 1:
+        return _judge_one_seed(claim, mean, pooled_spread(results, claim.measure), named)
+    quantile = T_QUANTILES[min(len(seeds) - 1, len(T_QUANTILES)) - 1]
+    half = quantile * statistics.stdev(differences) / len(seeds) ** 0.5
+    verdict = _compare(mean - half, mean + half, claim.margin)
+    return Judgment(verdict, mean, (mean - half, mean + half), len(seeds), named)
+
+
+def _judge_one_seed(claim: Claim, mean: float, spread: float | None, named: str) -> Judgment:
+    """One seed decides only if the difference is several times the spread seen in the study."""
+    if spread is None:
+        return Judgment("unclear", mean, None, 1, named or "one seed, and no spread is known")
+    half = MANY_SPREADS * spread * 2**0.5  # both arms vary
+    return Judgment(_compare(mean - half, mean + half, claim.margin), mean, None, 1, named)
+
+
+def _compare(low: float, high: float, margin: float) -> Verdict:
+    if low > margin:
+        return "holds"
+    return "does not hold" if high < margin else "unclear"
+
+
+def _choose_other(
+    claim: Claim, better: ArmResult, by_name: dict[str, ArmResult]
+) -> ArmResult | None:
+    """The arm to compare with: of several, the fastest that took at least as long."""
+    if isinstance(claim.than, str):
+        return by_name[claim.than]
+    seconds = better.seconds()
+    trained = [(by_name[name].seconds(), name) for name in claim.than]
+    longer = [(s, name) for s, name in trained if s is not None and seconds and s >= seconds]
+    return by_name[min(longer)[1]] if longer else None
+
+
+class Reproduction(NamedTuple):
+    """A run of an arm compared with the ledger: one measure."""
+
+    measure: Measure
+    accuracy: float
+    mean: float
+    tolerance: float
+    """Half the 95 % interval in which another run is expected."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run is as the ledger says."""
+        return abs(self.accuracy - self.mean) <= self.tolerance
+
+
+def compare_with_ledger(
+    entry: Entry, result: ArmResult, results: Sequence[ArmResult]
+) -> list[Reproduction]:
+    """Compare a new run of an arm with its entries.
+
+    Another run is expected within Student's prediction interval of several seeds. The spread of
+    one seed is that of the study's other arms, or if there is none, of the test images.
+    """
+    compared = []
+    measures: tuple[Measure, ...] = ("knn", "knn_200", "linear")
+    for measure in measures:
+        values = list(result.accuracies(measure).values())
+        accuracy, mean = entry.accuracy(measure), result.mean(measure)
+        if accuracy is None or mean is None:
+            continue
+        spread, quantile = result.spread(measure), T_QUANTILES[-1]
+        if spread is not None:
+            quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
+        else:
+            spread = pooled_spread(results, measure) or _image_spread(result, measure)
+        tolerance = quantile * spread * (1 + 1 / len(values)) ** 0.5
+        compared.append(Reproduction(measure, accuracy, mean, tolerance))
+    return compared
+
+
+def _image_spread(result: ArmResult, measure: Measure) -> float:
+    """Standard error of an accuracy over test images, from its 95 % interval."""
+    found = next(e.results[measure] for e in result.entries.values() if measure in e.results)
+    return 100 * (found["high"] - found["low"]) / (2 * 1.96)

@@ -1,0 +1,178 @@
+"""The runs of a study that can be trained, and their images."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+
+from selfsight.data import CachedImages, ImageStore, Source, list_splits, open_source
+from selfsight.errors import UserError, suggest
+from selfsight.evals.stratified_splits import stratified
+from selfsight.options.study_options import StudyOptions
+from selfsight.recipe import Recipe, override
+from selfsight.run_folder import Run
+from selfsight.runs.open_run_images import open_recipe_images
+from selfsight.studies.ledger import Entry, find_entries, hash_recipe
+from selfsight.studies.study_types import Scale, Study
+
+HELD_OUT_SHARE = 0.1  # of the training images of each class, for tuning: 5,000 of CIFAR-10's
+QUICK_BATCH, QUICK_IMAGES = 64, 1200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One training run to do: an arm of a study with a seed."""
+
+    study: str
+    arm: str
+    scale: Scale
+    recipe: Recipe
+    """The arm's recipe with the seed."""
+    adapted: Recipe
+    """The same, in a precision that the device supports."""
+    settings: tuple[str, ...] = ()
+    """Flags that changed the arm's recipe."""
+    held_out: bool = False
+    quick: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command that trains this job alone."""
+        words = ["selfsight", "study", self.study, "--scale", self.scale, "--arms", self.arm]
+        words += ["--seeds", str(self.recipe.seed)]
+        words += [*self.held_out * ("--held-out",), *self.quick * ("--quick",), *self.settings]
+        return shlex.join(words)
+
+    @property
+    def name(self) -> str:
+        """Study, arm and seed."""
+        return f"{self.study}.{self.arm}, seed {self.recipe.seed}"
+
+    @property
+    def scored_on(self) -> str:
+        """The images that it is scored on."""
+        return "held-out" if self.held_out else "test"
+
+    def is_done(self, entries: Sequence[Entry]) -> bool:
+        """Whether an entry has the same recipe and seed."""
+        done = find_entries(entries, self.recipe, scale=self.scale, scored_on=self.scored_on)
+        return self.recipe.seed in done
+
+    def run_folder(self, work: Path) -> Run:
+        """The folder of its run, which differs for other settings."""
+        words = (self.study, self.arm, f"seed{self.recipe.seed}", hash_recipe(self.recipe))
+        return Run(work / ".".join((*words, *self.held_out * ("held_out",))))
+
+
+def plan_jobs(study: Study, options: StudyOptions, adapt: Callable[[Recipe], Recipe]) -> list[Job]:
+    """List the runs of a study: all arms with the first seed, then with the next.
+
+    `adapt` changes a recipe for the device.
+    """
+    scale = options.scale
+    known = {arm.name: arm for arm in study.arms_at(scale)}
+    if not known:
+        scales = sorted({arm.scale for arm in study.arms})
+        raise UserError(
+            f"{study.name} has no arms at the scale {scale}. Give --scale {' or '.join(scales)}."
+        )
+    names = [name.removeprefix(f"{study.name}.") for name in options.arms] or list(known)
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f'{study.name} has no arm "{name}" at the scale {scale}.{suggest(name, known)} '
+                f"`selfsight studies {study.name}` lists them."
+            )
+    jobs = []
+    for seed in options.seeds:
+        for name in names:
+            recipe = known[name].build()
+            recipe = make_quick(recipe) if options.quick else recipe
+            recipe = override(
+                recipe, {"seed": seed}, options.settings, command=f"study {study.name}"
+            )
+            job = Job(
+                study=study.name,
+                arm=name,
+                scale=scale,
+                recipe=recipe,
+                adapted=adapt(recipe),
+                settings=tuple(options.settings),
+                held_out=options.held_out,
+                quick=options.quick,
+            )
+            jobs.append(job)
+    return jobs
+
+
+class StudyData(NamedTuple):
+    """The images of a study, decoded once, and those that arms are scored on."""
+
+    train: ImageStore
+    test: ImageStore
+
+
+def open_study_data(job: Job, path: str, device: torch.device, console: Console) -> StudyData:
+    """Decode the training and test images, once for all jobs like this one."""
+    recipe = job.recipe
+    if list_splits(path) != ("train", "test"):
+        open_source(path)  # explains a path that does not exist
+        raise UserError(
+            f"{path} has no training and test images. Give a folder with train/ and test/ in it, "
+            "or with Parquet files that have these words in their names."
+        )
+
+    def open_split(split: str) -> ImageStore:
+        source = open_source(path, split=split, labels=True)
+        source = _take_some(source, QUICK_IMAGES) if job.quick else source
+        data = replace(recipe.data, path=path, labels=True)
+        return open_recipe_images(replace(recipe, data=data), device, console, source)
+
+    train = open_split("train")
+    return hold_out(train) if job.held_out else StudyData(train, open_split("test"))
+
+
+def hold_out(images: ImageStore) -> StudyData:
+    """Hold out a tenth of the images of each class, always the same."""
+    if not isinstance(images, CachedImages) or images.labels is None:
+        raise UserError(
+            "--held-out needs labeled images that are cached. Use --data.storage cache."
+        )
+    split = stratified(images.labels, test_share=HELD_OUT_SHARE, seed=0)
+    return StudyData(images.select(split.train), images.select(split.test))
+
+
+def _take_some(source: Source, count: int) -> Source:
+    """Take images at equal distances, so that all classes are among them."""
+    step = max(1, len(source) // count)
+    return replace(
+        source,
+        names=source.names[::step],
+        labels=None if source.labels is None else source.labels[::step],
+        read=lambda i: source.read(i * step),
+        fingerprint=None,
+        shard_starts=None,
+        chunk_size=1,
+        read_range=None,
+        local_path=None,
+    )
+
+
+def make_quick(recipe: Recipe) -> Recipe:
+    """Shrink a recipe to one epoch of a tiny network, to try a study in seconds."""
+    name = recipe.backbone.name if recipe.backbone.is_vit else "resnet8_narrow"
+    schedule = replace(recipe.optim.schedule, warmup_epochs=0.0)
+    quick = replace(
+        recipe,
+        backbone=replace(recipe.backbone, name=name),
+        optim=replace(recipe.optim, schedule=schedule),
+        epochs=1,
+    )
+    try:
+        return replace(quick, batch_size=min(quick.batch_size, QUICK_BATCH))
+    except UserError:  # as many negatives need a larger batch
+        return quick

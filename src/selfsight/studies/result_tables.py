@@ -1,0 +1,204 @@
+"""Tables of a study from the ledger: as rows, and as Markdown for the pages."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from selfsight.errors import UserError
+from selfsight.studies.judge_claims import ArmResult, arm_results, judge
+from selfsight.studies.ledger import Entry
+from selfsight.studies.study_types import Arm, Measure, Study
+
+MEASURES: dict[Measure, str] = {
+    "knn_200": "kNN, k = 200",
+    "knn": "kNN, k = 20",
+    "linear": "linear",
+}
+NOT_RUN = "not run"
+SHARED = "shared GPU"  # in place of times, where all runs shared it with other processes
+
+
+def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """A row for each arm: accuracy and spread, seeds, epochs, batch, time, speed, memory."""
+    published = {arm.name: arm for arm in study.arms}
+    rows = []
+    for result in arm_results(study, scale, entries):
+        arm, recipe = result.arm, result.recipe
+        runs = [entry for entry in result.entries.values() if not entry.diverged]
+        alone = [entry for entry in runs if not entry.shared_gpu]
+        untimed = SHARED if runs else "-"
+        row: dict[str, Any] = {
+            "arm": arm.name,
+            "epochs": recipe.epochs,
+            "batch": recipe.batch_size,
+            "published": format_published(published.get(arm.like, arm)),
+            "seeds": len(result.entries),
+            "training": _mean_minutes([run.seconds["train"] for run in alone]) or untimed,
+            "in all": _mean_minutes(
+                [run.seconds["total"] + run.seconds.get("startup", 0.0) for run in alone]
+            )
+            or untimed,
+            "images/s": _mean_speed(alone) or untimed,
+            "memory": _largest_memory(runs),
+            "dips": _mean_dips(runs),
+        }
+        rows.append(row | {measure: format_accuracy(result, measure) for measure in MEASURES})
+    return rows
+
+
+def list_judgments(study: Study, scale: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """A row for each claim: verdict, difference and seeds."""
+    results = arm_results(study, scale, entries)
+    names = {result.arm.name for result in results}
+    rows = []
+    for claim in study.claims:
+        if claim.better not in names:
+            continue
+        found = judge(claim, results)
+        difference = "" if found.difference is None else f"{found.difference:+.1f}"
+        if found.interval is not None:
+            difference += f" [{found.interval[0]:+.1f}, {found.interval[1]:+.1f}]"
+        rows.append(
+            {
+                "claim": claim.text,
+                "verdict": found.verdict,
+                "difference": difference,
+                "seeds": found.seeds,
+                "note": found.reason,
+            }
+        )
+    return rows
+
+
+def format_accuracy(result: ArmResult, measure: Measure) -> str:
+    """Percent with the interval over test images of one seed, or the spread over several."""
+    if not result.entries:
+        return NOT_RUN
+    values = result.accuracies(measure)
+    if not values:
+        return "diverged"
+    if len(values) > 1:
+        return f"{result.mean(measure):.1f} ± {result.spread(measure):.1f}"
+    ((seed, value),) = values.items()
+    found = result.entries[seed].results[measure]
+    return f"{value:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+
+
+def format_published(arm: Arm) -> str:
+    """The published number with its metric, or a dash."""
+    return "-" if arm.published is None else f"{arm.published} {arm.metric}"
+
+
+def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:
+    """Markdown: a table of the arms, the verdicts, and what they were measured with."""
+    rows = list_results(study, scale, entries)
+    columns = {
+        "arm": lambda row: f"`{row['arm']}`",
+        "epochs": lambda row: str(row["epochs"]),
+        "batch": lambda row: str(row["batch"]),
+        **{title: _column(measure) for measure, title in MEASURES.items()},
+        "published": lambda row: row["published"],
+        "seeds": lambda row: str(row["seeds"] or "-"),
+        "training": lambda row: row["training"],
+        "in all": lambda row: row["in all"],
+        "images/s": lambda row: row["images/s"],
+        "memory": lambda row: row["memory"],
+    }
+    if any(row["dips"] not in ("-", "0") for row in rows):
+        columns["dips"] = lambda row: row["dips"]
+    parts = [_markdown([{t: get(row) for t, get in columns.items()} for row in rows])]
+    judged = list_judgments(study, scale, entries)
+    if judged:
+        shown = [
+            {
+                "claim": row["claim"],
+                "verdict": f"**{row['verdict']}**",
+                "difference in points": row["difference"] or "-",
+                "seeds": str(row["seeds"] or "-"),
+            }
+            for row in judged
+        ]
+        parts.append(_markdown(shown))
+    parts.append(describe_runs(study, scale, entries))
+    return "\n".join(parts)
+
+
+def render_short(study: Study, scale: str, entries: Sequence[Entry], arms: Sequence[str]) -> str:
+    """Markdown: the numbers of some arms, of "all", or of those that were "run"."""
+    rows = list_results(study, scale, entries)
+    unknown = set(arms) - {"all", "run"} - {row["arm"] for row in rows}
+    if unknown:
+        raise UserError(f"{study.name} has no arm {', '.join(sorted(unknown))} at {scale}.")
+    chosen = [
+        row
+        for row in rows
+        if "all" in arms or ("run" in arms and row["seeds"]) or row["arm"] in arms
+    ]
+    return _markdown(
+        [
+            {
+                "": f"`{row['arm']}`",
+                "kNN, k = 200": row["knn_200"],
+                "linear": row["linear"],
+                "published": row["published"],
+                "training": row["training"],
+            }
+            for row in chosen
+        ]
+    )
+
+
+def describe_runs(study: Study, scale: str, entries: Sequence[Entry]) -> str:
+    """A sentence on devices and commits of the runs, and how many arms were run."""
+    results = arm_results(study, scale, entries)
+    runs = [entry for result in results for entry in result.entries.values()]
+    done = sum(bool(result.entries) for result in results)
+    text = f"{done} of {len(results)} arms were run"
+    if not runs:
+        return f"{text}.\n"
+    devices = sorted({run.device for run in runs})
+    commits = sorted({run.version.get("commit") or run.version["sources"] for run in runs})
+    return (
+        f"{text}, {len(runs)} runs in all; {', '.join(devices)}; code: {', '.join(commits)}. "
+        f"`selfsight study {study.name} --scale {scale}`\n"
+    )
+
+
+def count_done(study: Study, scale: str, entries: Sequence[Entry]) -> tuple[int, int, int]:
+    """Arms that were run, arms in all, and runs."""
+    if not any(entry.scale == scale for entry in entries):  # the recipes need not be built
+        return 0, len(study.arms_at(scale)), 0
+    results = arm_results(study, scale, entries)
+    runs = sum(len(result.entries) for result in results)
+    return sum(bool(result.entries) for result in results), len(results), runs
+
+
+def _column(measure: Measure) -> Any:
+    return lambda row: row[measure]
+
+
+def _markdown(rows: list[dict[str, str]]) -> str:
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _mean_minutes(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return ""
+    minutes, rest = divmod(round(sum(seconds) / len(seconds)), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def _mean_speed(runs: Sequence[Entry]) -> str:
+    speeds = [run.images_per_second for run in runs if run.images_per_second]
+    return f"{sum(speeds) / len(speeds):,.0f}" if speeds else ""
+
+
+def _largest_memory(runs: Sequence[Entry]) -> str:
+    sizes = [run.peak_memory_gib for run in runs if run.peak_memory_gib]
+    return f"{max(sizes):.1f} GiB" if sizes else "-"
+
+
+def _mean_dips(runs: Sequence[Entry]) -> str:
+    """Measurements of online_knn a point or more below the best before, per run."""
+    counts = [column[-1] or 0 for run in runs if (column := run.curve.get("online_knn_dips"))]
+    return f"{sum(counts) / len(counts):.2g}" if counts else "-"

@@ -1,0 +1,149 @@
+"""Verdicts: paired differences over seeds, and what one seed can decide."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from selfsight import api
+from selfsight.cli.main import main
+from selfsight.errors import UserError
+from selfsight.studies import STUDIES, Claim, run_study
+from selfsight.studies.judge_claims import (
+    T_QUANTILES,
+    ArmResult,
+    compare_with_ledger,
+    judge,
+    pooled_spread,
+)
+from tests.studies.test_train_arms import entry_of, jobs_of
+
+BETTER, OTHER, THIRD = "cifar10_v2_eqco_k16", "cifar10_v2_k16", "cifar10_v2_k4096"
+CLAIM = Claim(text="EqCo helps.", better=BETTER, than=OTHER)
+
+
+def result(arm: str, accuracies: dict[int, float], seconds: float = 100.0) -> ArmResult:
+    (job,) = jobs_of(arm)
+    entries = {
+        seed: replace(
+            entry_of(job),
+            seed=seed,
+            results={"linear": {"accuracy": a / 100, "low": a / 100, "high": a / 100}},
+            seconds={"train": seconds},
+        )
+        for seed, a in accuracies.items()
+    }
+    found = next(a for a in STUDIES["eqco_negatives"].arms if a.name == arm)
+    return ArmResult(arm=found, recipe=job.recipe, entries=entries)
+
+
+def test_the_quantiles_are_those_of_student():
+    expected = stats.t.ppf(0.975, range(1, len(T_QUANTILES) + 1))
+    assert list(T_QUANTILES) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_interval_is_that_of_a_paired_t_test():
+    better, other = {0: 71.0, 1: 73.5, 2: 70.0}, {0: 70.0, 1: 71.5, 2: 69.5, 3: 99.0}
+    found = judge(CLAIM, [result(BETTER, better), result(OTHER, other)])
+    pairs = [[values[seed] for seed in range(3)] for values in (better, other)]
+    low, high = stats.ttest_rel(*pairs).confidence_interval(0.95)
+    assert found.interval == pytest.approx((low, high), abs=1e-3)
+    assert found.difference == pytest.approx(7 / 6) and found.seeds == 3
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [((2.0, 2.2, 1.9), "holds"), ((-2.0, -2.2, -1.9), "does not hold"), ((2, -1, 0.5), "unclear")],
+)
+def test_three_seeds_decide_if_they_agree(differences, verdict):
+    other = {0: 70.0, 1: 71.0, 2: 69.0}
+    better = {seed: other[seed] + d for seed, d in enumerate(differences)}
+    assert judge(CLAIM, [result(BETTER, better), result(OTHER, other)]).verdict == verdict
+
+
+def test_a_margin_moves_what_counts_as_better():
+    other = {0: 70.0, 1: 71.0, 2: 69.0}
+    better = {0: 69.6, 1: 70.5, 2: 68.7}  # about 0.4 worse
+    results = [result(BETTER, better), result(OTHER, other)]
+    assert judge(CLAIM, results).verdict == "does not hold"
+    assert judge(replace(CLAIM, margin=-1.0), results).verdict == "holds"
+
+
+def test_one_seed_decides_only_a_difference_of_several_spreads():
+    arms = [result(BETTER, {0: 72.0}), result(OTHER, {0: 70.0})]
+    assert judge(CLAIM, arms).verdict == "unclear"  # no spread is known
+    steady = result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})  # 0.2: 2 is above 4 x 0.2 x sqrt(2)
+    assert judge(CLAIM, [*arms, steady]).verdict == "holds"
+    wild = result(THIRD, {0: 70.0, 1: 71.0, 2: 69.0})
+    assert judge(CLAIM, [*arms, wild]).verdict == "unclear"
+    assert pooled_spread([steady], "linear") == pytest.approx(0.2)
+
+
+def test_what_was_not_run_says_so():
+    arms = [result(BETTER, {0: 72.0}), result(OTHER, {})]
+    assert judge(CLAIM, arms).verdict == "not run"
+
+
+def test_at_equal_time_the_fastest_of_those_that_took_as_long_is_compared():
+    claim = replace(CLAIM, than=(OTHER, THIRD, "cifar10_v2_k256"))
+    better = result(BETTER, {0: 72.0, 1: 72.1, 2: 72.2}, seconds=100.0)
+    shorter = result(OTHER, {0: 60.0, 1: 60.1, 2: 60.2}, seconds=90.0)
+    longer = result(THIRD, {0: 73.0, 1: 73.2, 2: 73.3}, seconds=110.0)
+    longest = result("cifar10_v2_k256", {0: 70.0, 1: 70.2, 2: 70.3}, seconds=300.0)
+    found = judge(claim, [better, shorter, longer, longest])
+    assert found.verdict == "does not hold" and THIRD in found.reason
+    assert judge(claim, [better, shorter, result(THIRD, {}), longest]).verdict == "holds"
+
+
+def test_another_run_is_expected_within_the_prediction_interval_of_the_seeds():
+    values = [70.0, 71.0, 69.5]
+    arm = result(OTHER, dict(enumerate(values)))
+    (row,) = compare_with_ledger(result(OTHER, {3: 70.0}).entries[3], arm, [arm])
+    low, high = stats.t.interval(
+        0.95, 2, loc=np.mean(values), scale=np.std(values, ddof=1) * (1 + 1 / 3) ** 0.5
+    )
+    assert (row.mean - row.tolerance, row.mean + row.tolerance) == pytest.approx(
+        (low, high), abs=1e-3
+    )
+
+
+def test_one_seed_has_the_spread_of_the_other_arms_or_of_the_test_images():
+    arm, steady = result(OTHER, {0: 70.0}), result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})
+    new = result(OTHER, {1: 71.0}).entries[1]
+    (row,) = compare_with_ledger(new, arm, [arm, steady])
+    assert row.tolerance == pytest.approx(T_QUANTILES[-1] * 0.2 * 2**0.5) and not row.passed
+    wide = {"linear": {"accuracy": 0.7, "low": 0.68, "high": 0.72}}  # about 2,000 test images
+    alone = replace(arm, entries={0: replace(arm.entries[0], results=wide)})
+    (row,) = compare_with_ledger(new, alone, [alone])
+    assert row.passed and row.tolerance == pytest.approx(T_QUANTILES[-1] * 2 / 1.96 * 2**0.5)
+
+
+@pytest.mark.parametrize(("accuracy", "status"), [(70.3, 0), (75.0, 1)])
+def test_reproduce_says_pass_or_fail_with_the_difference(
+    accuracy, status, monkeypatch, tmp_path, capsys
+):
+    arm = result(OTHER, {0: 70.0, 1: 70.2, 2: 69.8})
+    for entry in arm.entries.values():
+        entry.write(tmp_path)
+    again = result(OTHER, {0: accuracy}).entries[0]
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    monkeypatch.setattr(run_study, "study", lambda *_, **__: [asdict(again)])
+    name = f"eqco_negatives.{OTHER}"
+    command = ["reproduce", name]
+    if status:
+        with pytest.raises(SystemExit, match="1"):
+            main(command)
+    else:
+        main(command)
+    printed = capsys.readouterr().out
+    assert printed.startswith("FAIL" if status else "pass")
+    assert f"(difference {accuracy - 70:+.2f})" in printed
+
+
+def test_reproduce_needs_a_result_to_compare_with(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    with pytest.raises(UserError, match=r"no result of methods.simclr .* Train it first"):
+        api.reproduce("methods.simclr")
+    with pytest.raises(UserError, match=r'no arm "methods.simclrs"'):
+        api.reproduce("methods.simclrs")
