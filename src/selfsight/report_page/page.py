@@ -18,7 +18,8 @@ from selfsight.report_page.json_values import TEXTS, Json, Records, finite_items
 from selfsight.run_folder import Run, open_run, to_json, write_text
 from selfsight.run_results import put_main_first
 
-SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", "map.js", "script.js")
+MAP_SCRIPTS = ("points.js", "coloring.js", "map.js")
+SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", *MAP_SCRIPTS, "script.js")
 NOT_SETTINGS = ("reasons", "versions", "environment", "left_out", "changed")  # of recipe.json
 ALWAYS = ("method.name", "backbone.name", "data.path", "epochs", "batch_size", "images", "device")
 SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "image/jpeg"}
