@@ -51,6 +51,7 @@ from selfsight.studies.run_study import study as study
 from selfsight.train.memory_forecast import foresee_memory
 from selfsight.use_encoder import check_one_encoder
 from selfsight.use_encoder import embed as embed
+from selfsight.use_encoder import explore as explore
 from selfsight.use_encoder import export as export
 from selfsight.use_encoder import load as load
 from selfsight.use_encoder import search as search

@@ -1,4 +1,4 @@
-"""Use a trained encoder: load it, export it, embed images with it, search them."""
+"""Use a trained encoder: load it, export it, embed images with it, search and explore them."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -8,15 +8,17 @@ from typing import Any
 from selfsight import dist
 from selfsight.check_settings import check_setting
 from selfsight.console import build_table, open_console
-from selfsight.data import open_source
+from selfsight.data import Source, open_source
 from selfsight.errors import UserError, list_first
 from selfsight.exporters.export_encoder import export_encoder
 from selfsight.nn import Backbone
 from selfsight.options.encoder_options import (
     EMBED_DEFAULTS,
+    EXPLORE_DEFAULTS,
     EXPORT_DEFAULTS,
     SEARCH_DEFAULTS,
     EmbedOptions,
+    ExploreOptions,
     ExportOptions,
     SearchOptions,
 )
@@ -26,10 +28,11 @@ from selfsight.recipe import eval_transform
 from selfsight.recipes import auto_recipe
 from selfsight.run_folder import Run, open_run
 from selfsight.runs import embed_images as embedding
+from selfsight.runs import explore_images as exploration
 from selfsight.runs import run_lock
 from selfsight.runs import search_images as searching
 from selfsight.runs.image_encoder import ImageEncoder
-from selfsight.runs.load_encoder import load_recipe
+from selfsight.runs.load_encoder import EncoderUnderTest, load_recipe
 from selfsight.runs.load_run_networks import RunCheckpoint, find_checkpoint, load_method
 
 
@@ -98,9 +101,8 @@ def embed(
     """
     check_setting("data", data, str | Path)
     options = change_options(options, changes)
-    images = Path(str(data).split(":")[-1]).stem or "images"
-    split = f"-{options.split}" if options.split else ""
-    name, folder = _choose_folder(run, options, "embeddings", f"{images}{split}")
+    images = _name_images(data, options.split)
+    name, folder = _choose_folder(run, options, "embeddings", images)
     device = auto_recipe.resolve_device(options.device)
     written = embedding.embed(name, str(data), Path(options.out or folder), device, options)
     if not quiet and dist.prints():
@@ -130,17 +132,13 @@ def search(
     asked = [queries] if isinstance(queries, str | Path) else list(queries)
     if not (asked or options.duplicates or options.outliers):
         raise UserError("Nothing to search for. Give a query image, --duplicates or --outliers.")
-    name, _ = _choose_folder(run, options, "embeddings", "")
-    device = auto_recipe.resolve_device(options.device)
     source = open_source(str(data), split=options.split)
-    loaded, source = embedding.load_for_images(name, source, device, options)
+    loaded, source, folder = _embed_first(run, data, source, options)
     if options.keep is not None and source.local_path is None:
         raise UserError(f"--keep needs images that are files on this machine; {data} has none.")
     assert isinstance(loaded.network, Backbone)  # features of a projector are not an option here
     encoder = ImageEncoder(loaded.network, loaded.transform)
-    shared = {field.name for field in fields(EmbedOptions)} & {*vars(options)}
-    embed_options = EmbedOptions(**{n: getattr(options, n) for n in shared}, out=options.vectors)
-    folder = embed(run, data, embed_options, quiet=True)["folder"]
+    device = auto_recipe.resolve_device(options.device)
     vectors = searching.read_vectors(Path(folder))
     how: dict[str, Any] = {"index": options.index, "device": device}
     found: dict[str, Any] = {"images": len(vectors.paths), "vectors": folder}
@@ -174,6 +172,72 @@ def search(
     if not quiet:
         _print_search(found, options)
     return found
+
+
+def explore(
+    run: Run | str | Path | None,
+    data: str | Path,
+    options: ExploreOptions = EXPLORE_DEFAULTS,
+    /,
+    *,
+    quiet: bool = False,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Write a page with a map of all images of `data`, on which groups are picked and listed.
+
+    Keywords are the fields of ExploreOptions: `explore(run, "photos/", clusters=20)`. The images
+    are embedded first, once. Returns `page`, the path of the HTML file, and what it holds.
+
+    >>> written = selfsight.explore(run, "photos", out="map.html", device="cpu", quiet=True)
+    """
+    check_setting("data", data, str | Path)
+    options = change_options(options, changes)
+    _, default = _choose_folder(run, options, "explore", _name_images(data, options.split))
+    page = Path(options.out or f"{default}.html")
+    if page.suffix != ".html":
+        raise UserError(
+            f"--out is {page}, but the page is an HTML file. Give a name like map.html."
+        )
+    source = open_source(
+        str(data), split=options.split, labels=options.labels, label_column=options.label_column
+    )
+    loaded, source, folder = _embed_first(run, data, source, options)
+    written = exploration.explore(
+        searching.read_vectors(Path(folder)),
+        source,
+        loaded.transform,
+        page,
+        title=str(data),
+        clusters=options.clusters,
+        max_mb=options.max_mb,
+        device=auto_recipe.resolve_device(options.device),
+    )
+    if not quiet:
+        print(exploration.describe(written))
+    return written
+
+
+def _embed_first(
+    run: Run | str | Path | None,
+    data: str | Path,
+    source: Source,
+    options: SearchOptions | ExploreOptions,
+) -> tuple[EncoderUnderTest, Source, str]:
+    """Embed the images if they are not yet; the encoder, the images it sees, and the vectors."""
+    name, _ = _choose_folder(run, options, "embeddings", "")
+    device = auto_recipe.resolve_device(options.device)
+    loaded, source = embedding.load_for_images(name, source, device, options)
+    shared = [field.name for field in fields(EncoderOptions)] + ["split", "device"]
+    embed_options = EmbedOptions(
+        **{name: getattr(options, name) for name in shared}, out=options.vectors
+    )
+    return loaded, source, embed(run, data, embed_options, quiet=True)["folder"]
+
+
+def _name_images(data: str | Path, split: str | None) -> str:
+    """A name for the images, for a folder or file."""
+    images = Path(str(data).split(":")[-1]).stem or "images"
+    return f"{images}-{split}" if split else images
 
 
 def _print_search(found: dict[str, Any], options: SearchOptions) -> None:

@@ -18,7 +18,17 @@ from selfsight.recipes import RECIPES
 from tests.folders import images
 
 # In the order in which a person would call them: each example may use names of those before it.
-FUNCTIONS = ["doctor", "pretrain", "resume", "evaluate", "compare", "load", "embed", "search"]
+FUNCTIONS = [
+    "doctor",
+    "pretrain",
+    "resume",
+    "evaluate",
+    "compare",
+    "load",
+    "embed",
+    "search",
+    "explore",
+]
 FUNCTIONS += ["export", "report", "replay", "reproduce", "study", "build_recipe", "Recipe"]
 
 
@@ -35,7 +45,7 @@ def examples(name):
 
 def test_the_functions_of_the_commands_are_listed():
     wanted = ["pretrain", "resume", "evaluate", "load", "embed", "search", "export"]
-    wanted += ["doctor", "report"]
+    wanted += ["explore", "doctor", "report"]
     assert set(wanted) <= set(dir(selfsight))
     assert all(inspect.isfunction(getattr(selfsight, name)) for name in wanted)
 

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,3 +15,17 @@ def make_run(tmp_path: Path) -> Callable[..., Any]:
         return folders.make_run(tmp_path / folder, **parts)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no browser: install Debian's chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--headless"]
+        started = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield started
+        started.close()

@@ -1,53 +1,19 @@
 """The page in a real browser, cut off from any network."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator, sync_playwright
+from playwright.sync_api import Locator
 from playwright.sync_api import Page as Tab
 
-from selfsight import report_page
 from selfsight.run_folder import Run, write_json
 from tests.report_page import folders
+from tests.report_page.browser_window import Window
 from tests.report_page.folders import HOSTILE, RECIPE, analyze, records, tile_color
 
 pytestmark = pytest.mark.browser
 MARGIN = 26  # as in map.js
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("no browser: install Debian's chromium: apt-get install chromium")
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--headless"]
-        started = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        yield started
-        started.close()
-
-
-class Window:
-    """A tab that shows one page after another, and what they asked for or complained about."""
-
-    def __init__(self, browser: Browser) -> None:
-        self.context = browser.new_context(offline=True)
-        self.complaints: list[str] = []
-        self.address = ""
-        self.tab = tab = self.context.new_page()
-        tab.on("console", lambda message: self.complaints.append(message.text))
-        tab.on("pageerror", lambda error: self.complaints.append(str(error)))
-        tab.on("request", lambda r: r.url == self.address or self.complaints.append(r.url))
-
-    def open(self, run: Run, scheme: str = "light") -> Tab:
-        self.tab.set_viewport_size({"width": 1200, "height": 800})
-        self.tab.emulate_media(color_scheme=scheme)
-        self.address = report_page.write(run).as_uri()
-        self.tab.goto(self.address)
-        self.tab.wait_for_function("document.querySelectorAll('.body:empty').length === 0")
-        return self.tab
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The commands that use a trained encoder: export, embed, search and adapt."""
+"""The commands that use a trained encoder: export, embed, search, explore and adapt."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +9,12 @@ from selfsight.errors import UserError
 from selfsight.options.encoder_options import (
     ADAPT_DEFAULTS,
     EMBED_DEFAULTS,
+    EXPLORE_DEFAULTS,
     EXPORT_DEFAULTS,
     SEARCH_DEFAULTS,
     AdaptOptions,
     EmbedOptions,
+    ExploreOptions,
     ExportOptions,
     SearchOptions,
 )
@@ -63,14 +65,8 @@ def embed(
     """
     from selfsight import use_encoder
 
-    expected = ("DATA",) if options.backbone is not None else ("RUN", "DATA")
-    if len(words) != len(expected):
-        raise UserError(
-            f"Give {' and '.join(expected)}: `selfsight embed RUN DATA`, or `selfsight embed DATA "
-            "--backbone NAME`."
-        )
-    run = None if len(words) == 1 else words[0]
-    written = use_encoder.embed(run, words[-1], options, quiet=json)
+    run, data = _split_run_and_data(words, "embed", options.backbone)
+    written = use_encoder.embed(run, data, options, quiet=json)
     if json:
         print_json(written)
 
@@ -107,6 +103,33 @@ def search(
         print_json(found)
 
 
+def explore(
+    words: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="RUN DATA", help_behavior_hint="")
+    ] = (),
+    /,
+    *,
+    options: Annotated[ExploreOptions, INLINE] = EXPLORE_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Write a page with a map of all images, on which groups are picked and saved as lists.
+
+    The page is one file that a browser opens from disk. The images are embedded first, once, as by
+    `selfsight embed`.
+
+    Args:
+        words: Run folder, or a file in its checkpoints, and images as for pretrain. With
+            --backbone only the images.
+        json: Print a summary as JSON instead of text.
+    """
+    from selfsight import use_encoder
+
+    run, data = _split_run_and_data(words, "explore", options.backbone)
+    written = use_encoder.explore(run, data, options, quiet=json)
+    if json:
+        print_json(written)
+
+
 def adapt(
     data: Annotated[str, tyro.conf.arg(metavar="DATA")],
     /,
@@ -129,3 +152,16 @@ def adapt(
     found = try_arms.adapt(data, options, quiet=json)
     if json:
         print_json(found)
+
+
+def _split_run_and_data(
+    words: tuple[str, ...], command: str, backbone: str | None
+) -> tuple[str | None, str]:
+    """The run, None if there is a backbone, and the data."""
+    expected = ("DATA",) if backbone is not None else ("RUN", "DATA")
+    if len(words) != len(expected):
+        raise UserError(
+            f"Give {' and '.join(expected)}: `selfsight {command} RUN DATA`, or `selfsight "
+            f"{command} DATA --backbone NAME`."
+        )
+    return None if len(words) == 1 else words[0], words[-1]

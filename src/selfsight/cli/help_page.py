@@ -18,6 +18,7 @@ COMMAND_LINES = {
     "export RUN --to NAME": "write the encoder for timm, ONNX, ...",
     "embed RUN DATA": "a vector for every image",
     "search RUN DATA QUERY": "similar images, near-duplicates, outliers",
+    "explore RUN DATA": "a map of all images; save groups as lists",
     "adapt DATA --init NAME": "use an encoder as it is, or train it?",
     "report RUN": "one HTML page: curves, verdict, neighbors",
     "doctor DATA": "summarize the data, show its recipe",

@@ -1,4 +1,4 @@
-"""Options of the commands that use an encoder: export, embed, search and adapt."""
+"""Options of the commands that use an encoder: export, embed, search, explore and adapt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,6 +103,33 @@ class SearchOptions(EncoderOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExploreOptions(EncoderOptions):
+    """Options of `selfsight explore`, which are also keywords of `selfsight.explore`.
+
+    >>> options = selfsight.ExploreOptions(clusters=20)
+    """
+
+    out: File = None
+    """Page to write, which ends with .html. If not given, RUN/explore/DATA.html, or
+    explore/NAME-DATA.html for --backbone."""
+    clusters: int = 12
+    """Clusters of k-means by which the map can be colored."""
+    max_mb: int = 64
+    """Size of the page in million bytes: with more images their thumbnails are smaller."""
+    labels: bool = False
+    """Read labels from sub-folders, to color by them; those of lists, tar shards and Parquet are
+    always read."""
+    label_column: Name = None
+    """Column of the labels in Parquet. If not given, the first that is called so."""
+    vectors: Folder = None
+    """Folder of vectors, which are written if they are missing. If not given, that of embed."""
+    split: Name = None
+    """Split of the data, such as train or test. If not given, train if there are splits."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AdaptOptions:
     """Options of `selfsight adapt`, which are also keywords of `selfsight.adapt`.
 
@@ -148,4 +175,5 @@ class AdaptOptions:
 
 EXPORT_DEFAULTS, EMBED_DEFAULTS = ExportOptions(), EmbedOptions()
 SEARCH_DEFAULTS = SearchOptions()
+EXPLORE_DEFAULTS = ExploreOptions()
 ADAPT_DEFAULTS = AdaptOptions()

@@ -54,4 +54,6 @@ RANGES: dict[str, Range] = {
     "shard_size": Range(1, 10**7),
     "count": COUNT,
     "similarity": Range(-1, 1),
+    "clusters": Range(1, 1000),
+    "max_mb": Range(1, 2000),
 }

@@ -39,6 +39,17 @@ function button(text, callback) {
   return element;
 }
 
+/** Copy a text, or else select the element that shows it. */
+async function copy(text, code) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    getSelection().selectAllChildren(code); // not allowed: select the text for Ctrl+C
+    return document.execCommand("copy");
+  }
+}
+
 function formatNumber(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return typeof value === "string" ? value : JSON.stringify(value);

@@ -19,7 +19,11 @@ from selfsight.run_folder import Run, open_run, to_json, write_text
 from selfsight.run_results import put_main_first
 
 MAP_SCRIPTS = ("points.js", "coloring.js", "map.js")
-SCRIPTS = ("dom.js", "classes.js", "curves.js", "features.js", "images.js", *MAP_SCRIPTS, "script.js")
+SCRIPTS = (
+    *("dom.js", "classes.js", "curves.js", "features.js", "images.js"),
+    *MAP_SCRIPTS,
+    "script.js",
+)
 NOT_SETTINGS = ("reasons", "versions", "environment", "left_out", "changed")  # of recipe.json
 ALWAYS = ("method.name", "backbone.name", "data.path", "epochs", "batch_size", "images", "device")
 SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "image/jpeg"}
@@ -32,14 +36,17 @@ def write(run: Run) -> Path:
     texts = {
         "title": html.escape(content["title"]),
         "sentence": html.escape(content["verdict"]["sentence"]),
-        "style": _file("style.css"),
-        "data": _to_script_json(content),
-        "script": "\n".join(_file(name) for name in SCRIPTS),
+        "style": read_part("style.css"),
+        "data": to_script_json(content),
+        "script": "\n".join(read_part(name) for name in SCRIPTS),
     }
-    # One pass, so that no placeholder inside an inserted text is replaced.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda match: texts[match[1]], _file("template.html"))
-    write_text(run.report, page)
+    write_text(run.report, fill_template("template.html", texts))
     return run.report
+
+
+def fill_template(name: str, texts: Mapping[str, str]) -> str:
+    """Replace the placeholders of a page, in one pass: none in an inserted text is replaced."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: texts[match[1]], read_part(name))
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -181,11 +188,12 @@ def _commands(run: Run) -> list[dict[str, str]]:
     ]
 
 
-def _to_script_json(value: Json) -> str:
+def to_script_json(value: Json) -> str:
     """Encode as ASCII JSON, with the characters of HTML markup escaped."""
     text = json.dumps(to_json(value), allow_nan=False, separators=(",", ":"))
     return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
-def _file(name: str) -> str:
+def read_part(name: str) -> str:
+    """Read a template, style or script of the pages."""
     return resources.files("selfsight.report_page").joinpath(name).read_text("utf-8")

@@ -154,16 +154,6 @@ function nested(value, reasons) {
     html("tbody", {}, ...rows));
 }
 
-async function copy(text, code) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    getSelection().selectAllChildren(code); // not allowed: select the text for Ctrl+C
-    return document.execCommand("copy");
-  }
-}
-
 function showRecipe(host) {
   const { recipe, changed, left_out, reasons, versions, commands } = report;
   if (!Object.keys(recipe).length) host.append(missing("recipe.json is empty."));
