@@ -213,6 +213,16 @@ def test_other_epochs_keep_the_shares_of_warm_up_and_steps():
     assert tuned.head.schedule.warmup_epochs == tuned.backbone.schedule.warmup_epochs == 1.5
 
 
+@pytest.mark.parametrize("published", [linear_augmented.MOCO, fine_tune.VIT_B])
+def test_one_epoch_has_the_whole_schedule(published):
+    short, total = published.with_epochs(1).head.schedule, published.epochs
+    assert published.with_epochs(2 * total).head.schedule.per_epoch
+    for epoch in range(total):  # each of the published run is a part of the only one
+        expected = published.head.schedule.lr(float(epoch), float(total), 1.0)
+        found = short.lr((epoch + 1e-9) / total, 1.0, 1.0)
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
 def test_flags_change_what_is_nested():
     words = "--head.weight-decay 3 --regularization.layer-decay 0.5 --set.head-lrs 0.1 1"
     options = EvalOptions(epochs=10, batch_size=8, settings=words.split())

@@ -86,7 +86,12 @@ class ClassifierSettings:
                 )
 
     def with_epochs(self, epochs: int) -> "ClassifierSettings":
-        """Return the settings for other epochs; warm-up and milestones scale with them."""
+        """Return the settings for other epochs; warm-up and milestones scale with them.
+
+        With fewer epochs the learning rate changes at every step: if it changed once per epoch, a
+        warm-up shorter than an epoch would last a whole one, and milestones within the last epoch
+        would be lost.
+        """
         check_setting("epochs", epochs, int, EPOCHS)
         factor = epochs / self.epochs
         backbone = None if self.backbone is None else _scale_schedule(self.backbone, factor)
@@ -111,9 +116,13 @@ class ClassifierSettings:
 
 def _scale_schedule(optim: Optim, factor: float) -> Optim:
     schedule = optim.schedule
-    milestones = tuple(m * factor for m in schedule.milestones)
-    warmup = schedule.warmup_epochs * factor
-    return replace(optim, schedule=replace(schedule, milestones=milestones, warmup_epochs=warmup))
+    scaled = replace(
+        schedule,
+        milestones=tuple(m * factor for m in schedule.milestones),
+        warmup_epochs=schedule.warmup_epochs * factor,
+        per_epoch=schedule.per_epoch and factor >= 1,
+    )
+    return replace(optim, schedule=scaled)
 
 
 def sgd(lr: float, schedule: Schedule, **settings: Any) -> Optim:
