@@ -210,6 +210,10 @@ def test_a_split_of_stl10_is_opened_by_its_name(stl10, split, first, count, labe
     # The files hold the columns of each channel, one after the other.
     raw = np.fromfile(stl10 / f"stl10_binary/{first}_X.bin", np.uint8).reshape(-1, 3, 96, 96)
     np.testing.assert_array_equal(source.read(1), raw[1].transpose(2, 1, 0))
+    theirs = torchvision.datasets.STL10(stl10, split=split.removeprefix(":") or "train")
+    for i, (image, label) in enumerate(theirs):
+        np.testing.assert_array_equal(source.read(i), np.asarray(image))
+        assert source.labels is None or source.labels[i] == label
 
 
 def test_splits_of_one_set_have_pixel_caches_of_their_own(stl10):
