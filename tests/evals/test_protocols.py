@@ -213,7 +213,7 @@ def test_other_epochs_keep_the_shares_of_warm_up_and_steps():
     assert tuned.head.schedule.warmup_epochs == tuned.backbone.schedule.warmup_epochs == 1.5
 
 
-@pytest.mark.parametrize("published", [linear_augmented.MOCO, fine_tune.VIT_B])
+@pytest.mark.parametrize("published", [linear_probe_settings.MOCO, fine_tune_settings.VIT_B])
 def test_one_epoch_has_the_whole_schedule(published):
     short, total = published.with_epochs(1).head.schedule, published.epochs
     assert published.with_epochs(2 * total).head.schedule.per_epoch
