@@ -27,7 +27,6 @@ from selfsight import api
 from selfsight.adaptation import try_arms
 from selfsight.adaptation.compare_arms import ArmResult, choose, compare
 from selfsight.adaptation.measure_encoders import measure_label_free, measure_labeled
-from selfsight.console import build_table, open_console
 from selfsight.data import open_source
 from selfsight.data.decoders.decode_image import decode
 from selfsight.evals.eval_images import EvalImages
@@ -35,8 +34,10 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.encoder_options import AdaptOptions
 from selfsight.recipe import eval_transform
 from selfsight.recipes import auto_recipe
-from selfsight.run_folder import Run, write_json
+from selfsight.run_files.json_files import write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_encoder import load_encoder
+from selfsight.terminal.console import build_table, open_console
 from selfsight.train.pretrain import build_method
 
 Labeled = Iterator[tuple[str, np.ndarray]]  # class and HWC pixels

@@ -8,12 +8,12 @@ import pytest
 from selfsight.catalog import build_recipe, list_flags, list_recipes
 from selfsight.cli.main import main
 from selfsight.cli.print_catalog import _published_number
-from selfsight.console import format_setting, format_value
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.recipe import override
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS, STUDIES
+from selfsight.terminal.console import format_setting, format_value
 
 
 def printed(capsys, *words):

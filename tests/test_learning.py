@@ -14,7 +14,8 @@ from selfsight.methods import BASELINES, METHODS, DataInfo
 from selfsight.nn.combinatorial_patches import Patches
 from selfsight.optim import Schedule
 from selfsight.recipe import Recipe, to_dict
-from selfsight.run_folder import Run, write_json
+from selfsight.run_files.json_files import write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import build_method, pretrain
 

@@ -13,7 +13,6 @@ from rich.console import Console
 from selfsight import dist, report_page
 from selfsight.adaptation.try_arms import adapt as adapt
 from selfsight.check_settings import check_setting
-from selfsight.console import build_table, open_console
 from selfsight.data import data_summary
 from selfsight.data.loader import check_image_count
 from selfsight.errors import UserError, quote_word, suggest
@@ -34,7 +33,8 @@ from selfsight.pretrain_recipe import (
 )
 from selfsight.recipe import Recipe, to_dict
 from selfsight.recipes import auto_recipe
-from selfsight.run_folder import Run, explain_write_errors, open_run
+from selfsight.run_files.json_files import explain_write_errors
+from selfsight.run_files.run_folder import Run, open_run
 from selfsight.runs import compare_runs as comparison
 from selfsight.runs import evaluate as evaluation
 from selfsight.runs import replay as replays
@@ -48,6 +48,7 @@ from selfsight.stopwatch import Stopwatch
 from selfsight.studies import ARMS
 from selfsight.studies.run_study import reproduce_arm
 from selfsight.studies.run_study import study as study
+from selfsight.terminal.console import build_table, open_console
 from selfsight.train.memory_forecast import foresee_memory
 from selfsight.use_encoder import check_one_encoder
 from selfsight.use_encoder import embed as embed

@@ -10,7 +10,6 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from selfsight.check_settings import field_types
-from selfsight.console import format_setting
 from selfsight.errors import UserError, suggest
 from selfsight.evals.protocol_flags import FlagSettings
 from selfsight.methods import MethodConfig
@@ -22,6 +21,7 @@ from selfsight.recipes.recipe_file import is_recipe_file, read_recipe
 from selfsight.studies import ARMS, STUDIES, Arm, Study
 from selfsight.studies.ledger import Entry, read_ledger
 from selfsight.studies.result_tables import count_done, list_results
+from selfsight.terminal.console import format_setting
 
 Row = dict[str, Any]
 

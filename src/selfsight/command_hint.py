@@ -7,7 +7,7 @@ from typing import Any
 from selfsight.data import find_url
 from selfsight.errors import UserError
 from selfsight.outside_code import list_outside_code
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 
 
 def write_command(command: str, run: Run, *arguments: str) -> str:

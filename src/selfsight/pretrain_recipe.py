@@ -25,7 +25,7 @@ from selfsight.recipe import (
     to_dict,
 )
 from selfsight.recipes import auto_recipe
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.start_encoder import (
     LR_FACTOR,
     StartEncoder,

@@ -28,7 +28,7 @@ from selfsight.data.pixel_kind import PixelKind
 from selfsight.errors import UserError, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method
-from selfsight.nn.blocks import check_blocks
+from selfsight.nn.activation_checkpointing import check_blocks
 from selfsight.nn.chunked_encoder import check_chunk_size
 from selfsight.optim import Optim
 from selfsight.options.parse_flags import list_settings, parse_flags

@@ -7,7 +7,6 @@ from typing import Any
 
 from selfsight import dist
 from selfsight.check_settings import check_setting
-from selfsight.console import build_table, open_console
 from selfsight.data import Source, open_source
 from selfsight.errors import UserError, list_first
 from selfsight.exporters.export_encoder import export_encoder
@@ -26,7 +25,7 @@ from selfsight.options.eval_options import EncoderOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.recipe import eval_transform
 from selfsight.recipes import auto_recipe
-from selfsight.run_folder import Run, open_run
+from selfsight.run_files.run_folder import Run, open_run
 from selfsight.runs import embed_images as embedding
 from selfsight.runs import explore_images as exploration
 from selfsight.runs import run_lock
@@ -34,6 +33,7 @@ from selfsight.runs import search_images as searching
 from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_encoder import EncoderUnderTest, load_recipe
 from selfsight.runs.load_run_networks import RunCheckpoint, find_checkpoint, load_method
+from selfsight.terminal.console import build_table, open_console
 
 
 def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> ImageEncoder:

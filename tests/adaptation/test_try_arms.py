@@ -15,7 +15,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.cli.main import main
 from selfsight.errors import StoppedError, UserError
 from selfsight.evals.prediction_scores import PerImage, score_per_image
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from tests.exporters.saved_run import save_run
 from tests.folders import images
 

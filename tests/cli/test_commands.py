@@ -12,10 +12,10 @@ from selfsight import api
 from selfsight.cli.help_page import COMMAND_LINES, EXIT_STATUS
 from selfsight.cli.main import COMMANDS, main
 from selfsight.cli.split_settings import list_flags
-from selfsight.console import is_verbose, open_console
-from selfsight.progress import DelayedProgress
 from selfsight.recipes import RECIPES
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
+from selfsight.terminal.console import is_verbose, open_console
+from selfsight.terminal.progress import DelayedProgress
 from selfsight.train import progress_bar
 from selfsight.train.progress_bar import ProgressBar
 

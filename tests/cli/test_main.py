@@ -26,7 +26,7 @@ from selfsight.options.bench_options import BenchOptions
 from selfsight.options.eval_options import EvalOptions
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.report_page import score_figures
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.verdict import judge
 from tests.folders import QUICK, images
 

@@ -6,8 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 from selfsight.cli.main import main
-from selfsight.console import build_table, fit_line, open_console
 from selfsight.recipes import RECIPES
+from selfsight.terminal.console import build_table, fit_line, open_console
 
 LISTS = (
     "methods",

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from selfsight import progress
 from selfsight.data import dataset_index as indexes
 from selfsight.data import open_source
 from selfsight.data.data_summary import inspect_data
@@ -18,6 +17,7 @@ from selfsight.data.sources import parquet as parquets
 from selfsight.data.sources.source import LazyNames, Source, resolve_unlabeled
 from selfsight.errors import UserError
 from selfsight.nn import MemoryBank
+from selfsight.terminal import progress
 from selfsight.train.progress_bar import ProgressBar
 from tests.data.image_files import parquet, pixels, png
 from tests.data.sources.test_tar import three

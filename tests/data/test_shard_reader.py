@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from selfsight.data import Loader, stream
+from selfsight.data import Loader, shard_reader
 from selfsight.data.image_order import WINDOW_CHUNKS, Order
 from selfsight.data.sources.source import LazyNames, Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError
 
 GRAY = np.zeros((2, 2, 3), np.uint8)
-IMAGE = stream.OBJECT_BYTES + GRAY.nbytes
+IMAGE = shard_reader.OBJECT_BYTES + GRAY.nbytes
 
 
 class CountedSource:
@@ -66,8 +66,8 @@ def an_epoch(counted, batch):
 
 @pytest.mark.parametrize(("world_size", "local"), [(1, 512), (8, 128), (1000, 16)])
 def test_a_chunk_that_is_needed_is_neither_dropped_nor_read_twice(monkeypatch, world_size, local):
-    monkeypatch.setattr(stream, "MAX_SPARE_BYTES", 0)
-    monkeypatch.setattr(stream.dist, "world_size", lambda: world_size)
+    monkeypatch.setattr(shard_reader, "MAX_SPARE_BYTES", 0)
+    monkeypatch.setattr(shard_reader.dist, "world_size", lambda: world_size)
     counted, settings = CountedSource(), dict(seed=0, rank=world_size // 2, world_size=world_size)
     loader = Loader(counted.streamed(), batch_size=world_size * local, **settings)
     batches = loader.batches(3)
@@ -79,7 +79,7 @@ def test_a_chunk_that_is_needed_is_neither_dropped_nor_read_twice(monkeypatch, w
 
 
 def test_used_up_chunks_are_dropped(monkeypatch):
-    monkeypatch.setattr(stream, "MAX_SPARE_BYTES", 20 * 10 * IMAGE)
+    monkeypatch.setattr(shard_reader, "MAX_SPARE_BYTES", 20 * 10 * IMAGE)
     images = CountedSource().streamed()
     loader = Loader(images, batch_size=16, seed=0)
     for _ in itertools.islice(loader.batches(0), 100):  # 16 lanes of 100 images, 14 chunks or so
@@ -90,8 +90,8 @@ def test_used_up_chunks_are_dropped(monkeypatch):
 
 def test_large_chunks_are_dropped_as_soon_as_they_are_used_up(monkeypatch):
     """Of 12 files with one row group each, two are in use at a time."""
-    monkeypatch.setattr(stream, "MAX_SPARE_BYTES", 0)
-    for module in ("order", "stream"):
+    monkeypatch.setattr(shard_reader, "MAX_SPARE_BYTES", 0)
+    for module in ("image_order", "shard_reader"):
         monkeypatch.setattr(f"selfsight.data.{module}.MAX_WINDOW", 1638)
     counted = CountedSource(12 * 500, 500, np.arange(0, 6001, 500))
     for order, kept in an_epoch(counted, 50):
@@ -107,7 +107,7 @@ def test_a_small_data_set_is_read_once_in_many_epochs():
 
 @pytest.mark.parametrize("chunk", [40, 60])
 def test_row_groups_of_any_size_are_read_once_an_epoch(monkeypatch, chunk):
-    monkeypatch.setattr(stream, "MAX_SPARE_BYTES", 0)
+    monkeypatch.setattr(shard_reader, "MAX_SPARE_BYTES", 0)
     rows = np.random.default_rng(chunk).integers(chunk // 2, chunk + 1, 250)
     starts = np.concatenate([[0], rows.cumsum()])
     counted = CountedSource(int(starts[-1]), chunk, starts)
@@ -118,7 +118,7 @@ def test_row_groups_of_any_size_are_read_once_an_epoch(monkeypatch, chunk):
 
 
 def test_chunks_that_do_not_fit_in_memory_raise(monkeypatch):
-    monkeypatch.setattr(stream, "free_memory", lambda: 100 * 10 * IMAGE)
+    monkeypatch.setattr(shard_reader, "free_memory", lambda: 100 * 10 * IMAGE)
     loader = Loader(CountedSource().streamed(), batch_size=2048, seed=0)
     with pytest.raises(UserError, match=r"chunks have 10 images\. Write smaller ones"):
         next(loader.batches(0))
@@ -133,7 +133,7 @@ def test_when_memory_is_short_only_chunks_of_pending_batches_stay(monkeypatch):
         images.pack(part, lambda n: torch.empty(n, dtype=torch.uint8))
     assert held(images) == 100 * 10 * IMAGE
     images.prefetch(torch.tensor([5000]))
-    monkeypatch.setattr(stream, "free_memory", lambda: 0)
+    monkeypatch.setattr(shard_reader, "free_memory", lambda: 0)
     images.prefetch(torch.tensor([6000, 7000]))
     images.pack(torch.tensor([6000, 7000]), lambda n: torch.empty(n, dtype=torch.uint8))
     assert {5000, 6000, 7000} <= set(images.reader.chunks)

@@ -81,8 +81,8 @@ def _run(words, stderr, variables):
     sys.stderr = sys.stdout = os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ |= variables
     os.environ.pop("LOCAL_RANK", None)
-    from selfsight.cli.main import main
     from selfsight import stop_signals
+    from selfsight.cli.main import main
 
     stop_signals.exit_on_signals()
     main.COMMANDS["exchange"] = exchange

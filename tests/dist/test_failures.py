@@ -1,4 +1,4 @@
-"""Processes that stop, refuse, are missing or differ: the others end with a sentence. No torchrun."""
+"""Processes that stop, refuse, are missing or differ: the others end with a sentence."""
 
 import os
 import re

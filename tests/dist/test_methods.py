@@ -6,7 +6,6 @@ from selfsight.conformance.training_checks import compare_traces, train
 from selfsight.methods import BASELINES, METHODS
 from tests.methods.small import small
 
-
 CASES = [(name, {}) for name in sorted(METHODS | BASELINES)] + [
     ("instdisc", {"loss": "softmax", "proximal_lambda": 3.0}),
     ("jcl", {"bn": "split", "bn_group": 2}),

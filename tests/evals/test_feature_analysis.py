@@ -15,7 +15,8 @@ from selfsight.evals.feature_analysis import EPOCH, AnalysisSettings, FeatureAna
 from selfsight.evals.feature_statistics import alignment, effective_rank
 from selfsight.methods import METHODS
 from selfsight.nn import Backbone, Encoder, Teacher
-from selfsight.run_folder import Run, read_json
+from selfsight.run_files.json_files import read_json
+from selfsight.run_files.run_folder import Run
 from selfsight.views import View
 from tests.evals.small_networks import VIEWS, Means, bright, from_pixels
 from tests.methods.small import Tiny, make

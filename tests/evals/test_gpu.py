@@ -12,7 +12,7 @@ from selfsight.evals.label_free import LabelFreeEvaluator
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.evals.stratified_splits import stratified
 from selfsight.evals.train_classifier import ClassifierEvaluator
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.image_sheets import write_map, write_neighbors, write_views
 from tests.evals.small_networks import TRANSFORM, VIEWS, Means, Small, bright, labeled
 from tests.evals.test_train_classifier import HEAD, STRONG, WHOLE

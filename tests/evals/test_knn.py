@@ -4,11 +4,11 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
-from selfsight import progress
 from selfsight.errors import UserError
 from selfsight.evals.knn import KNN, knn_predict, nearest_neighbors
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.evals.stratified_splits import stratified
+from selfsight.terminal import progress
 from tests.evals.small_networks import Means, bright, labeled
 
 

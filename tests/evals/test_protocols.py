@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.evals import few_labels, fine_tune_settings, linear_probe_settings
+from selfsight.evals import few_label_settings, fine_tune_settings, linear_probe_settings
 from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
 from selfsight.evals.detection import DetectorSettings
 from selfsight.evals.protocol_flags import apply_flags, apply_options
@@ -15,7 +15,7 @@ from selfsight.evals.protocols import (
     get_protocol,
 )
 from selfsight.evals.train_classifier import ClassifierEvaluator
-from selfsight.optim.optim_settings import scaled_lr
+from selfsight.optim.lr_scaling import scaled_lr
 from selfsight.options.eval_options import EvalOptions
 from tests.evals.small_networks import Small, bright, labeled
 
@@ -146,9 +146,11 @@ def test_published_linear_settings():
 
 def test_published_settings_of_few_labels():
     found = {}
-    bicubic = {n for n, (_, t) in few_labels.PUBLISHED.items() if t.interpolation == "bicubic"}
+    bicubic = {
+        n for n, (_, t) in few_label_settings.PUBLISHED.items() if t.interpolation == "bicubic"
+    }
     assert bicubic == {"fast_moco_1", "fast_moco_10"}
-    for name, (amount, t) in few_labels.PUBLISHED.items():
+    for name, (amount, t) in few_label_settings.PUBLISHED.items():
         assert amount.share == (0.01 if name.endswith("_1") else 0.1)
         assert t.head.weight_decay == 0
         under = t.backbone and scaled_lr(t.backbone.lr, t.backbone.scale, t.batch_size)
@@ -237,7 +239,7 @@ def test_flags_change_what_is_nested():
 
 
 def test_one_learning_rate_replaces_those_to_select_from():
-    published = few_labels.PUBLISHED["fast_moco_1"][1]
+    published = few_label_settings.PUBLISHED["fast_moco_1"][1]
     assert published.head_lrs
     made = apply_options(published, EvalOptions(settings=["--head.lr=3"]))
     assert (made.head.lr, made.head_lrs) == (3.0, ())
@@ -257,7 +259,7 @@ def test_one_learning_rate_replaces_those_to_select_from():
 )
 def test_an_error_names_the_flag_of_the_optimizer(words, message):
     with pytest.raises(UserError, match=message):
-        apply_flags(few_labels.PUBLISHED["swav_1"][1], words.split())
+        apply_flags(few_label_settings.PUBLISHED["swav_1"][1], words.split())
 
 
 def test_regularization_of_a_frozen_backbone_is_an_error():

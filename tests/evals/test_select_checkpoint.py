@@ -8,7 +8,7 @@ import torch
 from selfsight.errors import UserError
 from selfsight.evals.feature_statistics import decay, effective_rank, eigenvalues, lidar
 from selfsight.evals.select_checkpoint import select_checkpoint, select_run
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 
 
 def record(lidar, effective_rank, alpha):

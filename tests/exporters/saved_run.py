@@ -10,7 +10,8 @@ from selfsight.methods.simsiam import SimSiamConfig
 from selfsight.nn.batch_norm import BatchNorm
 from selfsight.optim.optim_settings import Optim
 from selfsight.recipe import Data, Recipe, to_dict
-from selfsight.run_folder import Run, write_json
+from selfsight.run_files.json_files import write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build_state
 from selfsight.views import View

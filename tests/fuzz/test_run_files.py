@@ -20,7 +20,7 @@ import selfsight
 from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, to_dict
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from tests.folders import images
 from tests.fuzz.cases import SEED, assert_none_failed, pick_cases, run_case
 from tests.fuzz.test_settings import small_recipe

@@ -13,7 +13,7 @@ from selfsight.data.loader import Loader
 from selfsight.errors import UserError
 from selfsight.nn import Backbone
 from selfsight.recipe import Data, Recipe, to_dict
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.train.loop import load_batches, train
 from selfsight.train.pretrain import build_state
 from selfsight.train.step import Batch

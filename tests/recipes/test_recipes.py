@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from selfsight.catalog import build_recipe
-from selfsight.optim.optim_settings import scaled_lr
+from selfsight.optim.lr_scaling import scaled_lr
 from selfsight.recipe import from_dict, list_changed, override, to_dict
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS

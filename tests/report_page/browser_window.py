@@ -6,7 +6,7 @@ from playwright.sync_api import Browser
 from playwright.sync_api import Page as Tab
 
 from selfsight import report_page
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 
 
 class Window:

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 
 HOSTILE = (
     "<img src=x onerror=window.hacked=1>",

@@ -7,7 +7,8 @@ import pytest
 from playwright.sync_api import Locator
 from playwright.sync_api import Page as Tab
 
-from selfsight.run_folder import Run, write_json
+from selfsight.run_files.json_files import write_json
+from selfsight.run_files.run_folder import Run
 from tests.report_page import folders
 from tests.report_page.browser_window import Window
 from tests.report_page.folders import HOSTILE, RECIPE, analyze, records, tile_color

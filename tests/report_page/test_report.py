@@ -17,7 +17,7 @@ from selfsight import report_page
 from selfsight.errors import UserError
 from selfsight.report_page import curves, feature_figures
 from selfsight.report_page.page import SCRIPTS
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from tests.report_page.folders import HOSTILE, analyze, records
 
 

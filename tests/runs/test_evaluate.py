@@ -19,7 +19,7 @@ from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.prediction_scores import PerImage, score_per_image, score_predictions
 from selfsight.recipe import eval_transform
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs import describe_results, evaluate
 from selfsight.runs.build_result import collect_arrays, collect_scores
 from selfsight.runs.compare_runs import compare, format_number, format_records, tabulate_seeds

@@ -17,7 +17,7 @@ from selfsight.data import open_source
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.extract_features import features
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_encoder import load_encoder
 from tests.folders import QUICK, images
 

@@ -6,7 +6,7 @@ from sklearn.decomposition import PCA
 
 from selfsight.evals.extract_features import Features
 from selfsight.evals.tsne_map import reduce_to_plane
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.image_sheets import to_image, write_map, write_neighbors, write_views
 from tests.data.image_files import read_padded
 from tests.evals.small_networks import VIEWS, bright, from_pixels

@@ -9,7 +9,8 @@ from selfsight import api
 from selfsight.errors import UserError
 from selfsight.recipe import to_dict
 from selfsight.recipes import RECIPES
-from selfsight.run_folder import Run, write_json
+from selfsight.run_files.json_files import write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_run_networks import RunCheckpoint, find_checkpoint, load_method
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build_state

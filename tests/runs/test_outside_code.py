@@ -22,7 +22,7 @@ from selfsight.command_hint import write_command
 from selfsight.errors import UserError
 from selfsight.evals.select_checkpoint import select_run
 from selfsight.recipe import to_dict
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.compare_runs import compare
 from selfsight.runs.load_encoder import load_recipe
 from selfsight.runs.load_run_networks import RunCheckpoint, load_method

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from selfsight.cli.main import main
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint
 from tests.folders import images
 

@@ -10,7 +10,7 @@ from selfsight import api
 from selfsight.cli.main import main
 from selfsight.errors import DivergedError, UserError
 from selfsight.methods.simclr import SimCLR
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint
 from tests.folders import images
 

@@ -9,7 +9,8 @@ import pytest
 from selfsight import api
 from selfsight.cli.main import main
 from selfsight.errors import UserError
-from selfsight.run_folder import Run, read_json, write_json
+from selfsight.run_files.json_files import read_json, write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.environment import compare_environments
 from selfsight.runs.reproduce import compare_logs
 from tests.folders import images

@@ -11,7 +11,7 @@ import pytest
 from selfsight import api
 from selfsight.cli.main import main
 from selfsight.errors import StoppedError, UserError
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs import run_lock
 from selfsight.train import checkpoint
 from tests.folders import QUICK, images
@@ -165,7 +165,7 @@ HOLDER = """
 import os, signal, sys, time
 from pathlib import Path
 from selfsight.data.decode_workers import DecodeProcesses
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.run_lock import lock_run
 
 with lock_run(Run(Path(sys.argv[1]))):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from selfsight.errors import UserError
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.tensorboard_wandb import LogTracker, check_tracker
 
 

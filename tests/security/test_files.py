@@ -27,7 +27,7 @@ from selfsight.data.pixel_cache import (
 )
 from selfsight.errors import UserError
 from selfsight.evals.detection import load_detection_dataset
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from tests.data.image_files import pixels, png
 from tests.security.hostile import CONTENTS, WRITERS, Payload
 

@@ -12,7 +12,7 @@ from selfsight import api
 from selfsight.catalog import build_recipe
 from selfsight.cli.main import COMMANDS, main
 from selfsight.recipe import Recipe, to_dict
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.image_sheets import write_sheet
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build_method

@@ -17,7 +17,7 @@ import selfsight
 from selfsight.catalog import build_recipe
 from selfsight.data.loader import read_batches
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.open_run_images import open_recipe_images
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.loop import load_batches, train

@@ -13,12 +13,13 @@ from pathlib import Path
 import torch
 
 from selfsight.backbones import BackboneConfig
-from selfsight.console import open_console
 from selfsight.data import open_images, open_source
 from selfsight.methods.simclr import SimCLRConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe
-from selfsight.run_folder import Run, write_json
+from selfsight.run_files.json_files import write_json
+from selfsight.run_files.run_folder import Run
+from selfsight.terminal.console import open_console
 from selfsight.train.pretrain import pretrain
 from selfsight.views import View
 from tests.folders import images

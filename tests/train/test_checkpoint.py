@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.run_folder import Run, WriteError
+from selfsight.run_files.json_files import WriteError
+from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint
 from tests.folders import largest_file
 

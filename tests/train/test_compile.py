@@ -18,12 +18,12 @@ from selfsight.catalog import build_recipe
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.evals.extract_features import eval_mode
 from selfsight.methods import BASELINES, METHODS
-from selfsight.nn.blocks import find_blocks
+from selfsight.nn.activation_checkpointing import find_blocks
 from selfsight.nn.ema_teacher import set_chunk_size
 from selfsight.train import compile as compile_module
 from selfsight.train.compile import compile_networks, persist_compile_cache
 from tests.methods.small import make, moment, views
-from tests.nn.test_blocks import build
+from tests.nn.test_activation_checkpointing import build
 
 
 @pytest.fixture

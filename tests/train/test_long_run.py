@@ -8,7 +8,7 @@ import torch
 from selfsight.data import open_source
 from selfsight.errors import UserError
 from selfsight.optim import build_optimizer
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint, disk_forecast, memory_forecast
 from selfsight.train.disk_forecast import check_disk, foresee_disk
 from selfsight.train.log_records import MAX_RECORDS, log_spacing

@@ -22,7 +22,8 @@ from rich.console import Console
 from selfsight import api
 from selfsight.catalog import build_recipe
 from selfsight.errors import DivergedError, StoppedError, UserError
-from selfsight.run_folder import Run, WriteError
+from selfsight.run_files.json_files import WriteError
+from selfsight.run_files.run_folder import Run
 from selfsight.runs import load_encoder as encoders
 from selfsight.runs import start_resume
 from selfsight.runs.load_encoder import build_untrained, load_encoder, load_recipe

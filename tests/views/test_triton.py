@@ -28,6 +28,7 @@ from tests.views.ragged import ragged, worst
 
 pytest.importorskip("triton")
 from selfsight.views.triton import apply
+from selfsight.views.triton.can_fuse import can_fuse
 
 ROOT = Path(__file__).parents[2]
 # Of views in units of their deviation, some 0.225 of the range of a pixel
@@ -159,7 +160,7 @@ def test_sizes_that_share_one_row_of_memory_are_laid_out_for_the_kernels(monkeyp
 
 def test_every_preset_can_be_fused():
     views = {name: PRESETS[name]() for name in PRESETS}
-    assert [name for name in views if not all(apply.can_fuse(v) for v in views[name])] == []
+    assert [name for name in views if not all(can_fuse(v) for v in views[name])] == []
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_every_preset_can_be_fused():
     ],
 )
 def test_views_that_the_kernels_do_not_support_are_not_fused(view):
-    assert not apply.can_fuse(view)
+    assert not can_fuse(view)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -32,7 +32,6 @@ from selfsight.adaptation.measure_encoders import (
 )
 from selfsight.adaptation.time_budget import RESERVE, fit_epochs, measure_speed
 from selfsight.check_settings import check_setting
-from selfsight.console import build_table, open_console
 from selfsight.data import ImageStore, Source
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import DivergedError, StoppedError, UserError
@@ -51,7 +50,8 @@ from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import Recipe, Start, eval_transform, to_dict
 from selfsight.recipes import auto_recipe
-from selfsight.run_folder import Run, read_object, to_json, write_json
+from selfsight.run_files.json_files import read_object, to_json, write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.runs import run_lock
 from selfsight.runs.environment import describe_environment
 from selfsight.runs.labeled_sources import open_labeled
@@ -63,6 +63,7 @@ from selfsight.runs.open_run_images import (
     resolve_storage,
 )
 from selfsight.runs.start_encoder import StartEncoder, import_start, write_start
+from selfsight.terminal.console import build_table, open_console
 from selfsight.train.memory_forecast import check_memory
 from selfsight.train.pretrain import build_method, pretrain
 from selfsight.train.progress_bar import format_duration

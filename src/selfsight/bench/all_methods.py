@@ -24,13 +24,13 @@ from selfsight.bench.first_step import measure_first_step
 from selfsight.bench.network_limit import PassTimes
 from selfsight.bench.step_breakdown import measure_breakdown
 from selfsight.catalog import build_recipe
-from selfsight.console import open_console
 from selfsight.data import Source
 from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES, auto_recipe
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.open_run_images import open_recipe_source
+from selfsight.terminal.console import open_console
 from selfsight.train.memory_forecast import foresee_memory
 
 Row = dict[str, Any]

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from selfsight import dist
-from selfsight.console import fit_line
 from selfsight.errors import UserError
 from selfsight.methods import DataInfo
 from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
+from selfsight.terminal.console import fit_line
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.pretrain import build_method

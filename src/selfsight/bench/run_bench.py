@@ -17,7 +17,6 @@ from selfsight.bench.lightly_comparison import import_lightly, measure_lightly
 from selfsight.bench.step_breakdown import describe, measure_breakdown
 from selfsight.bench.step_growth import measure_scaling
 from selfsight.catalog import build_recipe
-from selfsight.console import open_console
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
 from selfsight.options.bench_options import BENCH_DEFAULTS, BenchOptions
@@ -25,6 +24,7 @@ from selfsight.options.parse_flags import change_options
 from selfsight.recipe import Recipe, override
 from selfsight.recipes import auto_recipe
 from selfsight.runs.open_run_images import open_recipe_source
+from selfsight.terminal.console import open_console
 
 DEFAULT_ON_CPU, DEFAULT_ON_GPU = "simclr.shapes", "moco.cifar10_r18_200ep"
 NUM_GENERATED = 4096  # images, if no data are given and the recipe's views are large

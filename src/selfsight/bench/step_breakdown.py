@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.bench.network_limit import BackbonePass, PassTimes, count_passes, time_passes
 from selfsight.bench.timer import median_ms, synchronize
-from selfsight.console import fit_line
 from selfsight.data import ImageStore, Source
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.decode_workers import MIN_IMAGES, decode_images, start_processes
@@ -26,6 +25,7 @@ from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.runs.environment import device_name
 from selfsight.runs.open_run_images import open_recipe_images, open_recipe_source, resolve_storage
+from selfsight.terminal.console import fit_line
 from selfsight.train.compile import compile_networks, compile_stance, configure_torch, is_compiled
 from selfsight.train.cuda_graph import TIMED_STEPS, StepRunner
 from selfsight.train.cuda_graph import WARMUP_STEPS as UNTIMED_STEPS

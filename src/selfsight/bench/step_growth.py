@@ -9,10 +9,10 @@ from rich.console import Console
 
 from selfsight.bench import process_scaling
 from selfsight.bench.step_cost import StepCost, measure_step
-from selfsight.console import fit_line
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.recipe import Recipe
+from selfsight.terminal.console import fit_line
 from selfsight.train.compile import configure_torch
 
 FACTORS = (1, 2, 4, 8)

@@ -16,7 +16,7 @@ from selfsight.options.study_options import (
     ReproduceOptions,
     StudyOptions,
 )
-from selfsight.run_folder import print_json
+from selfsight.run_files.json_files import print_json
 
 
 def bench(

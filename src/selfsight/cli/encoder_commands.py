@@ -19,7 +19,7 @@ from selfsight.options.encoder_options import (
     SearchOptions,
 )
 from selfsight.options.option_types import INLINE
-from selfsight.run_folder import print_json
+from selfsight.run_files.json_files import print_json
 
 
 def export(

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 
-from selfsight.console import fit_line, terminal_width, wrap
+from selfsight.terminal.console import fit_line, terminal_width, wrap
 from selfsight.version import __version__
 
 TITLE = (

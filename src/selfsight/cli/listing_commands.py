@@ -7,7 +7,7 @@ import tyro
 
 from selfsight.errors import escape, quote_word
 from selfsight.options.option_types import File
-from selfsight.run_folder import print_json
+from selfsight.run_files.json_files import print_json
 
 
 def methods(*, json: bool = False) -> None:

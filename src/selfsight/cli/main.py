@@ -24,10 +24,10 @@ from selfsight.cli.split_settings import (
     split_settings,
     take_verbosity,
 )
-from selfsight.console import is_verbose, set_verbosity
 from selfsight.errors import StoppedError, UserError, describe_failure, escape, suggest
 from selfsight.options.parse_flags import parse_flags
 from selfsight.stop_signals import exit_status
+from selfsight.terminal.console import is_verbose, set_verbosity
 from selfsight.version import __version__
 
 

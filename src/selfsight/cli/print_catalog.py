@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from selfsight.catalog import Row, find_paper, list_changed_flags, list_flags
-from selfsight.console import (
+from selfsight.recipes import RECIPES
+from selfsight.studies import ARMS, STUDIES, Arm, Study
+from selfsight.studies.ledger import read_ledger
+from selfsight.studies.result_tables import NOT_RUN, list_judgments, list_results
+from selfsight.terminal.console import (
     build_table,
     fit_line,
     format_setting,
@@ -14,10 +18,6 @@ from selfsight.console import (
     terminal_width,
     wrap,
 )
-from selfsight.recipes import RECIPES
-from selfsight.studies import ARMS, STUDIES, Arm, Study
-from selfsight.studies.ledger import read_ledger
-from selfsight.studies.result_tables import NOT_RUN, list_judgments, list_results
 
 NARROW = 78  # columns that a line of the tables needs
 

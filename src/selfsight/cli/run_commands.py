@@ -14,7 +14,7 @@ from selfsight.options.pretrain_options import (
     DoctorOptions,
     PretrainOptions,
 )
-from selfsight.run_folder import print_json
+from selfsight.run_files.json_files import print_json
 from selfsight.stopwatch import process_began
 
 Data = Annotated[str, tyro.conf.arg(metavar="DATA")]
@@ -137,7 +137,7 @@ def report(run: RunFolder, /, *, json: bool = False) -> None:
         json: Print a summary of the page as JSON.
     """
     from selfsight import report_page as pages
-    from selfsight.run_folder import open_run
+    from selfsight.run_files.run_folder import open_run
 
     folder = open_run(run)
     page = pages.write(folder)

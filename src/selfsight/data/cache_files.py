@@ -17,7 +17,7 @@ from typing import IO
 
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.image_limits import check_regular
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 try:
     import fcntl

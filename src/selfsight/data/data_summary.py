@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from selfsight import rng
-from selfsight.console import is_verbose
 from selfsight.data import Source, open_source
 from selfsight.data.cgroup_limits import available_cpus, free_memory
 from selfsight.data.decoders.decode_image import Header, decode, describe_error, read_header
@@ -29,6 +28,7 @@ from selfsight.data.pixel_kind import (
 from selfsight.data.resize_to_store import stored_size
 from selfsight.data.storage_plan import MAX_GPU_SHARE
 from selfsight.errors import list_first
+from selfsight.terminal.console import is_verbose
 
 STORE_SIZE = 256  # short side in pixels for the estimates of speed and memory
 NO_HEADER = Header(0, 0, "")

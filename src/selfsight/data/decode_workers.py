@@ -35,7 +35,7 @@ from selfsight.data.decoders.pillow_formats import ignore_pillow_warnings, pillo
 from selfsight.data.decoders.png import load_image_library
 from selfsight.data.sources.remote_files import read_file
 from selfsight.data.sources.source import Source
-from selfsight.progress import DelayedProgress
+from selfsight.terminal.progress import DelayedProgress
 
 Request = str | Encoded  # the path of a file, its content, or pixels that need no decoding
 

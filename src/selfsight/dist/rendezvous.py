@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from selfsight.errors import RunError, UserError, list_first
 from selfsight.check_settings import POSITIVE, check_setting
+from selfsight.errors import RunError, UserError, list_first
 from selfsight.version import __version__
 
 VARIABLE = "SELFSIGHT_DIST_TIMEOUT"

@@ -14,8 +14,8 @@ from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import EvalTransform, resized_size
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import EvalImages, Images
-from selfsight.progress import track
 from selfsight.ragged_batch import Ragged
+from selfsight.terminal.progress import track
 from selfsight.views import View, apply_views
 
 BATCH_SIZE = 256  # images that are encoded at once

@@ -27,8 +27,9 @@ from selfsight.evals.feature_statistics import (
 from selfsight.evals.view_statistics import ViewRows, view_rows, view_scatter
 from selfsight.nn import Encoder
 from selfsight.nn.queue import Queue
-from selfsight.progress import track
-from selfsight.run_folder import Run, to_json
+from selfsight.run_files.json_files import to_json
+from selfsight.run_files.run_folder import Run
+from selfsight.terminal.progress import track
 from selfsight.views import View, apply_views
 
 # No epoch of training samples the same views. View i has the epoch EPOCH - i.

@@ -14,7 +14,7 @@ from selfsight.evals.extract_features import Features
 from selfsight.evals.feature_statistics import unit
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.prediction_scores import Scores, score_predictions
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 MAX_SIMILARITIES = 1 << 26  # in memory at a time: 256 MiB in float32
 BLOCK = 1 << 17  # rows of the bank on the device at a time: 1 GiB of 2,048 numbers

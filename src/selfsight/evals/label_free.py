@@ -13,7 +13,7 @@ from selfsight.data import ImageStore, read_batches
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import encode, eval_mode, module_device
 from selfsight.evals.feature_statistics import alignment, effective_rank, retrieval, uniformity
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 from selfsight.views import View, apply_views
 
 EPOCH = 2**31 - 1  # no epoch of training samples the same views

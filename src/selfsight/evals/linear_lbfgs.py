@@ -20,7 +20,7 @@ from selfsight.evals.extract_features import Features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.prediction_scores import Scores, score_predictions
 from selfsight.evals.stratified_splits import Split, stratified
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 MAX_LOGITS = 1 << 26  # in memory at a time: 256 MiB in float32
 HISTORY = 10  # past steps from which L-BFGS estimates the curvature

@@ -35,7 +35,7 @@ from selfsight.evals.linear_lbfgs import (
 )
 from selfsight.evals.prediction_scores import Scores, score_predictions
 from selfsight.optim import cosine
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 RANGES: dict[str, Range] = {
     "lrs": LEARNING_RATE,

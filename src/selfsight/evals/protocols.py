@@ -12,11 +12,10 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from torch import nn
 
 from selfsight import dist
-from selfsight.console import format_setting
 from selfsight.data import ImageStore
 from selfsight.errors import UserError, suggest
 from selfsight.evals import (
-    few_labels,
+    few_label_settings,
     fine_tune_settings,
     linear_probe_settings,
     svm,
@@ -30,8 +29,8 @@ from selfsight.evals.detection import (
     detector_settings,
 )
 from selfsight.evals.feature_analysis import AnalysisSettings, FeatureAnalysis
-from selfsight.evals.few_labels import LabelAmount, describe_small_classes, load_or_sample_few
 from selfsight.evals.knn import KNN
+from selfsight.evals.label_subsets import LabelAmount, describe_small_classes, load_or_sample_few
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe, SGDGrid
@@ -42,6 +41,7 @@ from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.svm import SVM
 from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.options.eval_options import EvalOptions
+from selfsight.terminal.console import format_setting
 from selfsight.views import View
 
 DataKind = Literal["labeled", "boxes", "images"]
@@ -246,7 +246,7 @@ PROTOCOLS: dict[str, ProtocolSpec] = {
         f"few_labels.{name}": ProtocolSpec(
             LINEAR_SOURCE, partial(build_few_labels, amount, build_linear), amount
         )
-        for name, amount in few_labels.SOLVED.items()
+        for name, amount in few_label_settings.SOLVED.items()
     },
     **{
         f"few_labels.{name}": ProtocolSpec(
@@ -254,7 +254,7 @@ PROTOCOLS: dict[str, ProtocolSpec] = {
             partial(build_few_labels, amount, partial(build_classifier, training)),
             training,
         )
-        for name, (amount, training) in few_labels.PUBLISHED.items()
+        for name, (amount, training) in few_label_settings.PUBLISHED.items()
     },
     **{
         f"fine_tune.{name}": ProtocolSpec(

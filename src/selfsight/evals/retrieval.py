@@ -19,7 +19,7 @@ from selfsight.evals.extract_features import Features
 from selfsight.evals.feature_statistics import unit
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.prediction_scores import PerImage, Scores, score_per_image
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 MAX_RANKED = 1 << 22  # similarities ranked at a time: about 200 MiB with their ranks
 

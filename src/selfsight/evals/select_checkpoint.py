@@ -7,7 +7,7 @@ from typing import Literal
 
 from selfsight.command_hint import write_command
 from selfsight.errors import UserError
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 
 MIN_RANK_SHARE = 0.1  # of the best effective rank; below it features have collapsed
 

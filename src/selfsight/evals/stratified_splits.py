@@ -13,7 +13,7 @@ from selfsight import rng
 from selfsight.check_settings import RESTORE, check_fields
 from selfsight.errors import UserError, list_first
 from selfsight.evals.eval_images import Images
-from selfsight.run_folder import read_object, write_json
+from selfsight.run_files.json_files import read_object, write_json
 
 SPLIT = {"train": list[int], "test": list[int], "notes": list[str]}  # in its file
 

@@ -34,7 +34,7 @@ from selfsight.evals.multilabel_data import (
 )
 from selfsight.evals.prediction_scores import PerImage, Scores, score_per_image
 from selfsight.evals.svm_solver import fit_costs
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 COSTS = (0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0)
 

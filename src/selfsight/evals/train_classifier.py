@@ -37,7 +37,7 @@ from selfsight.evals.randaugment import rand_augment
 from selfsight.evals.random_erasing import erase
 from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.optim import Optim, build_optimizer, set_lr
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 from selfsight.views.color import normalize
 
 Optimizers = list[tuple[Optim, torch.optim.Optimizer]]

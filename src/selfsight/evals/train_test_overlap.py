@@ -14,7 +14,7 @@ from selfsight.evals.detection import DetectionDataset
 from selfsight.evals.eval_images import EvalImages, Images
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.multilabel_data import MultilabelData
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 SAMPLE = 4096  # bytes from the middle of an image; only images that agree in them are compared
 BATCH = 1024  # images whose samples are read at once

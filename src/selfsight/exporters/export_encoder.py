@@ -27,7 +27,7 @@ from selfsight.exporters.exported_encoder import ExportedEncoder
 from selfsight.exporters.model_card import describe_origin, write_card
 from selfsight.exporters.network_shape import NetworkShape, describe_network
 from selfsight.options.encoder_options import ExportOptions
-from selfsight.run_folder import explain_write_errors, write_json, write_text
+from selfsight.run_files.json_files import explain_write_errors, write_json, write_text
 from selfsight.runs.load_encoder import load_with_options
 from selfsight.runs.load_run_networks import find_checkpoint
 

@@ -15,7 +15,7 @@ from selfsight.exporters.network_shape import (
     ResNetShape,
     ViTShape,
 )
-from selfsight.run_folder import replace_file
+from selfsight.run_files.json_files import replace_file
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's
 WEIGHTS = "model.safetensors"

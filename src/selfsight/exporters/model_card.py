@@ -4,7 +4,7 @@ from typing import Any
 
 from selfsight.exporters.exported_encoder import ExportedEncoder
 from selfsight.methods import BASELINES
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.version import __version__
 
 # Of Hugging Face, where it is not the target itself.

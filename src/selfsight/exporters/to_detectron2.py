@@ -10,7 +10,7 @@ import numpy as np
 from selfsight.backbones.library_weight_names import DETECTRON2_RESNET, to_theirs
 from selfsight.exporters.exported_encoder import ExportedEncoder
 from selfsight.exporters.network_shape import NetworkShape, ResNetShape
-from selfsight.run_folder import replace_file, write_text
+from selfsight.run_files.json_files import replace_file, write_text
 
 FILE = "model.pkl"
 DEPTHS: dict[tuple[str, tuple[int, ...]], int] = {

@@ -15,7 +15,7 @@ from selfsight.backbones.library_weight_names import (
 )
 from selfsight.exporters.exported_encoder import ExportedEncoder, add_positions, save_weights
 from selfsight.exporters.network_shape import NetworkShape, ResNetShape, ViTShape
-from selfsight.run_folder import write_json
+from selfsight.run_files.json_files import write_json
 
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 

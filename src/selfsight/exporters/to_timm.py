@@ -16,7 +16,7 @@ from selfsight.exporters.network_shape import (
     ResNetShape,
     ViTShape,
 )
-from selfsight.run_folder import write_json
+from selfsight.run_files.json_files import write_json
 
 
 def find_gap(shape: NetworkShape) -> str | None:

@@ -11,7 +11,7 @@ from selfsight.exporters.exported_encoder import (
     find_shape_gap,
 )
 from selfsight.exporters.network_shape import LibraryNet, NetworkShape, OtherNet, ResNetShape
-from selfsight.run_folder import replace_file
+from selfsight.run_files.json_files import replace_file
 
 FILE = "model.pth"
 NAMED = ((2, 2, 2, 2), (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3))

@@ -1,15 +1,11 @@
 """Optimizers, parameter groups and schedules."""
 
 from selfsight.optim.build import build_optimizer, load_optimizer_state, set_lr
+from selfsight.optim.gradient_clipping import clip_gradients, gradient_norms
 from selfsight.optim.lamb import LAMB
 from selfsight.optim.lars import LARS
 from selfsight.optim.optim_settings import OPTIMS, Optim
-from selfsight.optim.param_groups import (
-    clip_gradients,
-    describe_groups,
-    gradient_norms,
-    param_groups,
-)
+from selfsight.optim.param_groups import describe_groups, param_groups
 from selfsight.optim.schedules import Schedule, cosine
 
 __all__ = [

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from selfsight.optim.lamb import LAMB
 from selfsight.optim.lars import LARS
-from selfsight.optim.optim_settings import Optim, scaled_lr
+from selfsight.optim.lr_scaling import scaled_lr
+from selfsight.optim.optim_settings import Optim
 from selfsight.optim.param_groups import param_groups
 
 

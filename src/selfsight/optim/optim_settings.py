@@ -1,6 +1,5 @@
 """Settings of an optimizer, and the defaults of each."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,10 +13,10 @@ from selfsight.check_settings import (
 )
 from selfsight.errors import UserError
 from selfsight.optim.lars import LARSVariant
+from selfsight.optim.lr_scaling import LRScaling
 from selfsight.optim.schedules import Schedule
 
 OptimizerName = Literal["sgd", "adamw", "lars", "lamb"]
-LRScaling = Literal["linear", "sqrt", "none"]
 PredictorLR = Literal["same", "constant"]
 
 RANGES: dict[str, Range] = {
@@ -80,8 +79,3 @@ OPTIMS: dict[OptimizerName, Optim] = {
         schedule=Schedule(warmup_epochs=40),
     ),
 }
-
-
-def scaled_lr(lr: float, scale: LRScaling, batch_size: int) -> float:
-    """Return the peak learning rate for this global batch size."""
-    return {"linear": lr * batch_size / 256, "sqrt": lr * math.sqrt(batch_size), "none": lr}[scale]

@@ -14,8 +14,8 @@ import tyro
 from tyro import _errors as tyro_errors
 
 from selfsight.check_settings import check_setting
-from selfsight.console import terminal_width, wrap
 from selfsight.errors import UserError, escape, list_first, suggest
+from selfsight.terminal.console import terminal_width, wrap
 
 Options = TypeVar("Options", bound=Any)
 

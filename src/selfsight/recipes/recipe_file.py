@@ -8,7 +8,12 @@ from pathlib import Path
 from selfsight.errors import UserError, suggest
 from selfsight.outside_code import list_outside_code
 from selfsight.recipe import Recipe, Start, from_dict, to_dict
-from selfsight.run_folder import create_file, explain_write_errors, format_json, read_object
+from selfsight.run_files.json_files import (
+    create_file,
+    explain_write_errors,
+    format_json,
+    read_object,
+)
 
 OF_RUNS = "data_fingerprint"  # a key of the recipe.json of a run folder, which has others beside
 

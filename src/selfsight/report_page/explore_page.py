@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int64, Integer
 
 from selfsight.report_page.page import MAP_SCRIPTS, fill_template, read_part, to_script_json
-from selfsight.run_folder import explain_write_errors, replace_file
+from selfsight.run_files.json_files import explain_write_errors, replace_file
 
 SCRIPTS = ("dom.js", *MAP_SCRIPTS, "lasso.js", "explore.js")
 

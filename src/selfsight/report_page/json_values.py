@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from selfsight.run_folder import is_finite
+from selfsight.run_files.json_files import is_finite
 
 Json = Any  # a value of json.loads
 Records = Sequence[Mapping[str, Json]]

@@ -15,8 +15,9 @@ from selfsight.report_page import score_figures
 from selfsight.report_page.curves import curves
 from selfsight.report_page.feature_figures import features
 from selfsight.report_page.json_values import TEXTS, Json, Records, finite_items, latest, section
-from selfsight.run_folder import Run, open_run, to_json, write_text
-from selfsight.run_results import put_main_first
+from selfsight.run_files.json_files import to_json, write_text
+from selfsight.run_files.run_folder import Run, open_run
+from selfsight.run_files.run_results import put_main_first
 
 MAP_SCRIPTS = ("points.js", "coloring.js", "map.js")
 SCRIPTS = (

@@ -13,7 +13,7 @@ from selfsight.report_page.json_values import (
     number,
     section,
 )
-from selfsight.run_results import find_headline
+from selfsight.run_files.run_results import find_headline
 
 HEADLINE_NAMES = {
     "accuracy": "share of test images with the right label",

@@ -14,7 +14,7 @@ from selfsight.evals.eval_images import augmentation_size, describe_skipped
 from selfsight.evals.feature_analysis import EQCO_NUMBERS, FeatureAnalysis
 from selfsight.evals.protocols import build_evaluator
 from selfsight.options.eval_options import EvalOptions
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.evaluated_images import identify_images
 from selfsight.runs.load_encoder import UNTRAINED, EncoderUnderTest
 from selfsight.runs.load_run_networks import find_checkpoint, load_kept_methods

@@ -14,8 +14,8 @@ from selfsight.evals.prediction_scores import (
     unpaired_difference,
 )
 from selfsight.evals.select_checkpoint import select_checkpoint
-from selfsight.run_folder import ABOUT_RUN, Run
-from selfsight.run_results import (
+from selfsight.run_files.run_folder import ABOUT_RUN, Run
+from selfsight.run_files.run_results import (
     ANALYSIS,
     find_data_set,
     find_headline,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfsight.evals.prediction_scores import Difference
-from selfsight.run_results import find_headline
+from selfsight.run_files.run_results import find_headline
 from selfsight.runs.compare_runs import format_measure, format_number, is_end
 from selfsight.runs.load_encoder import UNTRAINED
 

@@ -21,7 +21,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.console import is_verbose, open_console
 from selfsight.data import Source, StreamedImages, open_source
 from selfsight.data.data_fingerprint import fingerprint_data
 from selfsight.data.pixel_kind import find_kind
@@ -30,20 +29,21 @@ from selfsight.errors import UserError, list_first
 from selfsight.evals.extract_features import BATCH_SIZE, encode_batches, eval_mode
 from selfsight.options.encoder_options import EmbedOptions
 from selfsight.options.eval_options import EncoderOptions
-from selfsight.progress import DelayedProgress
 from selfsight.recipe import list_differences
-from selfsight.run_folder import (
-    Run,
+from selfsight.run_files.json_files import (
     explain_write_errors,
     read_object,
     replace_file,
     to_json,
     write_json,
 )
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_encoder import EncoderUnderTest, load_with_options
 from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.runs.open_run_images import cut_like_run
 from selfsight.runs.run_lock import LOCK, lock_run
+from selfsight.terminal.console import is_verbose, open_console
+from selfsight.terminal.progress import DelayedProgress
 
 # Readers of Parquet leave out files that begin with an underscore.
 ABOUT = "_about.json"

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from selfsight import dist
-from selfsight.console import build_table, open_console
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator
@@ -21,7 +20,8 @@ from selfsight.evals.protocols import (
 )
 from selfsight.nn import Backbone
 from selfsight.options.eval_options import EvalOptions
-from selfsight.run_folder import Run, write_json
+from selfsight.run_files.json_files import write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.analyze_features import analyze_features
 from selfsight.runs.check_eval_options import DEFAULT_PROTOCOLS, check_options
 from selfsight.runs.compare_runs import format_number, name_label_free
@@ -54,6 +54,7 @@ from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.runs.open_run_images import open_run_images
 from selfsight.runs.score_encoders import score_label_free, score_labeled, score_protocol
 from selfsight.runs.start_resume import write_verdict
+from selfsight.terminal.console import build_table, open_console
 
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")
 Results = dict[str, dict[str, Any]]

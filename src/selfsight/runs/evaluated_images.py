@@ -12,8 +12,8 @@ from selfsight.data import ImageStore, Source
 from selfsight.evals.detection import DetectionDataset
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.multilabel_data import MultilabelData
-from selfsight.run_folder import Run
-from selfsight.run_results import DataSet
+from selfsight.run_files.run_folder import Run
+from selfsight.run_files.run_results import DataSet
 from selfsight.runs.run_lock import file_name
 
 LONGEST_NAME = 60  # characters, of a folder

@@ -18,7 +18,8 @@ from selfsight.evals.extract_features import features as compute_features
 from selfsight.evals.feature_statistics import unit
 from selfsight.evals.knn import nearest_neighbors
 from selfsight.evals.tsne_map import reduce_to_plane
-from selfsight.run_folder import Run, replace_file
+from selfsight.run_files.json_files import replace_file
+from selfsight.run_files.run_folder import Run
 from selfsight.train.online_eval import sample_images
 from selfsight.views import View, apply_views
 

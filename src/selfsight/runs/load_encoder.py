@@ -14,7 +14,6 @@ from selfsight.backbones.foreign_checkpoints.import_report import ImportReport
 from selfsight.backbones.input_channels import fit_network
 from selfsight.backbones.last_blocks import LastBlocks
 from selfsight.check_settings import check_setting
-from selfsight.console import open_console
 from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
 from selfsight.data.pixel_kind import PixelKind
@@ -28,8 +27,10 @@ from selfsight.nn.batch_norm import track_statistics
 from selfsight.nn.ema_teacher import reinitialized
 from selfsight.options.eval_options import EncoderOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
-from selfsight.run_folder import Run, replace_file
+from selfsight.run_files.json_files import replace_file
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_run_networks import find_checkpoint, load_method
+from selfsight.terminal.console import open_console
 from selfsight.train.online_eval import sample_images
 from selfsight.train.pretrain import build_method
 from selfsight.train.skipped_steps import STATISTICS

@@ -10,7 +10,7 @@ from selfsight.command_hint import write_command
 from selfsight.errors import UserError, list_first
 from selfsight.methods import Method
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build_method
 

@@ -8,10 +8,10 @@ from rich.console import Console
 from torch import Tensor
 
 from selfsight.errors import UserError, list_first
-from selfsight.progress import DelayedProgress
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.open_run_images import open_run_images
+from selfsight.terminal.progress import DelayedProgress
 from selfsight.train import checkpoint
 from selfsight.train.compile import configure_torch
 from selfsight.train.cuda_graph import StepRunner

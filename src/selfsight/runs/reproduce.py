@@ -12,7 +12,8 @@ from rich.console import Console
 from selfsight import dist
 from selfsight.errors import DivergedError, UserError
 from selfsight.recipe import Recipe, list_differences, to_dict
-from selfsight.run_folder import Run, is_finite, to_json, write_json
+from selfsight.run_files.json_files import is_finite, to_json, write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.environment import compare_environments, describe_environment
 from selfsight.runs.open_run_images import (
     check_local,

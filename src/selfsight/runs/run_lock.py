@@ -11,7 +11,8 @@ from pathlib import Path
 from selfsight import dist
 from selfsight.errors import UserError
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.run_folder import NO_LINK, Run, explain_write_errors
+from selfsight.run_files.json_files import NO_LINK, explain_write_errors
+from selfsight.run_files.run_folder import Run
 
 try:
     import fcntl

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from torch import nn
 
 from selfsight import dist
-from selfsight.console import open_console
 from selfsight.data import ImageStore
 from selfsight.evals.baselines import baselines
 from selfsight.evals.detection import DetectionEvaluator
@@ -28,11 +27,13 @@ from selfsight.evals.stratified_splits import load_or_create_split
 from selfsight.evals.train_test_overlap import describe_copied_files, describe_copies
 from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run, to_json
-from selfsight.run_results import DataSet
+from selfsight.run_files.json_files import to_json
+from selfsight.run_files.run_folder import Run
+from selfsight.run_files.run_results import DataSet
 from selfsight.runs.build_result import collect_arrays, collect_scores, read_per_image
 from selfsight.runs.evaluated_images import fingerprint_boxes, fingerprint_test_images
 from selfsight.runs.load_encoder import UNTRAINED, EncoderUnderTest
+from selfsight.terminal.console import open_console
 
 Built = TypeVar("Built")
 FeatureCache = dict[str, tuple[Features, Features | None]]  # by the name of the encoder

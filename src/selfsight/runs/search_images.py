@@ -19,9 +19,9 @@ from selfsight.data.sources.source import clean
 from selfsight.errors import UserError
 from selfsight.evals.feature_statistics import unit
 from selfsight.evals.knn import neighbors_in_blocks
-from selfsight.progress import DelayedProgress
-from selfsight.run_folder import explain_write_errors
+from selfsight.run_files.json_files import explain_write_errors
 from selfsight.runs.image_encoder import ImageEncoder
+from selfsight.terminal.progress import DelayedProgress
 
 CPU = torch.device("cpu")
 LINKS = 20  # nearest neighbors by which near-duplicates are grouped

@@ -19,7 +19,8 @@ from selfsight.nn import Backbone
 from selfsight.nn.group_and_layer_norm import Norm
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.recipe import Recipe, Start, has_photos
-from selfsight.run_folder import Run, replace_file
+from selfsight.run_files.json_files import replace_file
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.train.start_weights import Weights, checksum
 from selfsight.views import View

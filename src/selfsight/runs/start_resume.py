@@ -8,7 +8,6 @@ from rich.console import Console
 
 from selfsight import dist, report_page
 from selfsight.command_hint import write_command
-from selfsight.console import RecordTable, build_table, open_console
 from selfsight.data import ImageStore, StreamedImages
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import StoppedError, UserError
@@ -23,7 +22,8 @@ from selfsight.recipe import (
     method_name,
     to_dict,
 )
-from selfsight.run_folder import Run, write_json
+from selfsight.run_files.json_files import write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.build_result import collect_arrays, collect_scores
 from selfsight.runs.environment import (
     compare_environments,
@@ -49,6 +49,7 @@ from selfsight.runs.score_encoders import BASELINE_FEATURES, score_label_free
 from selfsight.runs.start_encoder import StartEncoder, write_start
 from selfsight.runs.verdict import Verdict, judge
 from selfsight.stopwatch import Stopwatch, describe_seconds
+from selfsight.terminal.console import RecordTable, build_table, open_console
 from selfsight.train import checkpoint
 from selfsight.train.batch_size_finder import halve_batch_until_it_fits
 from selfsight.train.disk_forecast import check_disk

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsight.errors import UserError
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 
 
 class LogTracker:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from selfsight.run_folder import is_finite
-from selfsight.run_results import put_main_first
+from selfsight.run_files.json_files import is_finite
+from selfsight.run_files.run_results import put_main_first
 from selfsight.train.collapse import RECENT, Measures
 
 Json = Mapping[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 
 from selfsight.errors import UserError
 from selfsight.recipe import Data, Recipe, Start, from_dict, to_dict
-from selfsight.run_folder import to_json, write_json
+from selfsight.run_files.json_files import to_json, write_json
 
 RESULTS = Path(__file__).with_name("results")  # the ledger that comes with the package
 # Settings of a recipe that do not decide its result.

@@ -14,7 +14,7 @@ from selfsight.errors import UserError, suggest
 from selfsight.evals.stratified_splits import stratified
 from selfsight.options.study_options import StudyOptions
 from selfsight.recipe import Recipe, override
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.open_run_images import open_recipe_images
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe
 from selfsight.studies.study_types import Scale, Study

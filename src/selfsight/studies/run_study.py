@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from selfsight import dist
-from selfsight.console import open_console
 from selfsight.errors import UserError
 from selfsight.options.parse_flags import change_options
 from selfsight.options.study_options import (
@@ -16,11 +15,12 @@ from selfsight.options.study_options import (
     StudyOptions,
 )
 from selfsight.recipes import auto_recipe
-from selfsight.run_folder import to_json
+from selfsight.run_files.json_files import to_json
 from selfsight.studies import ARMS, find_study, train_arms
 from selfsight.studies.judge_claims import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, read_ledger
 from selfsight.studies.plan_jobs import plan_jobs
+from selfsight.terminal.console import open_console
 
 
 def study(

@@ -20,7 +20,8 @@ from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.recipe import Data, Recipe, eval_transform, to_dict
-from selfsight.run_folder import Run, read_json, write_json
+from selfsight.run_files.json_files import read_json, write_json
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.run_lock import lock_run
 from selfsight.studies.ledger import Entry, hash_recipe

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from selfsight.command_hint import write_command
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint
 from selfsight.train.checkpoint_schedule import Saver
 from selfsight.train.collapse import CollapseAlarm

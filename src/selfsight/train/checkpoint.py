@@ -13,9 +13,10 @@ from rich.console import Console
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.console import open_console
 from selfsight.errors import UserError
-from selfsight.run_folder import Run, create_file, explain_write_errors
+from selfsight.run_files.json_files import create_file, explain_write_errors
+from selfsight.run_files.run_folder import Run
+from selfsight.terminal.console import open_console
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
 DAMAGED, DIVERGED = "damaged.pt", "diverged.pt"  # set aside: never loaded, and never in the way

@@ -8,7 +8,7 @@ from selfsight import dist
 from selfsight.errors import DivergedError
 from selfsight.methods import Step
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint
 from selfsight.train.training_state import State
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
-from selfsight.run_folder import is_finite
+from selfsight.run_files.json_files import is_finite
 
 
 class Limit(NamedTuple):

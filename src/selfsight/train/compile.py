@@ -19,14 +19,14 @@ from torch import nn
 
 from selfsight import dist
 from selfsight.compile_options import COMPILE_OPTIONS, allow_many_versions
-from selfsight.console import open_console
 from selfsight.data.cache_files import is_private
 from selfsight.data.pixel_cache import cache_folder
 from selfsight.methods import Method
 from selfsight.nn import encoders
-from selfsight.nn.blocks import RecomputedBlocks, find_blocks
+from selfsight.nn.activation_checkpointing import RecomputedBlocks, find_blocks
 from selfsight.nn.combinatorial_patches import PatchStudent
 from selfsight.recipe import Recipe
+from selfsight.terminal.console import open_console
 
 SMALL_VIEW = 64  # pixels; cuDNN tries every convolution for views up to this size
 

@@ -12,7 +12,7 @@ from selfsight.data.storage_plan import foresee_cache
 from selfsight.errors import UserError
 from selfsight.methods import DataInfo
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.train.log_records import log_spacing
 from selfsight.train.memory_forecast import COPIES, count_bytes, format_bytes
 

@@ -7,20 +7,21 @@ from rich.console import Console
 
 from selfsight import dist
 from selfsight.command_hint import write_command
-from selfsight.console import build_table
 from selfsight.data import ImageStore
 from selfsight.data.loader import Loader
 from selfsight.errors import DivergedError, StoppedError
 from selfsight.evals.knn import KNN
 from selfsight.methods import DataInfo, Method
 from selfsight.methods.base import NO_DATA_INFO
-from selfsight.nn.blocks import recompute_blocks
+from selfsight.nn.activation_checkpointing import recompute_blocks
 from selfsight.nn.ema_teacher import set_chunk_size
 from selfsight.optim import build_optimizer, describe_groups
 from selfsight.recipe import Recipe
-from selfsight.run_folder import Run, WriteError
+from selfsight.run_files.json_files import WriteError
+from selfsight.run_files.run_folder import Run
 from selfsight.stop_signals import signal_name
 from selfsight.stopwatch import Stopwatch
+from selfsight.terminal.console import build_table
 from selfsight.train import checkpoint
 from selfsight.train.alarms import Alarms
 from selfsight.train.checkpoint_schedule import Saver

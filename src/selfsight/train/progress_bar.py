@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from selfsight.console import is_verbose
+from selfsight.terminal.console import is_verbose
 
 LINE_EVERY = 10.0  # seconds between lines if there is no terminal
 SHOWN_DATA_WAIT = 0.03  # share of time spent waiting for data that a line mentions

@@ -12,7 +12,7 @@ from selfsight.errors import UserError
 from selfsight.methods import Method
 from selfsight.nn import encoders
 from selfsight.recipe import Recipe, Start
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 
 Weights = Mapping[str, Tensor]
 

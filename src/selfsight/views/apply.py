@@ -42,10 +42,8 @@ def apply_views(
     results: dict[int, Tensor] = {}
     is_bytes = images.flat.dtype == torch.uint8
     if images.flat.device.type == "cuda" and is_bytes and has_triton():
-        from selfsight.views.triton.apply import (  # needs Triton, which CPUs lack
-            apply_fused_views,
-            can_fuse,
-        )
+        from selfsight.views.triton.apply import apply_fused_views
+        from selfsight.views.triton.can_fuse import can_fuse
 
         fused = [i for i, view in enumerate(views) if can_fuse(view)]
         for i in fused:

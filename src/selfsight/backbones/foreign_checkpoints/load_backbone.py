@@ -43,7 +43,7 @@ from selfsight.nn import Backbone
 from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.nn.group_and_layer_norm import replace_batch_norm
 from selfsight.outside_code import find_again
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 
 
 def load_backbone(

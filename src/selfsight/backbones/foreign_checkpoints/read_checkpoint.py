@@ -14,7 +14,7 @@ from selfsight.check_settings import RESTORE, build_settings, check_fields
 from selfsight.command_hint import write_command
 from selfsight.errors import UserError
 from selfsight.nn.group_and_layer_norm import Norm
-from selfsight.run_folder import Run, open_run
+from selfsight.run_files.run_folder import Run, open_run
 from selfsight.views import View
 
 BROKEN = (RuntimeError, EOFError, ValueError, OSError, zipfile.BadZipFile)

@@ -29,7 +29,7 @@ from selfsight.data.sources.parquet_labels import (
 from selfsight.data.sources.remote_files import File, fingerprint_files
 from selfsight.data.sources.source import LazyNames, Source
 from selfsight.errors import UserError, list_first
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 IMAGE_COLUMNS = ("image", "img", "picture")
 MAX_ROWS_IN_MEMORY = 1_000_000  # beyond, names are generated and labels are memory-mapped

@@ -22,7 +22,7 @@ from selfsight.data.sources.source import (
     sort_class_names,
 )
 from selfsight.errors import UserError, list_first, suggest
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "coarse_label")
 VERSION = 1  # of the index of labels

@@ -28,7 +28,7 @@ from selfsight.data.sources.tar_labels import (
 )
 from selfsight.data.sources.tar_members import Member, TarDamageError, read_members
 from selfsight.errors import UserError
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 VERSION = 3  # of the index
 READ_THREADS = 8  # shards indexed at once

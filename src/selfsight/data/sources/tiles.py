@@ -16,7 +16,7 @@ import numpy as np
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.decoders.decode_image import decode, read_header
 from selfsight.data.sources.source import LazyNames, Source
-from selfsight.progress import DelayedProgress
+from selfsight.terminal.progress import DelayedProgress
 
 
 class Box(NamedTuple):

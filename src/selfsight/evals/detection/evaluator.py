@@ -25,7 +25,7 @@ from selfsight.evals.detection.resampled_ap import resample_average_precision
 from selfsight.evals.detection.train_detector import fit
 from selfsight.evals.extract_features import module_device
 from selfsight.evals.prediction_scores import PerImage, Scores, paired_differences, score_per_image
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

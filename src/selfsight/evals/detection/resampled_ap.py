@@ -21,7 +21,7 @@ from selfsight.evals.detection.coco_ap import (
     name_means,
 )
 from selfsight.evals.detection.instances import DetectionDataset
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 
 class Ranked(NamedTuple):

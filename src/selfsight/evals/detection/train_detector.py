@@ -13,7 +13,7 @@ from selfsight.errors import DivergedError, UserError
 from selfsight.evals.detection.detector_settings import DetectorSettings
 from selfsight.evals.detection.loader import Batch, DecodedImages, load_batches, plan_training_batch
 from selfsight.nn.batch_norm import BatchNorm
-from selfsight.progress import track
+from selfsight.terminal.progress import track
 
 CHECK_EVERY = 50  # iterations between checks of the loss, which synchronize with the device
 

@@ -15,12 +15,12 @@ import triton
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from selfsight.data.eval_transform import HIGH, LOW
 from selfsight.ragged_batch import Ragged
 from selfsight.rng import Key
 from selfsight.views.sampling import jitter_ranges
 from selfsight.views.spatial import blur_radius
 from selfsight.views.triton import sampling, spatial
+from selfsight.views.triton.can_fuse import list_steps
 from selfsight.views.view_settings import View
 
 # Per program: images in the sampling kernel, pixels in the crop and the color kernels.
@@ -39,23 +39,6 @@ class _LaunchGroup(NamedTuple):
     threshold: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
-
-
-def can_fuse(view: View) -> bool:
-    """Return whether the kernels support the view's operations and their order.
-
-    Gray may come before or after the blur, since both are linear, and a flip anywhere. A crop that
-    is shared with the first view needs that view's random numbers, which the kernels do not have.
-    """
-    steps = _steps(view)
-    after_blur = steps[steps.index("blur") :] if "blur" in steps else []
-    return (
-        view.crop != "shared"
-        and (view.low, view.high) == (LOW, HIGH)
-        and {"jitter", "gray", "blur", "solarize"}.issuperset(steps)
-        and "solarize" not in steps[:-1]
-        and "jitter" not in after_blur
-    )
 
 
 def apply_fused_views(
@@ -93,12 +76,8 @@ def apply_fused_views(
     return [results[i] for i in range(len(views))]
 
 
-def _steps(view: View) -> list[str]:
-    return [name for name in view.order if view.probability(name) > 0 and name != "flip"]
-
-
 def _launch_group(view: View) -> _LaunchGroup:
-    steps = _steps(view)
+    steps = list_steps(view)
     radius = blur_radius(view.size, view.blur_sigma[1], view.blur_kernel)
     return _LaunchGroup(
         size=view.size,

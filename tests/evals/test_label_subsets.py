@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.evals.few_labels import (
-    PUBLISHED,
+from selfsight.evals.few_label_settings import PUBLISHED
+from selfsight.evals.label_subsets import (
     LabelAmount,
     describe_small_classes,
     find_by_name,

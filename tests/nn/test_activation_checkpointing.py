@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from selfsight.backbones import BackboneConfig
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
-from selfsight.nn.blocks import check_blocks, find_blocks, recompute_blocks
+from selfsight.nn.activation_checkpointing import check_blocks, find_blocks, recompute_blocks
 from tests.methods.small import SMALL
 from tests.nn.test_chunked_encoder import trained
 

@@ -1,7 +1,7 @@
 """Progress is shown for long work only, by one process."""
 
-from selfsight import progress
-from selfsight.progress import track
+from selfsight.terminal import progress
+from selfsight.terminal.progress import track
 
 
 def test_long_work_prints_its_progress_without_a_terminal(capsys, monkeypatch):

@@ -7,8 +7,8 @@ from typing import TypeVar
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from selfsight import dist
-from selfsight.console import open_console
 from selfsight.errors import escape
+from selfsight.terminal.console import open_console
 
 DELAY = 2.0  # seconds before a bar appears; for shorter work it would only flicker
 LINE_EVERY = 30.0  # seconds between lines if there is no terminal
