@@ -224,14 +224,17 @@ def _embed_first(
     options: SearchOptions | ExploreOptions,
 ) -> tuple[EncoderUnderTest, Source, str]:
     """Embed the images if they are not yet; the encoder, the images it sees, and the vectors."""
-    name, _ = _choose_folder(run, options, "embeddings", "")
+    name, folder = _choose_folder(run, options, "embeddings", _name_images(data, options.split))
     device = auto_recipe.resolve_device(options.device)
-    loaded, source = embedding.load_for_images(name, source, device, options)
     shared = [field.name for field in fields(EncoderOptions)] + ["split", "device"]
-    embed_options = EmbedOptions(
-        **{name: getattr(options, name) for name in shared}, out=options.vectors
-    )
-    return loaded, source, embed(run, data, embed_options, quiet=True)["folder"]
+    embed_options = EmbedOptions(**{name: getattr(options, name) for name in shared})
+    settings = {"encoder": name, "data": str(data)} | vars(options)
+    with dist.process_group(device.type, settings):
+        loaded, source = embedding.load_for_images(name, source, device, options)
+        written = embedding.write_vectors(
+            loaded, source, Path(options.vectors or folder), device, embed_options
+        )
+    return loaded, source, written["folder"]
 
 
 def _name_images(data: str | Path, split: str | None) -> str:

@@ -82,7 +82,7 @@ def _run(words, stderr, variables):
     os.environ |= variables
     os.environ.pop("LOCAL_RANK", None)
     from selfsight import stop_signals
-    from selfsight.cli.main import main
+    from selfsight.cli import main
 
     stop_signals.exit_on_signals()
     main.COMMANDS["exchange"] = exchange

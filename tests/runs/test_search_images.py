@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw
 import selfsight
 from selfsight.cli.main import main
 from selfsight.errors import UserError
+from selfsight.runs import embed_images as embedding
 from selfsight.runs import search_images as searching
 from tests.exporters.saved_run import save_run
 
@@ -34,6 +35,17 @@ def photos(tmp_path_factory):
     shutil.copyfile(folder / "01.png", folder / "z01.png")
     Image.new("RGB", (60, 50)).save(folder / "black.png")
     return folder
+
+
+def test_the_encoder_is_loaded_once(run, photos, monkeypatch):
+    loaded = []
+    load = embedding.load_with_options
+    monkeypatch.setattr(
+        embedding, "load_with_options", lambda *given: loaded.append(given) or load(*given)
+    )
+    found = selfsight.search(run, photos, outliers=True, device="cpu", quiet=True)
+    assert len(loaded) == 1
+    assert selfsight.embed(run, photos, device="cpu", quiet=True)["folder"] == found["vectors"]
 
 
 def test_similar_images_are_those_of_numpy(run, photos):

@@ -63,28 +63,37 @@ class Shard(NamedTuple):
 def embed(
     name: str, data: str, folder: Path, device: torch.device, options: EmbedOptions
 ) -> dict[str, Any]:
-    """Write a vector for each image of `data` by the encoder `name`; return what was written.
-
-    Shards that an earlier call has written stay. Of several processes, each writes its share.
-    """
+    """Write a vector for each image of `data` by the encoder `name`; return what was written."""
     settings = {"command": "embed", "encoder": name, "data": data} | vars(options)
     with dist.process_group(device.type, settings):
         source = open_source(
             data, split=options.split, labels=options.labels, label_column=options.label_column
         )
-        if not len(source):
-            raise UserError(f"{data} has no images.")
-        console = open_console(stderr=True, quiet=not dist.prints())
-        if source.notes:
-            console.print("\n".join(source.notes))
         encoder, source = load_for_images(name, source, device, options)
-        with lock_run(Run(folder)):
-            about = dist.on_first(lambda: _describe(source, encoder, options))
-            missing = dist.on_first(lambda: _begin(folder, about, options))
-            began, own = time.monotonic(), missing[dist.rank() :: dist.world_size()]
-            skipped = _embed_shards(source, encoder, device, folder, own, options)
-            skipped = [pair for part in dist.gather_objects(skipped) for pair in part]
-            seconds = time.monotonic() - began
+        return write_vectors(encoder, source, folder, device, options)
+
+
+def write_vectors(
+    encoder: EncoderUnderTest,
+    source: Source,
+    folder: Path,
+    device: torch.device,
+    options: EmbedOptions,
+) -> dict[str, Any]:
+    """Write a vector for each image by a loaded encoder; return what was written.
+
+    Shards that an earlier call has written stay. Of several processes, each writes its share.
+    """
+    console = open_console(stderr=True, quiet=not dist.prints())
+    if source.notes:
+        console.print("\n".join(source.notes))
+    with lock_run(Run(folder)):
+        about = dist.on_first(lambda: _describe(source, encoder, options))
+        missing = dist.on_first(lambda: _begin(folder, about, options))
+        began, own = time.monotonic(), missing[dist.rank() :: dist.world_size()]
+        skipped = _embed_shards(source, encoder, device, folder, own, options)
+        skipped = [pair for part in dist.gather_objects(skipped) for pair in part]
+        seconds = time.monotonic() - began
     count = sum(min(options.shard_size, len(source) - k * options.shard_size) for k in missing)
     if skipped:
         shown = list_first(
@@ -108,6 +117,8 @@ def load_for_images(
     name: str, source: Source, device: torch.device, options: EncoderOptions
 ) -> tuple[EncoderUnderTest, Source]:
     """Load an encoder, fitted to these images if it is not a run's; cut them as its run's are."""
+    if not len(source):
+        raise UserError(f"{source.name} has no images.")
     kind = None if find_checkpoint(name) is not None else find_kind(source)
     encoder = load_with_options(name, device, options, kind)
     return encoder, cut_like_run(source, encoder.recipe)
