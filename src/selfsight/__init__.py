@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from selfsight.options.eval_options import EvalOptions
     from selfsight.options.pretrain_options import PretrainOptions
+    from selfsight.options.report_options import ReportOptions
     from selfsight.options.study_options import StudyOptions
     from selfsight.recipe import Recipe
 
@@ -55,6 +56,7 @@ __all__ = [
     "ExportOptions",
     "PretrainOptions",
     "Recipe",
+    "ReportOptions",
     "SearchOptions",
     "StudyOptions",
     "__version__",
@@ -93,6 +95,7 @@ MODULE_OF = {
     "ExportOptions": "selfsight.options.encoder_options",
     "PretrainOptions": "selfsight.options.pretrain_options",
     "Recipe": "selfsight.recipe",
+    "ReportOptions": "selfsight.options.report_options",
     "SearchOptions": "selfsight.options.encoder_options",
     "StudyOptions": "selfsight.options.study_options",
     **dict.fromkeys(

@@ -24,6 +24,7 @@ from selfsight.options.pretrain_options import (
     DoctorOptions,
     PretrainOptions,
 )
+from selfsight.options.report_options import REPORT_DEFAULTS, ReportOptions
 from selfsight.options.study_options import REPRODUCE_DEFAULTS, ReproduceOptions
 from selfsight.pretrain_recipe import (
     build_pretrain_recipe,
@@ -41,6 +42,7 @@ from selfsight.runs import replay as replays
 from selfsight.runs import reproduce as reproduction
 from selfsight.runs import run_lock, start_resume
 from selfsight.runs.load_encoder import load_recipe
+from selfsight.runs.serve_report import serve_report
 from selfsight.runs.slurm_script import slurm_script
 from selfsight.runs.start_encoder import import_start
 from selfsight.runs.tensorboard_wandb import LogTracker, check_tracker
@@ -194,12 +196,21 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
     return found.records
 
 
-def report(run: Run | str | Path) -> Path:
+def report(
+    run: Run | str | Path, options: ReportOptions = REPORT_DEFAULTS, /, **changes: Any
+) -> Path:
     """Write one self-contained HTML page about a run; returns its path.
+
+    Keywords are the fields of ReportOptions: `report(run, serve=True)` serves the page on this
+    machine until it is interrupted.
 
     >>> page = selfsight.report(run)
     """
-    return report_page.write(open_run(run))
+    options = change_options(options, changes)
+    folder = open_run(run)
+    if options.serve:
+        serve_report(folder, auto_recipe.resolve_device(options.device), options)
+    return report_page.write(folder)
 
 
 def doctor(

@@ -29,6 +29,8 @@ COMMANDS_OF_A_RUN = {
     "checkpoint": ("evaluate", "--backbone", "{}/checkpoints/last.pt", "--labeled", "shapes"),
     "compare": ("evaluate", "{}", "--compare"),
     "report": ("report", "{}"),
+    "serve": ("report", "{}", "--serve"),
+    "explore": ("explore", "{}", "shapes"),
     "replay": ("replay", "{}", "--step", "1"),
     "reproduce": ("reproduce", "{}"),
 }
@@ -109,7 +111,7 @@ def test_images_on_a_network_need_consent(listed, mark, tmp_path, capsys, monkey
     url = "https://localhost/images"
     (tmp_path / "list.txt").write_text(f"a.jpg\n{url}/a.jpg\n")
     run = write_run(tmp_path / "run", data={"path": str(tmp_path / "list.txt") if listed else url})
-    for name in {"resume", "evaluate", "analysis", "replay"} & {*COMMANDS_OF_A_RUN}:
+    for name in {"resume", "evaluate", "analysis", "replay", "serve"} & {*COMMANDS_OF_A_RUN}:
         said = fails(capsys, [word.format(run.path) for word in COMMANDS_OF_A_RUN[name]])
         assert url in said and "--trust" in said, name
 

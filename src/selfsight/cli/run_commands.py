@@ -14,6 +14,7 @@ from selfsight.options.pretrain_options import (
     DoctorOptions,
     PretrainOptions,
 )
+from selfsight.options.report_options import REPORT_DEFAULTS, ReportOptions
 from selfsight.run_files.json_files import print_json
 from selfsight.stopwatch import process_began
 
@@ -129,8 +130,14 @@ def evaluate(
         print_json(results if len(results) > 1 else next(iter(results.values())))
 
 
-def report(run: RunFolder, /, *, json: bool = False) -> None:
-    """Write one self-contained HTML page about a run.
+def report(
+    run: RunFolder,
+    /,
+    *,
+    options: Annotated[ReportOptions, INLINE] = REPORT_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Write one self-contained HTML page about a run, and serve it with --serve.
 
     Args:
         run: Run folder.
@@ -139,6 +146,13 @@ def report(run: RunFolder, /, *, json: bool = False) -> None:
     from selfsight import report_page as pages
     from selfsight.run_files.run_folder import open_run
 
+    if options.serve:
+        if json:
+            raise UserError("--json prints a summary, and --serve ends with Ctrl-C. Give one.")
+        from selfsight import api
+
+        api.report(run, options)
+        return
     folder = open_run(run)
     page = pages.write(folder)
     print_json(pages.summary(folder)) if json else print(escape(f"Wrote {page}"))

@@ -55,5 +55,6 @@ RANGES: dict[str, Range] = {
     "count": COUNT,
     "similarity": Range(-1, 1),
     "clusters": Range(1, 1000),
+    "port": Range(0, 65535),
     "max_mb": Range(1, 2000),
 }

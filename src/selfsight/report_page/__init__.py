@@ -1,5 +1,5 @@
 """The HTML report of a run folder; imports no torch."""
 
-from selfsight.report_page.page import summary, write
+from selfsight.report_page.page import build, summary, write
 
-__all__ = ["summary", "write"]
+__all__ = ["build", "summary", "write"]

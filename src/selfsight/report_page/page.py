@@ -32,17 +32,26 @@ SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "i
 
 def write(run: Run) -> Path:
     """Write `report.html` in the run folder and return its path."""
+    write_text(run.report, build(run))
+    return run.report
+
+
+def build(run: Run, *, served: bool = False) -> str:
+    """Build the page; if it is `served`, it also asks its server about images of the reader."""
     _check_links(run)
     content = _content(run)
+    scripts = (*SCRIPTS[:-1], "query.js", SCRIPTS[-1]) if served else SCRIPTS
     texts = {
+        "connect": " connect-src 'self';" if served else "",
+        "query": read_part("query.html") if served else "",
+        "link": '<a href="#query">Your image</a>' if served else "",
         "title": html.escape(content["title"]),
         "sentence": html.escape(content["verdict"]["sentence"]),
         "style": read_part("style.css"),
         "data": to_script_json(content),
-        "script": "\n".join(read_part(name) for name in SCRIPTS),
+        "script": "\n".join(map(read_part, scripts)),
     }
-    write_text(run.report, fill_template("template.html", texts))
-    return run.report
+    return fill_template("template.html", texts)
 
 
 def fill_template(name: str, texts: Mapping[str, str]) -> str:

@@ -192,6 +192,7 @@ for (const [id, part] of [
   ["views", (host) => showViews(host, report.sheets.views)],
   ["map", (host) => showMap(host, report.sheets.map)],
   ["neighbors", (host) => showNeighbors(host, report.sheets.neighbors)],
+  ...(body("query") ? [["query", showQuery]] : []),
   ["recipe", showRecipe],
 ]) {
   showSection(body(id), () => part(body(id)));

@@ -1,0 +1,31 @@
+"""Options of `selfsight report`."""
+
+from dataclasses import dataclass
+
+from selfsight.check_settings import check_settings
+from selfsight.options.option_types import RANGES, Device
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Options of `selfsight report`, which are also keywords of `selfsight.report`.
+
+    >>> options = selfsight.ReportOptions(serve=True, port=8000)
+    """
+
+    serve: bool = False
+    """Serve the page on this machine (127.0.0.1) until Ctrl-C: there, an image of your own can be
+    dropped on it to see the images of the run most similar to it."""
+    port: int = 0
+    """Port of --serve; 0 is any free one."""
+    device: Device = "auto"
+    """--serve: auto, cpu or cuda."""
+    trust: bool = False
+    """--serve: let the recipe of the run run code from outside selfsight, and read images from a
+    network. Only if you trust its author."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "", RANGES)
+
+
+REPORT_DEFAULTS = ReportOptions()

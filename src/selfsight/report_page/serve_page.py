@@ -1,0 +1,111 @@
+"""Serve the report of a run to this machine alone, with an answer to images that are sent to it."""
+
+import json
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from selfsight.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+AT_ONCE = 2  # images that are read at a time: each may have as many bytes as the limit
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def build_server(
+    page: str, answer: Callable[[bytes], dict[str, Any]], *, port: int, max_bytes: int
+) -> ThreadingHTTPServer:
+    """Bind a server of the page to the loopback address; `serve_forever` of it serves.
+
+    GET / is the page, and POST /query the answer to an image. `answer` raises a ValueError with a
+    reason if it cannot. A page of another site could lead its own name to this address, or send
+    images here, so that the names of host and origin are compared.
+    """
+    reading, answering = threading.BoundedSemaphore(AT_ONCE), threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 30  # seconds without a byte
+        server_version, sys_version = "selfsight", ""
+
+        def do_GET(self) -> None:
+            if self._is_own() and self._is_at("/"):
+                self._send(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
+
+        def do_POST(self) -> None:
+            if not (self._is_own() and self._is_at("/query")):
+                return
+            length = self.headers.get("Content-Length", "")
+            if not (length.isascii() and length.isdecimal()):
+                return self._refuse(HTTPStatus.LENGTH_REQUIRED, "The size of the image is missing.")
+            if len(length) > 15 or int(length) > max_bytes:
+                text = f"The image has more than {max_bytes / 2**20:,.0f} MiB."
+                return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+            with reading:
+                data = self.rfile.read(int(length))
+                if len(data) < int(length):
+                    return self._refuse(HTTPStatus.BAD_REQUEST, "The image did not arrive whole.")
+                try:
+                    with answering:
+                        found = answer(data)
+                except ValueError as error:
+                    text = f"The image cannot be read: {error}."
+                    return self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, text)
+                except Exception as error:  # the server goes on
+                    text = f"The image could not be compared: {error}"
+                    return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+            self._send_json(HTTPStatus.OK, found)
+
+        def _is_own(self) -> bool:
+            """Whether the request names this server, and no other site has caused it."""
+            names = {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}  # type: ignore[attr-defined]
+            hosts = self.headers.get_all("Host") or []
+            origins = self.headers.get_all("Origin") or []
+            if len(hosts) == 1 and hosts[0] in names and {*origins} <= {f"http://{hosts[0]}"}:
+                return True
+            self._refuse(HTTPStatus.FORBIDDEN, "This server answers its own page only.")
+            return False
+
+        def _is_at(self, path: str) -> bool:
+            if self.path == path:
+                return True
+            self._refuse(HTTPStatus.NOT_FOUND, "There is nothing at this address.")
+            return False
+
+        def _refuse(self, status: HTTPStatus, sentence: str) -> None:
+            self._send_json(status, {"error": sentence})
+
+        def _send_json(self, status: HTTPStatus, value: dict[str, Any]) -> None:
+            self._send(status, json.dumps(value).encode(), "application/json")
+
+        def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+            self.close_connection = True
+            self.send_response(status)
+            for name, value in {**HEADERS, "Content-Type": kind}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing: what is asked for is a stranger's text."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """Print nothing: a reader who goes away is no error."""
+
+    try:
+        return Server((LOOPBACK, port), Handler)
+    except OSError as error:
+        raise UserError(
+            f"Port {port} of {LOOPBACK} cannot be served: {error.strerror}. Give another --port, "
+            "or none for any free one."
+        ) from None
