@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from rich.console import Console
@@ -46,6 +46,7 @@ from selfsight.runs.serve_report import serve_report
 from selfsight.runs.slurm_script import slurm_script
 from selfsight.runs.start_encoder import import_start
 from selfsight.runs.tensorboard_wandb import LogTracker, check_tracker
+from selfsight.runs.train_seeds import train_seeds
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies import ARMS
 from selfsight.studies.run_study import reproduce_arm
@@ -60,6 +61,25 @@ from selfsight.use_encoder import load as load
 from selfsight.use_encoder import search as search
 
 
+@overload
+def pretrain(
+    data: str | Path,
+    options: PretrainOptions = ...,
+    /,
+    *,
+    seeds: Sequence[int],
+    began: float | None = ...,
+    **changes: Any,
+) -> list[Run]: ...
+@overload
+def pretrain(
+    data: str | Path,
+    options: PretrainOptions = ...,
+    /,
+    *,
+    began: float | None = ...,
+    **changes: Any,
+) -> Run: ...
 def pretrain(
     data: str | Path,
     options: PretrainOptions = PRETRAIN_DEFAULTS,
@@ -67,8 +87,8 @@ def pretrain(
     *,
     began: float | None = None,
     **changes: Any,
-) -> Run:
-    """Train an encoder on images; returns the run folder.
+) -> Run | list[Run]:
+    """Train an encoder on images; returns the run folder, or those of several seeds.
 
     Keywords are the fields of PretrainOptions: `pretrain("photos/", method="moco", epochs=50)`.
     `began` is when the process began, by the monotonic clock, for the record of seconds.
@@ -79,10 +99,24 @@ def pretrain(
     clock = Stopwatch(began)
     check_setting("data", data, str | Path)
     options = change_options(options, changes)
-    console, device = _console(), auto_recipe.resolve_device(options.device)
+    device = auto_recipe.resolve_device(options.device)
     check_tracker(options.track)
+    if options.seeds:
+        return train_seeds(
+            str(data),
+            options,
+            device,
+            lambda one: _pretrain(data, one, device, Stopwatch()),
+            _console(),
+        )
     if options.sbatch is not None:
         return _write_sbatch(data, options, device)
+    return _pretrain(data, options, device, clock)
+
+
+def _pretrain(
+    data: str | Path, options: PretrainOptions, device: torch.device, clock: Stopwatch
+) -> Run:
     # Settings of the recipe are compared by name once it is built.
     settings = {"command": "pretrain"} | vars(replace(options, recipe=None, settings=()))
     with dist.process_group(device.type, settings):
@@ -99,7 +133,7 @@ def pretrain(
             recipe, reasons = build_pretrain_recipe(data, options, device, start)
             automatic = options.recipe is None
             start_resume.start_run(
-                recipe, reasons, run, device, console, clock, automatic=automatic, start=start
+                recipe, reasons, run, device, _console(), clock, automatic=automatic, start=start
             )
     return run
 

@@ -35,6 +35,7 @@ RANGES: dict[str, Range] = {
     "batch_size": Range(1, 10**7),
     "seed": SEED,
     "seeds": SEED,
+    "parallel": COUNT,
     "keep_epochs": EPOCHS,
     "k": COUNT,
     "temperature": POSITIVE,

@@ -46,6 +46,11 @@ class PretrainOptions:
     """Images per step, summed over all processes. If not given, as the recipe says."""
     seed: Number = None
     """Seed of weights, order and views: the same seed gives the same run."""
+    seeds: Annotated[Sequence[int], arg(metavar="INT...", help_behavior_hint="")] = ()
+    """Train once with each of these seeds, in the run folders OUT-seedN, and print mean and spread.
+    The same command goes on: it resumes what was interrupted and leaves finished runs."""
+    parallel: Number = None
+    """--seeds: runs at a time, each a process. If not given, one on each GPU, else one."""
     keep_epochs: Annotated[Sequence[int], arg(metavar="INT...", help_behavior_hint="")] = ()
     """Epochs after which a checkpoint is kept, as RUN/checkpoints/epoch_N.pt.
     The last two checkpoints are always there."""
@@ -90,6 +95,10 @@ class PretrainOptions:
         check_settings(self, "", RANGES)
         if self.method is not None and self.recipe is not None:
             raise UserError("Give --method or --recipe, not both: a recipe names its method.")
+        if self.seed is not None and self.seeds:
+            raise UserError("Give --seed or --seeds, not both.")
+        if self.parallel is not None and not self.seeds:
+            raise UserError("--parallel needs --seeds: the seeds of the runs to train at a time.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,6 +88,8 @@ class NamedResults(NamedTuple):
     def number(self, measure: Measure) -> float | None:
         """One number of the results; None if there is none."""
         value = self.results.get(measure.result, {}).get(measure.key)
+        if isinstance(value, Mapping):  # of a measure without labels
+            value = value.get("trained")
         return value if isinstance(value, int | float) else None
 
 
@@ -110,7 +112,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
     measures = {name: _measures(of_run.results) for name, of_run in named.items()}
     numbers = {name: _numbers(of_run.results, measures[name]) for name, of_run in named.items()}
     headlines = list(dict.fromkeys(m for name in named for m in _headlines(measures[name])))
-    spreads = [s for m in headlines for s in _spread_over_seeds(m, named)]
+    free = dict.fromkeys(m for of_run in named.values() for m in _label_free(of_run.results))
+    spreads = [s for m in (*headlines, *free) for s in _spread_over_seeds(m, named)]
     for spread in spreads:
         for name in spread.runs:
             numbers[name] |= spread.numbers()
@@ -256,18 +259,27 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]
 
 def tabulate_seeds(spreads: Sequence[SeedSpread]) -> list[dict[str, str]]:
     """Tabulate mean and standard deviation over seeds: a line for each recipe and measure."""
+    several = len({spread.name for spread in spreads}) > 1
     return [
         {
-            "runs": spread.name,
+            **({"runs": spread.name} if several else {}),
             "measure": spread.measure.column,
             "seeds": str(len(spread.values)),
             "mean": format_number(statistics.mean(spread.values), spread.measure.key),
-            "standard deviation": f"{100 * statistics.stdev(spread.values):.1f} points",
-            "lowest": format_number(min(spread.values), spread.measure.key),
-            "highest": format_number(max(spread.values), spread.measure.key),
+            "std": format_spread(spread),
+            "range": " to ".join(
+                format_number(end(spread.values), spread.measure.key) for end in (min, max)
+            ),
         }
         for spread in spreads
     ]
+
+
+def format_spread(spread: SeedSpread) -> str:
+    """Format the standard deviation over seeds: of shares in points."""
+    std = statistics.stdev(spread.values)
+    is_share = format_number(spread.values[0], spread.measure.key).endswith("%")
+    return f"{100 * std:.1f} points" if is_share else f"{std:.2g}"
 
 
 def _measures(results: Mapping[str, Mapping[str, Any]]) -> list[Measure]:
@@ -300,12 +312,20 @@ def _numbers(
     for name in filter(is_analysis, results):
         found = results[name]
         numbers |= {f"{name} {key}": found[key] for key in ANALYSIS_COLUMNS if key in found}
+    for column, name, key in _label_free(results):
+        numbers[column] = results[name][key]["trained"]
+    return numbers
+
+
+def _label_free(results: Mapping[str, Mapping[str, Any]]) -> list[Measure]:
+    """Name the measures without labels, which are there for the trained and untrained network."""
+    measures = []
     for name, result in results.items():
+        on = name.removeprefix("label_free")  # " on NAME" of one data set of several
         for key, value in result.items():
             if isinstance(value, Mapping) and isinstance(value.get("trained"), int | float):
-                on = name.removeprefix("label_free")  # " on NAME" of one data set of several
-                numbers[f"{name_label_free(key)}{on}"] = value["trained"]
-    return numbers
+                measures.append(Measure(f"{name_label_free(key)}{on}", name, key))
+    return measures
 
 
 def _differences(named: Mapping[str, NamedResults]) -> list[str]:

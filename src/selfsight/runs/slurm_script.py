@@ -47,11 +47,11 @@ def slurm_script(data: str, options: PretrainOptions, out: Path) -> str:
         name=re.sub(r"[^\w.-]", "-", out.name),
         gpus="" if options.device == "cpu" else "#SBATCH --gpus-per-node=1\n",
         status=exit_status(signal.SIGUSR1),
-        command=shlex.join([*words, *_flags(options)]),
+        command=shlex.join([*words, *write_flags(options)]),
     )
 
 
-def _flags(options: PretrainOptions) -> list[str]:
+def write_flags(options: PretrainOptions) -> list[str]:
     """Return the flags of the options that are not at their default, then the settings."""
     flags: list[str] = []
     for field in fields(options):
