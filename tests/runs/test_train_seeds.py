@@ -14,7 +14,7 @@ from rich.console import Console
 from selfsight.cli.main import main
 from selfsight.errors import DivergedError, RunError, StoppedError, UserError
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.run_folder import Run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs import train_seeds as seeds
 from selfsight.train import checkpoint
 from tests.folders import QUICK, images

@@ -15,15 +15,15 @@ from typing import IO
 import torch
 from rich.console import Console
 
-from selfsight.console import build_table, open_console
 from selfsight.errors import DivergedError, RunError, StoppedError, UserError
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.progress import LINE_EVERY
-from selfsight.run_folder import Run, explain_write_errors
-from selfsight.runs.compare import compare, format_records, tabulate_seeds
+from selfsight.run_files.run_folder import Run, explain_write_errors
+from selfsight.runs.compare_runs import compare, format_records, tabulate_seeds
 from selfsight.runs.run_lock import choose_folder
 from selfsight.runs.slurm_script import write_flags
 from selfsight.stop_signals import SIGNALS, signal_name
+from selfsight.terminal.console import build_table, open_console
+from selfsight.terminal.progress import LINE_EVERY
 
 Train = Callable[[PretrainOptions], Run]
 POLL_SECONDS = 0.1
