@@ -17,7 +17,8 @@ from rich.console import Console
 
 from selfsight.errors import DivergedError, RunError, StoppedError, UserError
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.run_files.run_folder import Run, explain_write_errors
+from selfsight.run_files.json_files import explain_write_errors
+from selfsight.run_files.run_folder import Run
 from selfsight.runs.compare_runs import compare, format_records, tabulate_seeds
 from selfsight.runs.run_lock import choose_folder
 from selfsight.runs.slurm_script import write_flags
