@@ -116,7 +116,27 @@ def test_a_checkpoint_of_another_network_falls_back(run, last, capsys):
     checkpoint.save(other, state(99, width=32))
     shutil.copyfile(other.checkpoints / "last.pt", last)
     assert checkpoint.load_newest(run, use=use).state["step"] == 8
-    assert "does not fit this run (The size of tensor" in capsys.readouterr().err
+    assert "does not fit" in (said := capsys.readouterr().err) and "(The size of tensor" in said
+
+
+def test_a_recipe_that_no_longer_fits_is_named_with_the_setting(run):
+    layer = torch.nn.Linear(4, 3)
+
+    def use(saved):
+        layer.load_state_dict(saved["method"])
+
+    old = {"method": torch.nn.Linear(4, 32).state_dict()}
+    known = {"settings": {"method": {"name": "moco", "dim": 32}}}
+    run.recipe_path.write_text('{"method": {"name": "moco", "dim": 3}, "seed": 0}')
+    for settings, why in (
+        ({}, r"\(weight has the shape \[32, 4\] in the checkpoint and \[3, 4\] by the recipe\)"),
+        (known, r"\(method.dim is 3 there, and was 32 when it was saved\)"),
+    ):
+        for step in (4, 8):
+            checkpoint.save(run, state(step) | old | settings)
+        expected = rf"last.pt does not fit \S+/recipe.json {why};.*Restore recipe.json or a check"
+        with pytest.raises(UserError, match=expected):
+            checkpoint.load_newest(run, use=use)
 
 
 def test_if_no_checkpoint_is_good_each_is_named_with_the_reason(run, last):

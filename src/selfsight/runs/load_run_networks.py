@@ -54,7 +54,7 @@ def load_method(where: RunCheckpoint, recipe: Recipe, device: torch.device) -> M
         method.load_state_dict(weights, strict=False)
 
     if where.file is not None:
-        checkpoint.load_file(where.file, device, use=load_weights)
+        checkpoint.load_file(where.run, where.file, device, use=load_weights)
     elif checkpoint.load_newest(where.run, device, use=load_weights) is None:
         raise UserError(
             f"{where.run.path} has no checkpoint yet: the run has not saved one. "

@@ -78,7 +78,7 @@ def replay_run(
     start, path = read_start(run, recipe.start), _find_checkpoint(run, step)
     state = build_new_state(recipe, images, device, start=start)
     if path is not None:
-        checkpoint.load_file(path, device, use=state.load_state_dict)
+        checkpoint.load_file(run, path, device, use=state.load_state_dict)
     begin = state.step
     where = "the initial weights" if path is None else f"{path.name} (step {begin})"
     console.print(

@@ -2,8 +2,10 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -13,7 +15,9 @@ from rich.console import Console
 from torch import Tensor
 
 from selfsight import dist
+from selfsight.check_settings import show_value
 from selfsight.errors import UserError
+from selfsight.recipe import Recipe, list_differences, to_dict
 from selfsight.run_files.json_files import create_file, explain_write_errors
 from selfsight.run_files.run_folder import Run
 from selfsight.terminal.console import open_console
@@ -26,6 +30,8 @@ MARK = b"sha256:"  # begins the archive's comment, which holds the checksum of a
 COMMENT_LENGTH = len(MARK) + 64
 CHUNK = 2**22  # bytes read at once
 MISFITS = (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError)
+SHAPING = ("method", "backbone", "optim")  # settings that decide which tensors there are
+MISMATCH = re.compile(r"size mismatch for (\S+): .*?Size\(\[(.*?)\]\).*?Size\(\[(.*?)\]\)")
 Saved = dict[str, Any]
 
 
@@ -85,7 +91,7 @@ def load_newest(
         try:
             state = _read(path, device)
             if use is not None:
-                _try_use(use, state)
+                _try_use(use, state, run)
         except UnusableError as error:
             unusable[path] = str(error)
             continue
@@ -98,20 +104,21 @@ def load_newest(
         return Loaded(state, path, unusable)
     if unusable:
         reasons = "; ".join(f"{path.name} {why}" for path, why in unusable.items())
+        what = "recipe.json or a checkpoint" if run.recipe_path.name in reasons else "one"
         raise UserError(
-            f"No checkpoint in {run.checkpoints} can be used: {reasons}. Restore one from a copy, "
-            "or start the run again with --overwrite."
+            f"No checkpoint in {run.checkpoints} can be used: {reasons}. Restore {what} from a "
+            "copy, or start the run again with --overwrite."
         )
     return None
 
 
 def load_file(
-    path: Path, device: torch.device | str = "cpu", *, use: Callable[[Saved], Any]
+    run: Run, path: Path, device: torch.device | str = "cpu", *, use: Callable[[Saved], Any]
 ) -> Saved:
-    """Load one file, such as a kept checkpoint; raise a UserError if it is not a good one."""
+    """Load one file of a run, such as a kept checkpoint; raise a UserError unless it is good."""
     try:
         state = _read(path, device)
-        _try_use(use, state)
+        _try_use(use, state, run)
     except UnusableError as error:
         raise UserError(f"{path} cannot be used: it {error}. Give another checkpoint.") from error
     return state
@@ -252,12 +259,40 @@ def _verify(path: Path) -> None:
         raise UnusableError("is damaged: its checksum does not match")
 
 
-def _try_use(use: Callable[[Saved], Any], state: Saved) -> None:
+def list_shaping(recipe: Recipe) -> dict[str, Any]:
+    """The settings that decide which tensors a checkpoint has, as plain values."""
+    settings: dict[str, Any] = json.loads(json.dumps(to_dict(recipe)))
+    return {name: settings[name] for name in SHAPING}
+
+
+def _try_use(use: Callable[[Saved], Any], state: Saved, run: Run) -> None:
+    """Load a checkpoint that is undamaged; one that does not fit disagrees with recipe.json."""
     try:
         use(state)
     except MISFITS as error:
-        reason = str(error).strip().split("\n")
-        raise UnusableError(f"does not fit this run ({' '.join(reason[:2])[:200]})") from error
+        why = _name_settings(state, run) or _describe_misfit(error)
+        raise UnusableError(f"does not fit {run.recipe_path} ({why})") from error
+
+
+def _name_settings(state: Saved, run: Run) -> str:
+    """Name the settings that were others when the checkpoint was saved."""
+    was, now = state.get("settings"), run.saved_recipe()
+    if not isinstance(was, dict):
+        return ""
+    differences = list_differences(was, {name: now.get(name) for name in was})
+    return ", ".join(
+        f"{name} is {show_value(here)} there, and was {show_value(there)} when it was saved"
+        for name, there, here in differences[:3]
+    )
+
+
+def _describe_misfit(error: Exception) -> str:
+    """Say in one line why tensors do not fit."""
+    text = " ".join(str(error.args[0] if error.args else error).split())
+    if found := MISMATCH.search(text):
+        name, saved, built = found.groups()
+        return f"{name} has the shape [{saved}] in the checkpoint and [{built}] by the recipe"
+    return text[:200]
 
 
 def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

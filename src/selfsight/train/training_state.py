@@ -1,6 +1,6 @@
 """The training state that a checkpoint holds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ class State:
     scaler: GradScaler
     probe: OnlineProbe | None = None
     step: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of the recipe, those that decide which tensors there are."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values only, so that loading runs no code."""
@@ -29,6 +31,7 @@ class State:
             "scaler": self.scaler.state_dict(),
             "probe": self.probe.state_dict() if self.probe else None,
             "step": self.step,
+            "settings": self.settings,
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
