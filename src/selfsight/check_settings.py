@@ -5,12 +5,13 @@ type that its field declares and with a range for its numbers; the error names t
 """
 
 import functools
+import json
 import math
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -132,7 +133,10 @@ def build_settings(cls: Any, saved: Any, prefix: str, *, complete: bool = False)
             raise UserError(f"There is no setting {show_value(prefix + name)}.{offer}")
         for name in declared if complete else ():
             if name not in saved:
-                raise UserError(f"The setting {prefix}{name} is missing.")
+                raise UserError(
+                    f"The setting {prefix}{name} is missing. Restore the file from a copy, or, if "
+                    f"an earlier version wrote it, add the setting{_show_default(cls, name)}."
+                )
         try:
             return cls(**{k: build(declared[k], v, f"{prefix}{k}.") for k, v in saved.items()})  # type: ignore[operator]
         except TypeError as error:  # settings that have no default
@@ -164,6 +168,12 @@ def _build_item(cls: Any, saved: Any, prefix: str, number: int, *, complete: boo
         if text.startswith(prefix) and not text.startswith(path):
             text = path + text.removeprefix(prefix)
         raise UserError(text) from error
+
+
+def _show_default(cls: Any, name: str) -> str:
+    """The default of a field as JSON, if it has one."""
+    default = next(field.default for field in fields(cls) if field.name == name)
+    return "" if default is MISSING else f", by default {json.dumps(default, default=asdict)}"
 
 
 def show_value(value: Any) -> str:

@@ -23,7 +23,7 @@ from selfsight.check_settings import (
     show_value,
 )
 from selfsight.data.decoders.non_photographs import Dtype, is_photo
-from selfsight.data.eval_transform import HIGH, LOW, EvalTransform, standard_transform
+from selfsight.data.eval_transform import EvalTransform, standard_transform
 from selfsight.data.pixel_kind import PixelKind
 from selfsight.errors import UserError, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
@@ -351,14 +351,5 @@ def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = Fa
     settings = {k: v for k, v in method.items() if k != "name"}
     known = {f.name for f in dataclasses.fields(Recipe)}
     rest = {k: v for k, v in saved.items() if k in known and k != "method"}
-    # Runs from before these settings do not have them.
-    later: dict[str, Any] = {"start": dataclasses.asdict(Start())}
-    later |= {"activation_checkpointing": False, "compile_blocks": False}
-    rest = later | rest
-    if isinstance(rest.get("data"), dict):
-        rest["data"] = {"label_column": None, "dtype": "uint8", "tile": None} | rest["data"]
-    if isinstance(rest.get("views"), list):
-        ends = {"low": list(LOW), "high": list(HIGH)}
-        rest["views"] = [ends | v if isinstance(v, dict) else v for v in rest["views"]]
     converted = build_settings(method_config(name), settings, "method.", complete=complete)
     return build_settings(Recipe, rest | {"method": converted}, "", complete=complete)

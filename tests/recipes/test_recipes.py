@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 
 from selfsight.catalog import build_recipe
+from selfsight.errors import UserError
 from selfsight.optim.lr_scaling import scaled_lr
 from selfsight.recipe import from_dict, list_changed, override, to_dict
 from selfsight.recipes import RECIPES
@@ -38,10 +39,17 @@ def test_every_recipe_survives_json(built, distinct):
         assert from_dict(json.loads(json.dumps(to_dict(recipe)))) == recipe, name
 
 
-def test_a_run_from_before_label_columns_is_still_read(built):
+def test_every_setting_of_a_run_must_be_there(built):
     recipe = built["moco.cifar10_r18_200ep"]
-    saved = to_dict(recipe)
-    del saved["data"]["label_column"]
+    saved = json.loads(json.dumps(to_dict(recipe)))
+    parts = {"": saved, "data.": saved["data"], "views.1.": saved["views"][1]}
+    parts |= {"start.": saved["start"], "optim.schedule.": saved["optim"]["schedule"]}
+    missing = [(prefix, name) for prefix, part in parts.items() for name in part]
+    for prefix, name in set(missing) - {("", "method")}:
+        value = parts[prefix].pop(name)
+        with pytest.raises(UserError, match=rf"setting {re.escape(prefix + name)} is missing"):
+            from_dict(saved, complete=True)
+        parts[prefix][name] = value
     assert from_dict(saved, complete=True) == recipe
 
 
