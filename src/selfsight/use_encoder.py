@@ -133,9 +133,9 @@ def search(
     if not (asked or options.duplicates or options.outliers):
         raise UserError("Nothing to search for. Give a query image, --duplicates or --outliers.")
     source = open_source(str(data), split=options.split)
+    if options.keep is not None:
+        _check_are_files(run, source, options)
     loaded, source, folder = _embed_first(run, data, source, options)
-    if options.keep is not None and source.local_path is None:
-        raise UserError(f"--keep needs images that are files on this machine; {data} has none.")
     assert isinstance(loaded.network, Backbone)  # features of a projector are not an option here
     encoder = ImageEncoder(loaded.network, loaded.transform)
     device = auto_recipe.resolve_device(options.device)
@@ -146,6 +146,11 @@ def search(
         h = encoder.encode(asked)
         similar = searching.find_similar(vectors, h, count=options.count, **how)
         found["similar"] = dict(zip(map(str, asked), similar, strict=True))
+        if loaded.recipe is not None and (tile := loaded.recipe.data.tile) is not None:
+            found["note"] = (
+                f"The run sees tiles of {tile} px, and a query is resized as a whole. Cut a tile "
+                "from it to compare at the same scale."
+            )
     dropped: set[int] = set()
     if options.duplicates or options.outliers:
         near = searching.find_neighbors(vectors.h, **how)
@@ -217,6 +222,21 @@ def explore(
     return written
 
 
+def _check_are_files(run: Run | str | Path | None, source: Source, options: SearchOptions) -> None:
+    """Raise a UserError if --keep cannot list the images, before they are embedded."""
+    if source.local_path is None:
+        raise UserError(
+            f"--keep needs images that are files on this machine; {source.name} has none."
+        )
+    name, _ = _choose_folder(run, options, "embeddings", "")
+    where = find_checkpoint(name)
+    tile = None if where is None else load_recipe(where.run, trust=options.trust).data.tile
+    if tile is not None:
+        raise UserError(
+            f"--keep lists files, but {name} sees tiles of {tile} px of them. Leave it out."
+        )
+
+
 def _embed_first(
     run: Run | str | Path | None,
     data: str | Path,
@@ -247,6 +267,8 @@ def _print_search(found: dict[str, Any], options: SearchOptions) -> None:
     console = open_console()
     for query, rows in found.get("similar", {}).items():
         console.print(build_table(rows, title=f"Most similar to {query}"))
+    if "note" in found:
+        console.print(found["note"])
     if "duplicates" in found:
         groups, at = found["duplicates"], f"similarity from {found['similarity']:.3f}"
         extra = sum(len(group) - 1 for group in groups)

@@ -364,7 +364,7 @@ def test_a_result_has_every_k_intervals_pairs_and_classes(run, photos, capsys, m
     out = capsys.readouterr().out
     printed = " ".join(out.split())
     assert "accuracy_k1 " in printed and "accuracy_k3 " in printed
-    assert "accuracy_k200" not in printed and "k = 200 is left out: only 32" in printed
+    assert "accuracy_k200" not in printed and "Left out k = 200: only 32" in printed
     assert "knn" in [line.strip() for line in out.splitlines()]  # the title of its classes
     found, arrays = run.result("knn"), run.arrays("knn")
     correct, before = arrays["accuracy"]
