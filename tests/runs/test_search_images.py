@@ -125,13 +125,14 @@ def test_bad_input_gets_a_sentence(run, photos, tmp_path, capsys):
 def test_a_run_on_tiles_lists_no_files_and_says_how_a_query_is_seen(run, photos, tmp_path):
     tiled = shutil.copytree(run.path, tmp_path / "tiled") / "recipe.json"
     settings = json.loads(tiled.read_text())
-    settings["data"]["tile"] = 8
+    settings["data"]["tile"] = 16
     tiled.write_text(json.dumps(settings))
     for names in ((tiled.parent, {}), (None, {"backbone": str(tiled.parent)})):
-        with pytest.raises(UserError, match="sees tiles of 8 px of them"):
+        with pytest.raises(UserError, match="sees tiles of 16 px of them"):
             selfsight.search(names[0], photos, outliers=True, keep=tmp_path / "k.txt", **names[1])
-    found = selfsight.search(tiled.parent, photos, photos / "03.png", device="cpu", quiet=True)
-    assert found["images"] > len([*photos.iterdir()]) and "tiles of 8 px" in found["note"]
+    shown = {"vectors": tmp_path / "v", "device": "cpu", "quiet": True}
+    found = selfsight.search(tiled.parent, photos, photos / "03.png", **shown)
+    assert found["images"] > len([*photos.iterdir()]) and "tiles of 16 px" in found["note"]
 
 
 def test_the_tables_name_query_groups_and_outliers(run, photos, capsys):

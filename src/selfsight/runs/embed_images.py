@@ -49,6 +49,7 @@ from selfsight.terminal.progress import DelayedProgress
 ABOUT = "_about.json"
 SKIPPED = "_skipped-{:05d}.json"
 SHARD = "shard-{:05d}"
+OTHER_FOLDER = "give another folder (--out of embed, --vectors of search and explore)"
 
 
 class Shard(NamedTuple):
@@ -266,13 +267,13 @@ def _begin(folder: Path, about: dict[str, Any], options: EmbedOptions) -> list[i
     entries = [path for path in folder.iterdir() if path.name != LOCK]
     saved = read_object(folder / ABOUT)
     if entries and saved is None:
-        raise UserError(f"{folder} holds other files. Give another --out.")
+        raise UserError(f"{folder} holds other files; {OTHER_FOLDER}.")
     differences = [] if saved is None else list_differences(about, saved)
     if differences and not options.overwrite:
         texts = [f"{name} is {now} now and was {before}" for name, now, before in differences]
         raise UserError(
-            f"{folder} holds other vectors: {list_first(texts, 3, '; ')}. Add --overwrite to "
-            "replace them, or give another --out."
+            f"{folder} holds other vectors: {list_first(texts, 3, '; ')}. Replace them "
+            f"with `selfsight embed ... --overwrite`, or {OTHER_FOLDER}."
         )
     with explain_write_errors(folder):
         if options.overwrite:
