@@ -35,12 +35,12 @@ from selfsight.pretrain_recipe import (
 from selfsight.recipe import Recipe, to_dict
 from selfsight.recipes import auto_recipe
 from selfsight.run_files.json_files import explain_write_errors
-from selfsight.run_files.run_folder import Run, open_run
+from selfsight.run_files.run_folder import LOCK, Run, open_run
 from selfsight.runs import compare_runs as comparison
 from selfsight.runs import evaluate as evaluation
+from selfsight.runs import new_run_folder, run_lock, start_resume
 from selfsight.runs import replay as replays
 from selfsight.runs import reproduce as reproduction
-from selfsight.runs import run_lock, start_resume
 from selfsight.runs.load_encoder import load_recipe
 from selfsight.runs.serve_report import serve_report
 from selfsight.runs.slurm_script import slurm_script
@@ -120,7 +120,7 @@ def _pretrain(
     # Settings of the recipe are compared by name once it is built.
     settings = {"command": "pretrain"} | vars(replace(options, recipe=None, settings=()))
     with dist.process_group(device.type, settings):
-        folder = dist.on_first(lambda: run_lock.choose_folder(str(data), options))
+        folder = dist.on_first(lambda: new_run_folder.choose_folder(str(data), options))
         run = Run(folder, LogTracker(options.track, folder).add if options.track else None)
         with run_lock.lock_run(run):
             if options.resume and dist.on_first(run.recipe_path.exists):
@@ -128,7 +128,7 @@ def _pretrain(
                 check_same_settings(run, recipe, data, options, device)
                 # The command has DATA.
                 return _resume(run, recipe, device, clock, trust=True)
-            dist.on_first(lambda: run_lock.check_folder(run, overwrite=options.overwrite))
+            dist.on_first(lambda: new_run_folder.check_folder(run, overwrite=options.overwrite))
             start = import_start(options)
             recipe, reasons = build_pretrain_recipe(data, options, device, start)
             automatic = options.recipe is None
@@ -203,7 +203,7 @@ def evaluate(
     else:
         encoder = str(options.backbone)
         folder = Run(
-            Path(options.out) if options.out else Path("runs") / run_lock.file_name(encoder)
+            Path(options.out) if options.out else Path("runs") / new_run_folder.file_name(encoder)
         )
     device = auto_recipe.resolve_device(options.device)
     return evaluation.evaluate(folder, encoder, device, options, quiet=quiet)
@@ -363,7 +363,7 @@ def _reproduce_run(run: Run, options: ReproduceOptions, *, quiet: bool) -> dict[
 
 
 def _check_empty(run: Run) -> None:
-    if any(path.name != run_lock.LOCK for path in run.path.iterdir()):
+    if any(path.name != LOCK for path in run.path.iterdir()):
         raise UserError(f"{run.path} is not empty. Give another --out for the repeated run.")
 
 
@@ -377,7 +377,7 @@ def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.devi
     if options.recipe is not None and not isinstance(options.recipe, str):
         raise UserError("--sbatch needs the name of a recipe: a Recipe has no command line.")
     build_pretrain_recipe(data, options, device, import_start(options))
-    out, path = run_lock.choose_folder(str(data), options), Path(str(options.sbatch))
+    out, path = new_run_folder.choose_folder(str(data), options), Path(str(options.sbatch))
     with explain_write_errors(path):
         path.write_text(slurm_script(str(data), options, out))
     open_console().print(

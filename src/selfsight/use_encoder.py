@@ -28,7 +28,7 @@ from selfsight.recipes import auto_recipe
 from selfsight.run_files.run_folder import Run, open_run
 from selfsight.runs import embed_images as embedding
 from selfsight.runs import explore_images as exploration
-from selfsight.runs import run_lock
+from selfsight.runs import new_run_folder
 from selfsight.runs import search_images as searching
 from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_encoder import EncoderUnderTest, load_recipe
@@ -292,10 +292,10 @@ def _choose_folder(
     if run is None:
         encoder = str(options.backbone)
         parent = "exports" if kind == "export" else kind
-        return encoder, Path(parent) / run_lock.file_name(f"{encoder}-{name}")
+        return encoder, Path(parent) / new_run_folder.file_name(f"{encoder}-{name}")
     where = _find_checkpoint(run)
     kept = f"-{where.file.stem}" if where.file else ""
-    folder = where.run.path / kind / run_lock.file_name(f"{name}{kept}")
+    folder = where.run.path / kind / new_run_folder.file_name(f"{name}{kept}")
     return str(where.file or where.run.path), folder
 
 

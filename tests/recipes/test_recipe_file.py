@@ -13,7 +13,7 @@ from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.recipe import to_dict
 from selfsight.recipes import RECIPES
 from selfsight.recipes.recipe_file import read_recipe
-from selfsight.runs.run_lock import choose_folder
+from selfsight.runs.new_run_folder import choose_folder
 
 NAME = "simclr.shapes"
 FUNCTION = """

@@ -12,7 +12,7 @@ from selfsight import api
 from selfsight.cli.main import main
 from selfsight.errors import StoppedError, UserError
 from selfsight.run_files.run_folder import Run
-from selfsight.runs import run_lock
+from selfsight.runs import new_run_folder, run_lock
 from selfsight.train import checkpoint
 from tests.folders import QUICK, images
 
@@ -152,9 +152,9 @@ def test_a_kill_while_the_old_run_is_moved_loses_nothing(old, moves, monkeypatch
     monkeypatch.setattr(os, "replace", replace_some)
     if moves < 3:
         with pytest.raises(KeyboardInterrupt):
-            run_lock.set_old_run_aside(old)
+            new_run_folder.set_old_run_aside(old)
     else:
-        run_lock.set_old_run_aside(old)
+        new_run_folder.set_old_run_aside(old)
     monkeypatch.undo()
     with run_lock.lock_run(old):
         assert old.recipe_path.exists()

@@ -20,7 +20,7 @@ from selfsight.evals.extract_features import eval_mode
 from selfsight.methods import BASELINES, METHODS
 from selfsight.nn.activation_checkpointing import find_blocks
 from selfsight.nn.ema_teacher import set_chunk_size
-from selfsight.train import compile as compile_module
+from selfsight.train import cudnn_and_determinism
 from selfsight.train.compile import compile_networks, persist_compile_cache
 from tests.methods.small import make, moment, views
 from tests.nn.test_activation_checkpointing import build
@@ -82,12 +82,12 @@ def test_compiled_code_is_cached_on_disk_for_later_processes(chunk, monkeypatch,
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # and back to what it was, afterward
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compile_module, "is_compiled", lambda *_: True)
+    monkeypatch.setattr(cudnn_and_determinism, "is_compiled", lambda *_: True)
     with tracing.patch(autograd_cache_allow_custom_autograd_functions=False):
         recipe = build_recipe("moco.cifar10_r18_200ep")
         grouped = replace(recipe.method, bn="shuffle", bn_group=64)
         chunked = replace(recipe, method=grouped, chunk=chunk)
-        compile_module.configure_torch(chunked, torch.device("cpu"))
+        cudnn_and_determinism.configure_torch(chunked, torch.device("cpu"))
         assert tracing.autograd_cache_allow_custom_autograd_functions
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "selfsight" / "compiled")
 

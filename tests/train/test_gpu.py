@@ -14,8 +14,8 @@ from selfsight.data.loader import Loader
 from selfsight.methods import METHODS, DataInfo, Moment
 from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
-from selfsight.train.compile import configure_torch
 from selfsight.train.cuda_graph import TIMED_STEPS, WARMUP_STEPS, StepRunner
+from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches
 from selfsight.train.pretrain import build_method

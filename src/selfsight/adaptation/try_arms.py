@@ -51,8 +51,8 @@ from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import Recipe, Start, eval_transform, to_dict
 from selfsight.recipes import auto_recipe
 from selfsight.run_files.json_files import read_object, to_json, write_json
-from selfsight.run_files.run_folder import Run
-from selfsight.runs import run_lock
+from selfsight.run_files.run_folder import LOCK, Run
+from selfsight.runs import new_run_folder, run_lock
 from selfsight.runs.environment import describe_environment
 from selfsight.runs.labeled_sources import open_labeled
 from selfsight.runs.load_encoder import load_recipe
@@ -135,7 +135,7 @@ def adapt(
 def _choose_folder(data: str, options: AdaptOptions) -> Path:
     if options.out is not None and not str(options.out).strip():
         raise UserError("--out is empty; a variable of the shell may be unset. Give a folder.")
-    name = run_lock.file_name(f"{Path(data.split(':')[-1]).stem or 'run'}-adapt")
+    name = new_run_folder.file_name(f"{Path(data.split(':')[-1]).stem or 'run'}-adapt")
     return Path(options.out or Path("runs") / name)
 
 
@@ -153,7 +153,7 @@ def _check_settings(folder: Path, data: str, options: AdaptOptions) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         saved = None
     if saved is None:
-        others = [path.name for path in folder.iterdir() if path.name != run_lock.LOCK]
+        others = [path.name for path in folder.iterdir() if path.name != LOCK]
         if others:
             raise UserError(f"{folder} holds other files. Give another --out.")
         return write_json(folder / SETTINGS, asked)

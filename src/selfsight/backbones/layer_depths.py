@@ -1,11 +1,9 @@
-"""The depth of each parameter of a backbone, and freezing its first stages."""
+"""The depth of each parameter of a backbone, by which learning rates decay and stages freeze."""
 
 import re
 from typing import Any
 
 from torch import nn
-
-from selfsight.errors import UserError
 
 
 def layer_depths(backbone: nn.Module, *, stages: bool = False) -> dict[str, int]:
@@ -31,25 +29,3 @@ def _position(name: str, stages: bool) -> tuple[int, int, int]:
     if block:
         return 1, int(block[1]), 0 if stages else int(block[2] or 0)
     return (2, 0, 0) if re.match(r"(net\.)?(norm|ln|head|fc)", name) else (0, 0, 0)
-
-
-def freeze_stages(backbone: nn.Module, count: int) -> None:
-    """Freeze the stem and the first stages of a ResNet, or the first blocks of a ViT.
-
-    Their batch norms stay in evaluation mode: running statistics do not move either.
-    """
-    if not count:
-        return
-    depths = layer_depths(backbone, stages=True)
-    most = max(depths.values(), default=0) - 1
-    if count > most:
-        allowed = f"Use 1 to {most}" if most > 0 else "Leave it out"
-        raise UserError(
-            f"start.freeze is {count}, but the network has {most + 1} stages after its stem, and "
-            f"the last one must be trained. {allowed}."
-        )
-    for path, module in backbone.named_modules():
-        for name, parameter in module.named_parameters(path, recurse=False):
-            if depths[name] <= count:
-                parameter.requires_grad_(False)
-                module.eval()

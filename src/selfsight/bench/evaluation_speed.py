@@ -21,7 +21,7 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.recipe import Recipe, eval_transform
 from selfsight.runs.environment import device_name
-from selfsight.train.compile import configure_torch
+from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.step import DTYPES
 
 EVALUATIONS = ("embed", "linear", "fine_tune")

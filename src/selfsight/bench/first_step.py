@@ -62,7 +62,7 @@ def run_steps(given: dict[str, Any]) -> dict[str, Any]:
         open_recipe_source,
         resolve_storage,
     )
-    from selfsight.train.compile import configure_torch
+    from selfsight.train.cudnn_and_determinism import configure_torch
 
     clock.lap("imports")
     device = torch.device(given["device"])

@@ -26,9 +26,10 @@ from selfsight.recipe import Recipe
 from selfsight.runs.environment import device_name
 from selfsight.runs.open_run_images import open_recipe_images, open_recipe_source, resolve_storage
 from selfsight.terminal.console import fit_line
-from selfsight.train.compile import compile_networks, compile_stance, configure_torch, is_compiled
+from selfsight.train.compile import compile_networks, compile_stance, is_compiled
 from selfsight.train.cuda_graph import TIMED_STEPS, StepRunner
 from selfsight.train.cuda_graph import WARMUP_STEPS as UNTIMED_STEPS
+from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.loop import load_batches
 from selfsight.train.pretrain import build_loader, build_method

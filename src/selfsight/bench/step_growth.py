@@ -13,7 +13,7 @@ from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.recipe import Recipe
 from selfsight.terminal.console import fit_line
-from selfsight.train.compile import configure_torch
+from selfsight.train.cudnn_and_determinism import configure_torch
 
 FACTORS = (1, 2, 4, 8)
 NUM_IMAGES = (10_000, 100_000, 1_000_000)

@@ -31,6 +31,7 @@ from selfsight.run_files.run_results import check_result
 if TYPE_CHECKING:
     from numpy import ndarray
 
+LOCK = "lock"  # file that the process which writes to a run folder has locked
 ABOUT_RUN = {  # what recipe.json holds beside the settings
     "images": int,
     "skipped": int,

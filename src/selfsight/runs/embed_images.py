@@ -37,11 +37,11 @@ from selfsight.run_files.json_files import (
     to_json,
     write_json,
 )
-from selfsight.run_files.run_folder import Run
+from selfsight.run_files.run_folder import LOCK, Run
 from selfsight.runs.load_encoder import EncoderUnderTest, load_with_options
 from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.runs.open_run_images import cut_like_run
-from selfsight.runs.run_lock import LOCK, lock_run
+from selfsight.runs.run_lock import lock_run
 from selfsight.terminal.console import is_verbose, open_console
 from selfsight.terminal.progress import DelayedProgress
 

@@ -14,7 +14,7 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.multilabel_data import MultilabelData
 from selfsight.run_files.run_folder import Run
 from selfsight.run_files.run_results import DataSet
-from selfsight.runs.run_lock import file_name
+from selfsight.runs.new_run_folder import file_name
 
 LONGEST_NAME = 60  # characters, of a folder
 

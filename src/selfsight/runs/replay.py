@@ -13,8 +13,8 @@ from selfsight.run_files.run_folder import Run
 from selfsight.runs.open_run_images import open_run_images
 from selfsight.terminal.progress import DelayedProgress
 from selfsight.train import checkpoint
-from selfsight.train.compile import configure_torch
 from selfsight.train.cuda_graph import StepRunner
+from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.loop import load_batches
 from selfsight.train.pretrain import build_loader, build_new_state
 from selfsight.train.start_weights import read_start

@@ -11,8 +11,8 @@ import torch
 from selfsight.backbones import BACKBONES, BackboneConfig
 from selfsight.backbones.foreign_checkpoints.import_report import ImportReport
 from selfsight.backbones.foreign_checkpoints.read_checkpoint import read_encoder_settings
+from selfsight.backbones.freeze_stages import freeze_stages
 from selfsight.backbones.input_channels import fit_weights
-from selfsight.backbones.layer_depths import freeze_stages
 from selfsight.backbones.resnet import ResNet, find_stem
 from selfsight.errors import UserError
 from selfsight.nn import Backbone

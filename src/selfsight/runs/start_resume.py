@@ -33,6 +33,7 @@ from selfsight.runs.environment import (
 from selfsight.runs.evaluated_images import fingerprint_test_images
 from selfsight.runs.image_sheets import write_map_and_neighbors, write_views
 from selfsight.runs.load_encoder import UNTRAINED, build_untrained_student
+from selfsight.runs.new_run_folder import restore_old_run, set_old_run_aside
 from selfsight.runs.open_run_images import (
     Reasons,
     check_local,
@@ -44,7 +45,6 @@ from selfsight.runs.open_run_images import (
     print_skipped,
     resolve_storage,
 )
-from selfsight.runs.run_lock import restore_old_run, set_old_run_aside
 from selfsight.runs.score_encoders import BASELINE_FEATURES, score_label_free
 from selfsight.runs.start_encoder import StartEncoder, write_start
 from selfsight.runs.verdict import Verdict, judge

@@ -20,7 +20,7 @@ from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.run_files.json_files import explain_write_errors
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.compare_runs import compare, format_records, tabulate_seeds
-from selfsight.runs.run_lock import choose_folder
+from selfsight.runs.new_run_folder import choose_folder
 from selfsight.runs.slurm_script import write_flags
 from selfsight.stop_signals import SIGNALS, signal_name
 from selfsight.terminal.console import build_table, open_console

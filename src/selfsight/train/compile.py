@@ -28,8 +28,6 @@ from selfsight.nn.combinatorial_patches import PatchStudent
 from selfsight.recipe import Recipe
 from selfsight.terminal.console import open_console
 
-SMALL_VIEW = 64  # pixels; cuDNN tries every convolution for views up to this size
-
 
 def is_compiled(recipe: Recipe, device: torch.device) -> bool:
     """Return whether to compile networks and losses: on a CPU it takes longer than it saves."""
@@ -41,18 +39,6 @@ def compile_stance(recipe: Recipe, device: torch.device) -> contextlib.AbstractC
     if device.type == "cuda" and not recipe.compile:
         return torch.compiler.set_stance("force_eager")
     return contextlib.nullcontext()
-
-
-def configure_torch(recipe: Recipe, device: torch.device) -> None:
-    """Set torch's global switches: choice of kernels, determinism, and the compile cache."""
-    if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.backends.cudnn.benchmark = not recipe.repeatable
-        # For small views all kernels are tried, not ten: some are faster, and it takes seconds.
-        torch.backends.cudnn.benchmark_limit = 0 if recipe.views[0].size <= SMALL_VIEW else 10
-        torch.use_deterministic_algorithms(recipe.repeatable)
-    if is_compiled(recipe, device):
-        persist_compile_cache()
 
 
 def persist_compile_cache() -> None:

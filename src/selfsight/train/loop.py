@@ -7,8 +7,8 @@ import torch
 from selfsight.data.loader import Loader
 from selfsight.methods import Step
 from selfsight.recipe import Recipe
-from selfsight.train.compile import configure_torch
 from selfsight.train.cuda_graph import StepRunner
+from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.step import Batch, compute_views
 from selfsight.train.training_state import State
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import safetensors.torch
 from torch import Tensor
 
+from selfsight.backbones.freeze_stages import freeze_stages
 from selfsight.backbones.input_channels import fit_weights
-from selfsight.backbones.layer_depths import freeze_stages
 from selfsight.errors import UserError
 from selfsight.methods import Method
 from selfsight.nn import encoders
