@@ -15,15 +15,21 @@ from selfsight.train.compile import compile_networks, persist_compile_cache
 from tests.methods.small import make, moment, views
 
 
+def make_double(name: str, device: torch.device) -> Any:
+    """A small method in float64, but for scalars: those would be numbers that never change."""
+    method = make(name).double().to(device)
+    for key, buffer in list(method.named_buffers(recurse=False)):
+        if buffer.ndim == 0:
+            setattr(method, key, buffer.float())
+    return method
+
+
 def compare(name: str, backend: str) -> tuple[float, int]:
     """Loss and gradients of three steps: the largest difference, and the graphs they share."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    eager = make(name).double().to(device)
-    for key, buffer in list(eager.named_buffers(recurse=False)):
-        if buffer.ndim == 0:  # a scalar in float64 is taken for a number that never changes
-            setattr(eager, key, buffer.float())
+    eager = make_double(name, device)
     whole = copy.deepcopy(eager)
     compiled: Any = whole
     if backend == "inductor":  # as training does
@@ -54,7 +60,7 @@ def compare(name: str, backend: str) -> tuple[float, int]:
     assert worst < 1e-5, f"{name}: gradients differ by {worst}"
     assert len(graphs) == 1, f"{name}: new graphs after the first step: {graphs}"
     if backend == "inductor":  # a later run of the process, with other weights
-        again = make(name).double().to(device)
+        again = make_double(name, device)
         compile_networks(again)
         again(seen, at).loss.backward()
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] in graphs, "compiled twice"
