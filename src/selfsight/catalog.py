@@ -46,8 +46,13 @@ def build_recipe(name: str) -> Recipe:
     )
 
 
-def list_methods() -> list[Row]:
-    """List each method and baseline with its paper and recipes."""
+def list_methods(only: str = "") -> list[Row]:
+    """List each method and baseline, or one of them, with its paper and recipes."""
+    if only and only not in ALL_METHODS:
+        raise UserError(
+            f'There is no method "{only}".{suggest(only, ALL_METHODS)} '
+            f"Known: {', '.join(ALL_METHODS)}."
+        )
     return [
         {
             "name": name,
@@ -56,6 +61,7 @@ def list_methods() -> list[Row]:
             "recipes": [recipe for recipe in RECIPES if recipe.startswith(f"{name}.")],
         }
         for name, config in ALL_METHODS.items()
+        if only in ("", name)
     ]
 
 
@@ -65,6 +71,7 @@ def list_names() -> dict[str, list[str]]:
     return {
         "--method": list(ALL_METHODS),
         "--recipe": recipes,
+        "methods": list(ALL_METHODS),
         "recipes": recipes,
         "bench": recipes,
         "study": list(STUDIES),

@@ -66,7 +66,7 @@ def test_quiet_leaves_out_notes_and_verbose_adds_every_record(level, capsys, mon
 
 
 def test_verbose_shows_the_traceback_of_a_bug(monkeypatch):
-    monkeypatch.setattr("selfsight.catalog.list_methods", lambda: 1 / 0)
+    monkeypatch.setattr("selfsight.catalog.list_methods", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["methods", "--verbose"])
 

@@ -359,7 +359,7 @@ FAILURES = {
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 def test_a_failure_is_one_line_with_what_to_do(error, capsys, monkeypatch):
-    def fail():
+    def fail(_):
         raise error
 
     monkeypatch.setattr("selfsight.catalog.list_methods", fail)
@@ -371,7 +371,7 @@ def test_a_failure_is_one_line_with_what_to_do(error, capsys, monkeypatch):
 
 
 def test_a_bug_says_where_it_is_and_where_to_report_it(capsys, monkeypatch):
-    monkeypatch.setattr("selfsight.catalog.list_methods", lambda: 1 / 0)
+    monkeypatch.setattr("selfsight.catalog.list_methods", lambda *_: 1 / 0)
     said = fails(capsys, "methods", code=1)
     assert "test_main.py, line" in said and "--verbose" in said
     assert "Report a bug" in said

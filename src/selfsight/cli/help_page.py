@@ -23,7 +23,7 @@ COMMAND_LINES = {
     "report RUN": "one HTML page: curves, verdict, neighbors",
     "doctor DATA": "summarize the data, show its recipe",
     "bench": "how fast training is, and what limits it",
-    "methods": "list the methods",
+    "methods": "list the methods; BibTeX of a paper",
     "recipes": "list the recipes: settings with a name",
     "studies": "the papers' tables, and what was trained",
     "study NAME": "train what is missing of a study",

@@ -10,17 +10,31 @@ from selfsight.options.option_types import File
 from selfsight.run_files.json_files import print_json
 
 
-def methods(*, json: bool = False) -> None:
-    """List the methods.
+def methods(
+    name: Annotated[str, tyro.conf.arg(metavar="NAME")] = "",
+    /,
+    *,
+    cite: bool = False,
+    json: bool = False,
+) -> None:
+    """List the methods, or one of them.
 
     Args:
+        name: A method.
+        cite: Print BibTeX of the papers of the method, and of this project.
         json: Print JSON instead of a table.
     """
     from selfsight import catalog
     from selfsight.cli import print_catalog
 
-    rows = catalog.list_methods()
-    print_json(rows) if json else print_catalog.print_methods(rows)
+    rows = catalog.list_methods(name)
+    if cite:
+        from selfsight.cli import cite as citations
+
+        entries = [*(citations.cite(name) if name else ()), citations.PROJECT]
+        print_json(entries) if json else print(*entries, sep="\n\n")
+    else:
+        print_json(rows) if json else print_catalog.print_methods(rows)
 
 
 def recipes(
