@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # all processes of the tests share what one has compiled
 test check: export OMP_NUM_THREADS := 1  # a worker per core: a second thread only waits
 
-.PHONY: install demo docs test check audit fuzz learn lint gpu clean
+.PHONY: install demo docs docs-serve test check audit fuzz learn lint gpu clean
 
 install: .venv/.installed
 
@@ -38,7 +38,11 @@ audit: install
 	$(BIN)/python .ci/audit.py
 
 docs: install
-	$(BIN)/python docs/build.py site
+	$(BIN)/python -m docs.build site
+
+docs-serve: docs
+	@echo "Open http://localhost:8000 (Ctrl-C ends it), or site/index.html from the disk."
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000
 
 learn: install
 	$(BIN)/python -m pytest -m learning

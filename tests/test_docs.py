@@ -7,11 +7,11 @@ import shutil
 import sys
 import tomllib
 from dataclasses import fields
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from docs.build import ROOT, build
+import yaml
+from docs.annotated_source import ROOT, show_source
 
 from selfsight.cli.main import COMMANDS, main
 from selfsight.errors import UserError
@@ -25,25 +25,18 @@ RECIPE_FLAGS = {f"--{field.name.replace('_', '-')}" for field in fields(Recipe)}
 SECTIONS = ("The idea", "The equation", "Our forward", "Recipe", "Where", "Published numbers")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    out = tmp_path_factory.mktemp("site")
-    build(out)
-    return out
-
-
 @pytest.fixture
 def repository(tmp_path):
-    """A copy of the page of MoCo and of the sources, to be changed by a test."""
-    shutil.copytree(
-        ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.md", "*.svg")
-    )
-    shutil.copyfile(ROOT / "docs/methods/moco.md", tmp_path / "docs/methods/moco.md")
-    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
-        shutil.copyfile(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "src/selfsight/methods", tmp_path / "src/selfsight/methods")
-    shutil.copytree(ROOT / "src/selfsight/losses", tmp_path / "src/selfsight/losses")
+    """A copy of the page of MoCo and of its sources, to be changed by a test."""
+    for path in ("docs/methods/moco.md", "src/selfsight/methods/moco.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, tmp_path / path)
     return tmp_path
+
+
+def show_moco(root: Path) -> str:
+    page = Path("docs/methods/moco.md")
+    return show_source((root / page).read_text(), page, root)
 
 
 def replace_text(path: Path, old: str, new: str) -> None:
@@ -52,17 +45,14 @@ def replace_text(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def visible_text(page: Path) -> str:
-    """The text of a page without tags, with single spaces."""
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", page.read_text())).split())
-
-
 @pytest.mark.parametrize("name", sorted({*PAGES} & {*METHODS, *BASELINES}))
-def test_a_page_shows_the_forward_of_its_method(site, name):
+def test_a_page_shows_the_forward_of_its_method(name):
     config = (METHODS | BASELINES)[name]
     class_name = inspect.signature(config.create).return_annotation
     method = getattr(sys.modules[config.__module__], class_name)
-    shown = visible_text(site / f"docs/methods/{name}.html")
+    page = Path(f"docs/methods/{name}.md")
+    table = show_source((ROOT / page).read_text(), page)
+    shown = " ".join(html.unescape(re.sub(r"<[^>]+>", "", table)).split())
     for line in inspect.getsource(method.forward).splitlines():
         assert " ".join(line.split()) in shown
 
@@ -127,63 +117,46 @@ def test_the_architecture_page_shows_the_import_layers():
     assert [line.split("  ")[0] for line in shown] == layers[1:]  # without __main__
 
 
-class Links(HTMLParser):
-    """The links of a page, and the ids in it that links can name."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.ids: set[str] = set()
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.ids.add(given.get("id", ""))
-        self.links += [given[key] for key in ("href", "src") if given.get(key)]
-
-
-def test_every_internal_link_has_a_target(site):
-    pages = {path: Links(path.read_text()) for path in site.rglob("*.html")}
-    assert len(pages) > 20
-    for path, page in pages.items():
-        for link in page.links:
-            if re.match(r"[a-z]+:", link):
-                continue
-            file, _, anchor = link.partition("#")
-            target = (path.parent / file).resolve() if file else path
-            assert target.is_file(), f"{path.name}: {link}"
-            assert not anchor or anchor in pages[target].ids, f"{path.name}: {link}"
+def test_the_navigation_lists_every_page_and_no_other():
+    """Pages of methods and commands join by themselves; docs/build.py lists them."""
+    lines = yaml.safe_load((ROOT / "docs/site.yml").read_text())["nav"]
+    listed = re.findall(r"[\w/-]+\.md", str(lines))
+    pages = [p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")]
+    written = [page for page in pages if not page.startswith("methods/")]
+    assert len(listed) == len(set(listed))
+    missing = set(written) - set(listed)
+    assert not missing, f"Add {missing} to nav in docs/site.yml"
+    made = {"index.md", "contributing.md", "security.md", "changelog.md", "methods/index.md"}
+    gone = {page for page in set(listed) - set(written) - made if "reference/" not in page}
+    assert not gone, f"Remove {gone} from nav in docs/site.yml"
 
 
-def test_the_navigation_lists_every_page(site):
-    pages = [path.relative_to(site).as_posix() for path in site.rglob("*.html")]
-    linked = Links((site / "index.html").read_text()).links
-    assert set(pages) - {"docs/methods/index.html"} <= set(linked)
+def test_every_link_of_a_page_has_a_file_in_the_repository():
+    """Pages are read there too: none links to a page that only the site has."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for link in re.findall(r"\]\(([\w./-]+)(?=[)#])", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_the_build_fails_for_a_note_without_a_line(repository, tmp_path):
-    replace_text(
-        repository / "docs/methods/moco.md", "`h, q1 = self.student(x1)`", "`h, q1 = gone(x1)`"
-    )
+def test_a_note_without_a_line_is_an_error(repository):
+    page = repository / "docs/methods/moco.md"
+    replace_text(page, "`h, q1 = self.student(x1)`", "`h, q1 = gone(x1)`")
     with pytest.raises(UserError, match=r"moco.md has no note for the step `h, q1 = self.student"):
-        build(tmp_path / "site", repository)
-    replace_text(
-        repository / "docs/methods/moco.md",
-        "| `h, q1 = gone",
-        "| `h, q1 = self` | twice |\n| `gone",
-    )
+        show_moco(repository)
+    replace_text(page, "| `h, q1 = gone", "| `h, q1 = self` | twice |\n| `gone")
     with pytest.raises(UserError, match=r"a note for `gone.x1.`, but no line of forward contains"):
-        build(tmp_path / "site", repository)
+        show_moco(repository)
 
 
-def test_the_build_fails_for_a_step_without_a_note(repository, tmp_path):
+def test_a_step_without_a_note_is_an_error(repository):
     source = repository / "src/selfsight/methods/moco.py"
     replace_text(source, "        h, q1 = self", "        x1 = x1.flip(3)\n        h, q1 = self")
     with pytest.raises(UserError, match=r"no note for the step `x1 = x1.flip\(3\)` of forward"):
-        build(tmp_path / "site", repository)
+        show_moco(repository)
 
 
-def test_the_build_fails_for_a_marker_of_an_unknown_class(repository, tmp_path):
-    replace_text(repository / "docs/methods/moco.md", "methods.moco.MoCo", "methods.moco.Gone")
+def test_a_marker_of_an_unknown_class_is_an_error(repository):
+    page = repository / "docs/methods/moco.md"
+    replace_text(page, "methods.moco.MoCo", "methods.moco.Gone")
     with pytest.raises(UserError, match=r"methods/moco.py has no such function"):
-        build(tmp_path / "site", repository)
+        show_moco(repository)
