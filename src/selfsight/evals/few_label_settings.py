@@ -109,5 +109,5 @@ PUBLISHED: dict[str, tuple[LabelAmount, ClassifierSettings]] = {
 }
 
 
-# Without training: logistic regression on features, as in linear.py.
+# Without training: logistic regression on features, as in linear_lbfgs.py.
 SOLVED: dict[str, LabelAmount] = {"linear_1": ONE, "linear_10": TEN}

@@ -1,7 +1,7 @@
 """Published linear-probe settings: a linear layer on a frozen backbone, with augmentation.
 
 Settings are those of the papers and their released code. Learning rates differ by orders of
-magnitude because the scales of features do; the solved probe of `linear.py` has none.
+magnitude because the scales of features do; the solved probe of `linear_lbfgs.py` has none.
 """
 
 from dataclasses import replace
