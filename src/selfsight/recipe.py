@@ -24,7 +24,7 @@ from selfsight.check_settings import (
 )
 from selfsight.data.decoders.non_photographs import Dtype, is_photo
 from selfsight.data.eval_transform import EvalTransform, standard_transform
-from selfsight.data.pixel_kind import PixelKind
+from selfsight.data.pixel_statistics import PixelKind
 from selfsight.errors import UserError, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method

@@ -17,9 +17,9 @@ from selfsight.data import (
     open_source,
     plan_storage,
 )
+from selfsight.data.replace_unreadable import MIN_FAILURES
 from selfsight.data.sources.source import LazyNames, Source
 from selfsight.data.storage_plan import choose_decoder
-from selfsight.data.stream import MIN_FAILURES
 from selfsight.errors import UserError
 from tests.data.image_files import encoded, parquet, pixels, png, read_padded, write
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from selfsight.data.pixel_kind import PixelKind
+from selfsight.data.pixel_statistics import PixelKind
 from selfsight.views import View, apply_views_reference, swav
 from selfsight.views.domains import DOMAINS, describe_kind, for_domain, for_kind
 

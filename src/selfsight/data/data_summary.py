@@ -18,7 +18,7 @@ from selfsight.data.cgroup_limits import available_cpus, free_memory
 from selfsight.data.decoders.decode_image import Header, decode, describe_error, read_header
 from selfsight.data.decoders.non_photographs import SampleFormat
 from selfsight.data.decoders.pillow_formats import pillow_warnings_ignored
-from selfsight.data.pixel_kind import (
+from selfsight.data.pixel_statistics import (
     PixelKind,
     SampledPixels,
     choose_kind,

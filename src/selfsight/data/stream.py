@@ -3,10 +3,9 @@
 Shards are read in chunks of neighboring images, ahead of the batches that need them.
 """
 
-import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from selfsight import rng
 from selfsight.data.cgroup_limits import cpus_per_process
 from selfsight.data.decode_workers import start_processes
 from selfsight.data.decoders.decode_image import Decoded, Encoded, try_decode, try_read
@@ -24,15 +22,13 @@ from selfsight.data.decoders.pillow_formats import ignore_pillow_warnings
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.image_order import Shards
 from selfsight.data.image_store import COPY_THREADS, Allocate, copy_to_ragged
+from selfsight.data.replace_unreadable import replace_unreadable
 from selfsight.data.shard_reader import ChunkUses, ShardReader
 from selfsight.data.sources.source import Source
-from selfsight.errors import UserError
 from selfsight.ragged_batch import Ragged
 
 READ_THREADS = 4  # that read local files for a GPU that decodes
 IMAGES_PER_TASK = 16
-MIN_FAILURES = 64  # unreadable replacements before the run may give up
-MAX_FAILURE_RATE = 0.75  # of the replacements tried, above which the run gives up
 MAX_SKIPPED = 1000  # unreadable images that are recorded by name
 MAX_PENDING = 16  # prefetched batches
 
@@ -158,37 +154,14 @@ class StreamedImages:
         return Ragged(flat, starts, sizes, self.channels, largest), torch.tensor(numbers)
 
     def _replace_unreadable(self, numbers: list[int], results: list[Any]) -> None:
-        """Replace each reason in `results` by the pixels of another image, and its number."""
-        failed = [place for place, result in enumerate(results) if isinstance(result, str)]
-        if not failed:
-            return
-        count, in_batch = len(self.source), set(numbers)
-        candidates = {place: _replacements(numbers[place], count) for place in failed}
-        for place in failed:
-            self._record_skipped(numbers[place], results[place])
-        tried = unreadable = 0
-        while failed:
-            places, failed = failed[:IMAGES_PER_TASK], failed[IMAGES_PER_TASK:]
-            for place in places:
-                # If the batch holds the whole data set, an image has to come twice.
-                free = (i for i in candidates[place] if i not in in_batch or len(in_batch) >= count)
-                numbers[place] = next(free)
-                in_batch.add(numbers[place])
-            tried += len(places)
-            decoded = self.copy_threads.map(self._decode_one, [numbers[p] for p in places])
-            for place, pixels in zip(places, decoded, strict=True):
-                results[place] = pixels
-                if isinstance(pixels, str):
-                    self._record_skipped(numbers[place], pixels)
-                    unreadable += 1
-                    failed.append(place)
-            if unreadable >= MIN_FAILURES and unreadable >= MAX_FAILURE_RATE * tried:
-                name, reason = self.skipped[-1]
-                raise UserError(
-                    f"{unreadable} of {tried} images of {self.source.name} tried in a row cannot "
-                    f"be read; the last is {name}: {reason}. Check that the data are complete and "
-                    "reachable."
-                )
+        replace_unreadable(
+            numbers,
+            results,
+            data=self.source.name,
+            names=self.names,
+            decode=lambda images: self.copy_threads.map(self._decode_one, images),
+            record=self._record_skipped,
+        )
 
     def _decode_chunk(self, numbers: Sequence[int]) -> list[Decoded]:
         """Decode in a process if there are any; failures are tried again in this thread."""
@@ -226,12 +199,3 @@ class _PendingBatch(NamedTuple):
 
     futures: list[Future[list[Any]]]
     uses: ChunkUses
-
-
-def _replacements(index: int, count: int) -> Iterator[int]:
-    """Images to try in place of an unreadable one: a shuffled data set, again and again."""
-    key = rng.key(0, "instead")
-    start = int(rng.bits(key, torch.tensor([index]), 1))
-    for first in itertools.count(start, IMAGES_PER_TASK):
-        position = torch.arange(first, first + IMAGES_PER_TASK) % count
-        yield from rng.shuffled(key, count, position).tolist()

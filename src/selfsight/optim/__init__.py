@@ -1,7 +1,7 @@
 """Optimizers, parameter groups and schedules."""
 
 from selfsight.optim.build import build_optimizer, load_optimizer_state, set_lr
-from selfsight.optim.gradient_clipping import clip_gradients, gradient_norms
+from selfsight.optim.gradient_clipping_and_norms import clip_gradients, gradient_norms
 from selfsight.optim.lamb import LAMB
 from selfsight.optim.lars import LARS
 from selfsight.optim.optim_settings import OPTIMS, Optim

@@ -9,7 +9,7 @@ import torch
 from selfsight import dist, rng
 from selfsight.backbones import BackboneConfig, stem_for
 from selfsight.check_settings import check_setting
-from selfsight.data.pixel_kind import PixelKind
+from selfsight.data.pixel_statistics import PixelKind
 from selfsight.data.sources.tiles import count_tiles
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig

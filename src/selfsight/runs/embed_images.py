@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.data import Source, StreamedImages, open_source
 from selfsight.data.data_fingerprint import fingerprint_data
-from selfsight.data.pixel_kind import find_kind
+from selfsight.data.pixel_statistics import find_kind
 from selfsight.data.sources.source import clean
 from selfsight.errors import UserError, list_first
 from selfsight.evals.extract_features import BATCH_SIZE, encode_batches, eval_mode

@@ -9,7 +9,7 @@ import torch
 from selfsight import dist
 from selfsight.data import Source, list_splits, open_source
 from selfsight.data.eval_transform import EvalTransform
-from selfsight.data.pixel_kind import PixelKind, find_kind
+from selfsight.data.pixel_statistics import PixelKind, find_kind
 from selfsight.data.sources.select_classes import (
     are_all,
     class_words,

@@ -16,7 +16,7 @@ from selfsight.backbones.last_blocks import LastBlocks
 from selfsight.check_settings import check_setting
 from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
-from selfsight.data.pixel_kind import PixelKind
+from selfsight.data.pixel_statistics import PixelKind
 from selfsight.data.sources.select_classes import class_words
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import encode, eval_mode, module_device

@@ -8,7 +8,7 @@ from rich.console import Console
 from selfsight import dist
 from selfsight.data import ImageStore, Source, find_url, open_images, open_source, plan_storage
 from selfsight.data.data_fingerprint import compare_fingerprints, fingerprint_data
-from selfsight.data.pixel_kind import find_kind
+from selfsight.data.pixel_statistics import find_kind
 from selfsight.data.sources.tiles import cut_tiles
 from selfsight.errors import UserError, list_first
 from selfsight.recipe import Recipe, fit_to_images, list_differences, method_name, to_dict

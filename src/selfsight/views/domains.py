@@ -9,7 +9,7 @@ its mirror image is not text.
 from dataclasses import replace
 from typing import Any
 
-from selfsight.data.pixel_kind import PixelKind
+from selfsight.data.pixel_statistics import PixelKind
 from selfsight.views.view_settings import View, for_channels
 
 ANY_SIDE = 0.75  # probability of a turn: with a flip each of the eight orientations is as likely

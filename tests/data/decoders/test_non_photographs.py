@@ -15,7 +15,7 @@ from selfsight.data.decoders.decode_image import decode, read_header, try_decode
 from selfsight.data.decoders.non_photographs import SampleFormat, read_format
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.image_limits import UnreadableError
-from selfsight.data.pixel_kind import choose_kind, find_kind
+from selfsight.data.pixel_statistics import choose_kind, find_kind
 from selfsight.views import View, apply_views_reference
 from tests.data.image_files import encoded, pixels
 
