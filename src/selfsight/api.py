@@ -63,23 +63,10 @@ from selfsight.use_encoder import search as search
 
 @overload
 def pretrain(
-    data: str | Path,
-    options: PretrainOptions = ...,
-    /,
-    *,
-    seeds: Sequence[int],
-    began: float | None = ...,
-    **changes: Any,
+    data: str | Path, options: PretrainOptions = ..., /, *, seeds: Sequence[int], **changes: Any
 ) -> list[Run]: ...
 @overload
-def pretrain(
-    data: str | Path,
-    options: PretrainOptions = ...,
-    /,
-    *,
-    began: float | None = ...,
-    **changes: Any,
-) -> Run: ...
+def pretrain(data: str | Path, options: PretrainOptions = ..., /, **changes: Any) -> Run: ...
 def pretrain(
     data: str | Path,
     options: PretrainOptions = PRETRAIN_DEFAULTS,
@@ -231,9 +218,12 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
 
 
 def report(
-    run: Run | str | Path, options: ReportOptions = REPORT_DEFAULTS, /, **changes: Any
+    run: Run | str | Path | Sequence[Run | str | Path],
+    options: ReportOptions = REPORT_DEFAULTS,
+    /,
+    **changes: Any,
 ) -> Path:
-    """Write one self-contained HTML page about a run; returns its path.
+    """Write one self-contained HTML page about a run, or about several; returns its path.
 
     Keywords are the fields of ReportOptions: `report(run, serve=True)` serves the page on this
     machine until it is interrupted.
@@ -241,10 +231,17 @@ def report(
     >>> page = selfsight.report(run)
     """
     options = change_options(options, changes)
+    if not isinstance(run, Run | str | Path):
+        if options.serve:
+            raise UserError("serve is for the page of one run. Give one.")
+        runs = [one if isinstance(one, Run) else Run(Path(one)) for one in run]
+        page, problems = report_page.write_several(runs, options.out)
+        open_console(stderr=True).print(*problems, sep="\n", soft_wrap=True)
+        return page
     folder = open_run(run)
     if options.serve:
         serve_report(folder, auto_recipe.resolve_device(options.device), options)
-    return report_page.write(folder)
+    return report_page.write(folder, options.out)
 
 
 def doctor(

@@ -1,5 +1,6 @@
 """The commands on a run: pretrain, resume, replay, evaluate, report and doctor."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -131,7 +132,7 @@ def evaluate(
 
 
 def report(
-    run: RunFolder,
+    runs: RunFolders,
     /,
     *,
     options: Annotated[ReportOptions, INLINE] = REPORT_DEFAULTS,
@@ -139,13 +140,27 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run, and serve it with --serve.
 
+    The page of several runs has their curves in one figure, their results in one table, and the
+    settings in which they differ.
+
     Args:
-        run: Run folder.
+        runs: Run folder, or several.
         json: Print a summary of the page as JSON.
     """
     from selfsight import report_page as pages
-    from selfsight.run_files.run_folder import open_run
+    from selfsight.run_files.run_folder import Run, open_run
 
+    if not runs:
+        raise UserError("Give one or more run folders. See: selfsight report -h")
+    if len(runs) > 1:
+        if options.serve or json:
+            raise UserError("--serve and --json are for the page of one run. Give one.")
+        page, problems = pages.write_several([Run(run) for run in runs], options.out)
+        for problem in problems:
+            print(escape(problem), file=sys.stderr)
+        print(escape(f"Wrote {page}"))
+        return
+    run = runs[0]
     if options.serve:
         if json:
             raise UserError("--json prints a summary, and --serve ends with Ctrl-C. Give one.")
@@ -154,7 +169,7 @@ def report(
         api.report(run, options)
         return
     folder = open_run(run)
-    page = pages.write(folder)
+    page = pages.write(folder, options.out)
     print_json(pages.summary(folder)) if json else print(escape(f"Wrote {page}"))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from selfsight.check_settings import check_settings
-from selfsight.options.option_types import RANGES, Device
+from selfsight.options.option_types import RANGES, Device, File
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +13,8 @@ class ReportOptions:
     >>> options = selfsight.ReportOptions(serve=True, port=8000)
     """
 
+    out: File = None
+    """File of the page. If not given, RUN/report.html, or comparison.html beside several runs."""
     serve: bool = False
     """Serve the page on this machine (127.0.0.1) until Ctrl-C: there, an image of your own can be
     dropped on it to see the images of the run most similar to it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any, TypeVar
 
 from selfsight.report_page.json_values import (
     TEXTS,
@@ -14,7 +15,7 @@ from selfsight.report_page.json_values import (
     round_number,
 )
 
-Point = tuple[Number, Number | None, Number]  # step, epoch, value
+Point = TypeVar("Point", bound=tuple[Any, ...])  # step, epoch, value, and more
 
 MAX_POINTS = 2000
 
@@ -42,7 +43,7 @@ def curves(records: Records, scores: Mapping[str, Number]) -> list[Json]:
     }
     steps, epochs = (finite(r.get(key) for r in records) for key in ("step", "epoch"))
     prepared = []
-    for curve in _per_layer(TEXTS["curves"], records):
+    for curve in expand_layers(TEXTS["curves"], records):
         values = finite(r.get(curve["key"]) for r in records)
         rows = zip(steps, epochs, values, strict=True)
         known = [(s, e, v) for s, e, v in rows if s is not None and v is not None]
@@ -59,7 +60,7 @@ def curves(records: Records, scores: Mapping[str, Number]) -> list[Json]:
     return prepared
 
 
-def _per_layer(texts: Sequence[dict[str, Json]], records: Records) -> list[dict[str, Json]]:
+def expand_layers(texts: Sequence[dict[str, Json]], records: Records) -> list[dict[str, Json]]:
     """Replace the curve of a key that ends with a dot by one for each logged key that begins so."""
     logged = list(dict.fromkeys(key for record in records for key in record))
     expanded = []

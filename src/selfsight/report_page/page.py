@@ -15,7 +15,7 @@ from selfsight.report_page import score_figures
 from selfsight.report_page.curves import curves
 from selfsight.report_page.feature_figures import features
 from selfsight.report_page.json_values import TEXTS, Json, Records, finite_items, latest, section
-from selfsight.run_files.json_files import to_json, write_text
+from selfsight.run_files.json_files import explain_write_errors, to_json, write_text
 from selfsight.run_files.run_folder import Run, open_run
 from selfsight.run_files.run_results import put_main_first
 
@@ -30,15 +30,19 @@ ALWAYS = ("method.name", "backbone.name", "data.path", "epochs", "batch_size", "
 SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "image/jpeg"}
 
 
-def write(run: Run) -> Path:
-    """Write `report.html` in the run folder and return its path."""
-    write_text(run.report, build(run))
-    return run.report
+def write(run: Run, out: str | Path | None = None) -> Path:
+    """Write the page, to `report.html` in the run folder if no file is given; return its path."""
+    page = build(run)
+    path = run.report if out is None else Path(out)
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, page)
+    return path
 
 
 def build(run: Run, *, served: bool = False) -> str:
     """Build the page; if it is `served`, it also asks its server about images of the reader."""
-    _check_links(run)
+    check_links(run)
     content = _content(run)
     scripts = (*SCRIPTS[:-1], "query.js", SCRIPTS[-1]) if served else SCRIPTS
     texts = {
@@ -69,7 +73,7 @@ def summary(run: Run) -> dict[str, Any]:
     bars = [bar for bar in score_figures.bars(accuracies, results, main) if bar["low"] is not None]
     values = {
         "run": str(run.path),
-        **_verdict(recipe, records, results),
+        **describe_verdict(recipe, records, results),
         "figures": progress | accuracies,
         "intervals": {bar["key"]: [bar["low"], bar["high"]] for bar in bars},
         "label_free": section(results, "label_free"),
@@ -100,14 +104,14 @@ def _content(run: Run) -> dict[str, Any]:
     return {
         "title": run.path.resolve().name,
         "seconds": latest(records, "time"),
-        "verdict": _verdict(recipe, records, results),
+        "verdict": describe_verdict(recipe, records, results),
         "bars": score_figures.bars(accuracies, results, main),
         "differences": score_figures.differences(results),
         "classes": score_figures.classes(results),
         "label_free": score_figures.label_free(results),
         "results": score_figures.plain_results(results),
         "curves": curves(records, accuracies),
-        "features": [chart for data in _list_analyses(run) for chart in features(*data)],
+        "features": [chart for data in list_analyses(run) for chart in features(*data)],
         "sheets": {Path(f).stem: _sheet(run, f, mime_type) for f, mime_type in SHEETS.items()},
         "recipe": {k: v for k, v in recipe.items() if k not in NOT_SETTINGS},
         "changed": _changed(recipe),
@@ -118,7 +122,8 @@ def _content(run: Run) -> dict[str, Any]:
     }
 
 
-def _verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
+def describe_verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
+    """State, sentence and evidence of the verdict, also of a run that has none yet."""
     verdict = section(results, "verdict")
     if verdict.get("sentence"):
         rows = [row for row in verdict.get("evidence") or [] if isinstance(row, Mapping)]
@@ -155,7 +160,7 @@ def _changed(recipe: dict[str, Json]) -> dict[str, Any]:
     return select(settings, "")
 
 
-def _check_links(run: Run) -> None:
+def check_links(run: Run) -> None:
     """Raise a UserError for a link out of the folder: the page would publish what it leads to."""
     root = run.path.resolve()
     for path in (run.recipe_path, run.log_path, *run.results.rglob("*"), *run.images.rglob("*")):
@@ -166,7 +171,7 @@ def _check_links(run: Run) -> None:
             )
 
 
-def _list_analyses(run: Run) -> list[tuple[Any, str]]:
+def list_analyses(run: Run) -> list[tuple[Any, str]]:
     """Figures of the feature analysis, with the data set if there are several."""
     paths = [*run.images.glob("analysis.json"), *sorted(run.images.glob("*/analysis.json"))]
     names = [path.relative_to(run.images).with_suffix("").as_posix() for path in paths]

@@ -43,7 +43,7 @@ def bars(scores: Mapping[str, Number], results: Mapping[str, Json], data: str = 
         found: dict[str, Json] = {}
         for file in (bar.get("fallback"), bar["file"]):
             found |= section(results, file) if file else {}
-        prepared.append(bar | {**_interval(found, bar["field"]), "value": scores[bar["key"]]})
+        prepared.append(bar | {**read_interval(found, bar["field"]), "value": scores[bar["key"]]})
         file = str(bar["file"] if bar["file"] in results else bar.get("fallback", bar["file"]))
         if data and " on " not in file and not file.startswith("online_"):
             prepared[-1]["name"] += f" on {data}"
@@ -85,12 +85,12 @@ def classes(results: Mapping[str, Json]) -> list[Json]:
     for name in results:
         result = section(results, name)
         rows = [
-            _interval(section(row), "accuracy") | {"name": label, "n": number(row.get("n"))}
+            read_interval(section(row), "accuracy") | {"name": label, "n": number(row.get("n"))}
             for label, row in section(result, "per_class").items()
             if isinstance(row, Mapping) and number(row.get("accuracy")) is not None
         ]
         if len(rows) > 1:
-            balanced = _interval(result, "balanced_accuracy")
+            balanced = read_interval(result, "balanced_accuracy")
             labels, confusion = result.get("class_names") or [], result.get("confusion")
             is_square = isinstance(labels, list) and _has_shape(confusion, len(labels))
             prepared.append(
@@ -115,7 +115,7 @@ def plain_results(results: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
-def _interval(numbers: Mapping[str, Json], name: str) -> dict[str, Json]:
+def read_interval(numbers: Mapping[str, Json], name: str) -> dict[str, Json]:
     """Read a number and the ends of its interval."""
     ends = {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
     return {end: number(numbers.get(key)) for end, key in ends.items()}

@@ -45,6 +45,7 @@ ABOUT_RUN = {  # what recipe.json holds beside the settings
     "data_fingerprint": dict[str, str | int],
     "outside_code": dict[str, str],
 }
+SEED_AND_RECORDS = {"seed", *ABOUT_RUN} - {"data_fingerprint"}  # what seeds of a recipe differ in
 DAMAGED_ARCHIVE = (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 RECORD = {"step": int, "epoch": float, "time": float | None, "online_knn": float | None}
 EVENT = {"step": int, "event": str, "differs": list[str]}
@@ -268,6 +269,12 @@ def _write_lines(path: Path, values: list[dict[str, Any]]) -> None:
     """Write records that were read: fields that are not declared may hold any value."""
     with explain_write_errors(path):
         write_text(path, "".join(json.dumps(to_json(value)) + "\n" for value in values))
+
+
+def select_settings(saved: dict[str, Any], *, with_seed: bool = False) -> dict[str, Any]:
+    """Select the settings of a recipe.json, which runs that differ in the seed share."""
+    left_out = {*ABOUT_RUN} if with_seed else SEED_AND_RECORDS
+    return {name: value for name, value in saved.items() if name not in left_out}
 
 
 def open_run(run: Run | str | Path) -> Run:

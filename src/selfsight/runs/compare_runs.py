@@ -14,7 +14,7 @@ from selfsight.evals.prediction_scores import (
     unpaired_difference,
 )
 from selfsight.evals.select_checkpoint import select_checkpoint
-from selfsight.run_files.run_folder import ABOUT_RUN, Run
+from selfsight.run_files.run_folder import Run, select_settings
 from selfsight.run_files.run_results import (
     ANALYSIS,
     find_data_set,
@@ -36,8 +36,6 @@ COMPARED_SETTINGS = (
     *("label_column", "num_classes", "train", "test"),
     *("features", "view", "view_settings"),
 )
-# What runs of one recipe may differ in: the seed, and what was recorded beside the settings.
-NOT_OF_RECIPE = {"seed", *ABOUT_RUN} - {"data_fingerprint"}
 
 
 OVER_SEEDS = (
@@ -187,9 +185,8 @@ def _spread_over_seeds(measure: Measure, named: Mapping[str, NamedResults]) -> l
     for name, of_run in named.items():
         recipe, number = of_run.run.saved_recipe(), of_run.number(measure)
         if recipe and number is not None:
-            same = {key: value for key, value in recipe.items() if key not in NOT_OF_RECIPE}
             settings = of_run.results[measure.result].get("settings", {})
-            alike = (same, [settings.get(key) for key in COMPARED_SETTINGS])
+            alike = (select_settings(recipe), [settings.get(key) for key in COMPARED_SETTINGS])
             recipes.setdefault(repr(alike), []).append((name, str(recipe.get("seed")), number))
     spreads = []
     for runs in recipes.values():
