@@ -17,12 +17,12 @@ function showQuery(host) {
     }
     if (turn !== last) return; // a later image was asked for
     if (found.error) return answer.replaceChildren(missing(found.error));
-    const picture = (url, ...captions) => html("figure", { class: "tile" }, html("img", { src: url, alt: captions.join(", ") }),
+    const imageFigure = (url, ...captions) => html("figure", { class: "tile" }, html("img", { src: url, alt: captions.join(", ") }),
       ...captions.map((caption) => html("figcaption", {}, caption)));
-    const query = picture(found.query, file.name);
+    const query = imageFigure(found.query, file.name);
     query.classList.add("query");
     const tiles = found.neighbors.map(({ name, label, similarity, image }) => {
-      const tile = picture(image, similarity.toFixed(2), ...(label === null ? [] : [label]), name.split("/").pop());
+      const tile = imageFigure(image, similarity.toFixed(2), ...(label === null ? [] : [label]), name.split("/").pop());
       tile.title = name;
       return tile;
     });
