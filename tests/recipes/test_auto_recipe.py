@@ -1,6 +1,7 @@
 """The automatic recipe: valid for any images, and each choice has its reason."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -104,12 +105,27 @@ def test_a_recipe_for_a_gpu_runs_on_the_cpu_and_says_what_changed():
 
 def test_a_gpu_that_torch_cannot_use_is_a_sentence(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(UserError, match="no GPU that torch"):
         resolve_device("cuda")
     # A driver that is there but does not work must not mean silent work on the CPU either.
-    monkeypatch.setattr(auto_recipe.Path, "exists", lambda self: True)
-    with pytest.raises(UserError, match="--device cpu"):
-        resolve_device("auto")
+    monkeypatch.setattr(auto_recipe, "GPU_FILE", Path(__file__))
+    for visible in (None, "0"):
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        with pytest.raises(UserError, match="--device cpu"):
+            resolve_device("auto")
+
+
+@pytest.mark.parametrize("visible", ["", " ", "-1"])
+def test_whoever_hides_the_gpus_gets_the_cpu(visible, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(auto_recipe, "GPU_FILE", Path(__file__))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert resolve_device("auto") == CPU
+    assert "CUDA_VISIBLE_DEVICES hides the GPUs" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES is .*, which hides all"):
+        resolve_device("cuda")
 
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch):

@@ -1,5 +1,6 @@
 """The automatic recipe: settings for the images and the device, each with its reason."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +16,14 @@ from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe, method_config, method_name
+from selfsight.terminal.console import open_console
 from selfsight.views import View, for_channels
 from selfsight.views.domains import describe_kind, for_domain, for_kind, resolve_domain
 
 Reasons = dict[str, str]
+GPU_FILE = Path("/dev/nvidia0")  # there if a driver has a GPU, whether torch can use it or not
+GPUS_VISIBLE = "CUDA_VISIBLE_DEVICES"
+NO_GPU = ("", "-1", "NoDevFiles")  # values with which it hides all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +38,30 @@ class DataProfile:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Resolve auto, cpu or cuda; a GPU that cannot be used is an error, not the CPU."""
+    """Resolve auto, cpu or cuda; a GPU that cannot be used is an error, not the CPU.
+
+    auto leaves GPUs alone that CUDA_VISIBLE_DEVICES hides, and says so.
+    """
     check_setting("device", name, str)
     device_type = name.split(":")[0]
     if device_type not in ("auto", "cpu", "cuda"):
         raise UserError(f'--device is "{name}"; use auto, cpu or cuda.')
-    usable = device_type != "cpu" and torch.cuda.is_available()
-    if device_type == "cpu" or (
-        device_type == "auto" and not usable and not Path("/dev/nvidia0").exists()
-    ):
+    if device_type == "cpu":
         return torch.device("cpu")
-    if not usable:
+    if not torch.cuda.is_available():
+        hidden = os.environ.get(GPUS_VISIBLE, "all").strip() in NO_GPU
+        if device_type == "auto" and (hidden or not GPU_FILE.exists()):
+            quiet = not GPU_FILE.exists() or os.environ.get("RANK", "0") != "0"
+            console = open_console(stderr=True, quiet=quiet)
+            console.print(f"The CPU is used: {GPUS_VISIBLE} hides the GPUs.", soft_wrap=True)
+            return torch.device("cpu")
         built = torch.version.cuda or "no CUDA at all"
+        why = "Is the driver recent enough (nvidia-smi shows it)?"
+        if hidden:
+            why = f'{GPUS_VISIBLE} is "{os.environ[GPUS_VISIBLE]}", which hides all of them.'
         raise UserError(
             f"There is no GPU that torch {torch.__version__} (built for CUDA {built}) can use. "
-            "Is the driver recent enough (nvidia-smi shows it)? To use the CPU instead, "
-            "add --device cpu."
+            f"{why} To use the CPU instead, add --device cpu."
         )
     device = torch.device("cuda", dist.local_rank())
     major, minor = torch.cuda.get_device_capability(device)
