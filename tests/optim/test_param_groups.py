@@ -220,6 +220,7 @@ def test_a_recorded_step_replays_at_another_learning_rate(network, config):
     for p in network.parameters():
         p.grad = torch.full_like(p, 0.1) if p.requires_grad else None
     optimizer.found_inf = torch.zeros((), device="cuda")
+    stream.wait_stream(torch.cuda.current_stream())  # which writes weights and gradients
     with torch.cuda.stream(stream):
         for _ in range(3):
             clip_gradients(optimizer, config.clip)
@@ -227,6 +228,7 @@ def test_a_recorded_step_replays_at_another_learning_rate(network, config):
     with torch.cuda.graph(graph, stream=stream):
         clip_gradients(optimizer, config.clip)
         optimizer.step()
+    torch.cuda.current_stream().wait_stream(stream)  # before it replays
     for p in other.parameters():
         p.grad = torch.full_like(p, 0.1) if p.requires_grad else None
     for _ in range(3):
