@@ -2,6 +2,7 @@
 
 import pytest
 
+import selfsight
 from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.options import parse_flags
@@ -22,6 +23,11 @@ MISTAKES = {
     "embed r d --format prquet": 'one of parquet, npy. Did you mean "parquet"?',
     "pretrain": "DATA is missing. A folder (of any depth), a .txt list",
     "pretrain x y": '"y" is more than this command takes.',
+    "pretrain x --labels 0": '--labels takes no value: "0" is more than this command takes.',
+    "pretrain x --labels=0": "--no-labels switches it off.",
+    "pretrain x --compile 0": '--compile takes no value: "0"',
+    "pretrain x --epochs 1 --resume 1": '"1" is more than this command takes after --epochs or',
+    "study methods --seeds 2 1 2": "--seeds has 2 more than once",
     "pretrain x --recipe": "--recipe needs a value.",
 }
 
@@ -51,6 +57,12 @@ def test_a_wrong_setting_gets_one_sentence_in_python_too(words):
     with pytest.raises(UserError) as caught:
         override(RECIPES["simclr.shapes"](), {}, words.split())
     assert SETTINGS[words] in str(caught.value)
+
+
+@pytest.mark.parametrize("settings", [True, "nan", "--5", [3]], ids=repr)
+def test_settings_that_are_no_list_of_flags_are_refused_in_python(settings):
+    with pytest.raises(UserError, match=r"^settings is .*; it must be a list"):
+        selfsight.doctor("x", settings=settings)
 
 
 def test_what_tyro_refuses_in_a_way_that_is_not_known_here_is_still_printed(monkeypatch, capsys):

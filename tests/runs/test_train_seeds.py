@@ -81,7 +81,7 @@ def test_a_stop_says_how_to_go_on_and_a_diverged_seed_does_not_end_the_others(tm
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"seeds": (1, 1)}, "a seed twice"),
+        ({"seeds": (1, 1)}, "more than once"),
         ({"seeds": (0, 1), "overwrite": True}, "--overwrite would train them all again"),
         ({"seeds": (0, 1), "sbatch": "job.sh"}, "one for each seed"),
         ({"seeds": (0, 1), "seed": 3}, "--seed or --seeds, not both"),

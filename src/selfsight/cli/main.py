@@ -143,6 +143,7 @@ def _run(args: list[str]) -> None:
         return functools.partial(command, *args, **keywords)
 
     target: Callable[..., Any] = prepare
+    typed = args
     default, known = default_options(command), list_flags(command)
     if hasattr(default, "settings"):
         names = [*inspect.signature(command).parameters, *(f.name for f in fields(default))]
@@ -150,4 +151,5 @@ def _run(args: list[str]) -> None:
         check_settings_exist(settings, name, known)
         target = functools.partial(prepare, options=replace(default, settings=settings))
     about = describe_command(command)
-    parse_flags(target, known=known, prog=f"selfsight {name}", description=about, args=args)()
+    words = {"args": args, "typed": typed, "prog": f"selfsight {name}"}
+    parse_flags(target, known=known, description=about, **words)()

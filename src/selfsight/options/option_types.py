@@ -1,5 +1,7 @@
 """Types of command options (NAME, INT, FOLDER, ...) and the range of each number."""
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +16,7 @@ from selfsight.check_settings import (
     SHARE,
     Range,
 )
+from selfsight.errors import UserError
 
 INLINE = arg(name="")  # flags of an options class without a prefix
 # Options without a default say themselves what happens if they are not given.
@@ -59,3 +62,12 @@ RANGES: dict[str, Range] = {
     "port": Range(0, 65535),
     "max_mb": Range(1, 2000),
 }
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raise a UserError for equal seeds: they would train the same run twice."""
+    seed, times = Counter(seeds).most_common(1)[0] if seeds else (0, 0)
+    if times > 1:
+        raise UserError(
+            f"--seeds has {seed} more than once, which would be the same run. Name each seed once."
+        )

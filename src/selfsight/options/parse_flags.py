@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import tyro
@@ -20,14 +21,22 @@ from selfsight.terminal.console import terminal_width, wrap
 Options = TypeVar("Options", bound=Any)
 
 
-def parse_flags(target: Callable[..., Any], *, known: Iterable[str] = (), **options: Any) -> Any:
+def parse_flags(
+    target: Callable[..., Any],
+    *,
+    known: Iterable[str] = (),
+    typed: Sequence[str] = (),
+    **options: Any,
+) -> Any:
     """Call what tyro builds from a command line; a word that it refuses is a UserError.
 
-    `known` are the flags to suggest from, beside those of the default settings.
+    `known` are the flags to suggest from, beside those of the default settings, and `typed` the
+    words as they were typed, if settings were taken out of `args`.
     """
     default = options.get("default")
     known = [*known, *(flag for flag, _ in list_settings(default))] if default else list(known)
-    refuse = functools.partial(_refuse, words=list(options.get("args", ())), known=known)
+    words = list(options.get("args", ()))
+    refuse = functools.partial(_refuse, words=words, known=known, typed=list(typed) or words)
     wants_help = {"-h", "--help"} & set(options.get("args", ()))
     shown, said = io.StringIO() if wants_help else sys.stdout, io.StringIO()
     try:
@@ -71,6 +80,7 @@ def change_options(options: Options, changes: Mapping[str, Any]) -> Options:
     """
     known = [field.name for field in fields(options)]
     given = {name: value for name, value in changes.items() if name in known}
+    check_setting("settings", given.get("settings", ()), Sequence[str])
     flags: list[str] = list(given.pop("settings", getattr(options, "settings", ())))
     for name in changes.keys() - set(known):
         if "settings" not in known or ("." not in name and "protocols" in known):
@@ -104,17 +114,16 @@ def refuse_flag(flag: str, command: str, known: Iterable[str]) -> UserError:
     return UserError(f"There is no flag {name}.{offer}{path} See: {command} --help")
 
 
-def _refuse(event: tyro_errors.ParseErrorEvent, *, words: list[str], known: list[str]) -> None:
+def _refuse(
+    event: tyro_errors.ParseErrorEvent, *, words: list[str], known: list[str], typed: list[str]
+) -> None:
     """Raise a UserError for what tyro refuses; it prints events that are not known here."""
     see = f"See: {event.prog} --help"
     if isinstance(event, tyro_errors.UnrecognizedArgs):
         flag = next((token for token in event.tokens if token.startswith("-")), None)
         if flag is not None:
             raise refuse_flag(flag, event.prog, known)
-        raise UserError(
-            f'"{list_first(event.tokens)}" is more than this command takes. A switch takes no '
-            f"value, and a name with spaces needs quotes. {see}"
-        )
+        raise _refuse_words(event.tokens, typed, see)
     if isinstance(event, tyro_errors.MissingArgs):
         _refuse_missing([context.arg for context in event.missing_arguments], event, words, known)
     if isinstance(event, tyro_errors.BadValue):
@@ -135,6 +144,23 @@ def _refuse(event: tyro_errors.ParseErrorEvent, *, words: list[str], known: list
         value = " ".join(_words_after(flag, words))
         check_setting(_setting_name(flag), value, event.argument.field.type_stripped)
         raise UserError(f'{flag} is "{value}": {_join(event.message)}')
+
+
+def _refuse_words(tokens: Sequence[str], typed: Sequence[str], see: str) -> UserError:
+    """Build the error of words that are too many, with the switch that they follow."""
+    pairs = [*pairwise(typed), *(word.split("=", 1) for word in typed if "=" in word)]
+    flags = [flag for flag, word in pairs if word in tokens and flag.startswith("--")]
+    switches = list(dict.fromkeys(flag for flag in flags if "=" not in flag))
+    words = f'"{list_first(tokens)}" is more than this command takes'
+    if len(switches) == 1:
+        [switch] = switches
+        first, dot, last = switch.removeprefix("--").rpartition(".")
+        off = "" if last.startswith("no-") else f"; --{first}{dot}no-{last} switches it off"
+        return UserError(f"{switch} takes no value: {words}. Leave it out{off}. {see}")
+    words += f" after {' or '.join(switches)}" if switches else ""
+    return UserError(
+        f"{words}. A switch takes no value, and a name with spaces needs quotes. {see}"
+    )
 
 
 def _refuse_missing(

@@ -20,6 +20,7 @@ from selfsight.options.option_types import (
     Folder,
     Name,
     Number,
+    check_seeds,
 )
 
 
@@ -95,6 +96,7 @@ class PretrainOptions:
         check_settings(self, "", RANGES)
         if self.method is not None and self.recipe is not None:
             raise UserError("Give --method or --recipe, not both: a recipe names its method.")
+        check_seeds(self.seeds)
         if self.seed is not None and self.seeds:
             raise UserError("Give --seed or --seeds, not both.")
         if self.parallel is not None and not self.seeds:

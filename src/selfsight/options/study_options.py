@@ -17,6 +17,7 @@ from selfsight.options.option_types import (
     Folder,
     Images,
     Number,
+    check_seeds,
 )
 
 
@@ -59,6 +60,7 @@ class StudyOptions:
 
     def __post_init__(self) -> None:
         check_settings(self, "", RANGES)
+        check_seeds(self.seeds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,8 +77,6 @@ def list_gpus() -> list[str]:
 
 
 def _check_options(options: PretrainOptions) -> None:
-    if len(set(options.seeds)) < len(options.seeds):
-        raise UserError("--seeds names a seed twice, which would be the same run. Name each once.")
     if options.overwrite:
         raise UserError(
             "--seeds goes on with the runs that are not finished, so --overwrite would train them "
