@@ -41,7 +41,7 @@ LONG = (
     "report_page/test_browser.py",
     "evals/detection/test_train_detector.py",
     "tests/cli/test_main.py",
-    "data/test_decode_workers.py",
+    "data/decoders/test_decode_workers.py",
     "data/test_cache_files.py",
     "golden/test_golden.py",
     "nn/test_chunked_encoder.py",

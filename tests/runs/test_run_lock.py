@@ -164,7 +164,7 @@ def test_a_kill_while_the_old_run_is_moved_loses_nothing(old, moves, monkeypatch
 HOLDER = """
 import os, signal, sys, time
 from pathlib import Path
-from selfsight.data.decode_workers import DecodeProcesses
+from selfsight.data.decoders.decode_workers import DecodeProcesses
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.run_lock import lock_run
 

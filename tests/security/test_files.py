@@ -202,7 +202,7 @@ def test_entities_of_an_xml_file_do_not_grow(tmp_path):
 @pytest.mark.slow
 def test_a_worker_imports_nothing_from_the_current_folder(mark, tmp_path, monkeypatch):
     """A data set may hold a file torch.py."""
-    from selfsight.data import decode_workers
+    from selfsight.data.decoders import decode_workers
 
     for name in ("torch", "numpy", "selfsight", "PIL"):
         (tmp_path / f"{name}.py").write_text(f"import os; os.mkdir({str(mark)!r})")

@@ -14,7 +14,7 @@ import torch
 from selfsight import dist
 from selfsight.bench.step_cost import StepCost, measure_step
 from selfsight.data.cgroup_limits import available_cpus
-from selfsight.data.decode_workers import inherited_path
+from selfsight.data.decoders.decode_workers import inherited_path
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe, from_dict, to_dict
 

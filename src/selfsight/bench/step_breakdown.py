@@ -18,7 +18,7 @@ from selfsight.bench.network_limit import BackbonePass, PassTimes, count_passes,
 from selfsight.bench.timer import median_ms, synchronize
 from selfsight.data import ImageStore, Source
 from selfsight.data.cgroup_limits import available_cpus
-from selfsight.data.decode_workers import MIN_IMAGES, decode_images, start_processes
+from selfsight.data.decoders.decode_workers import MIN_IMAGES, decode_images, start_processes
 from selfsight.methods import DataInfo, Method, Moment
 from selfsight.nn import encoders
 from selfsight.optim import build_optimizer

@@ -18,6 +18,7 @@ from selfsight.data.cgroup_limits import available_cpus, free_memory
 from selfsight.data.decoders.decode_image import Header, decode, describe_error, read_header
 from selfsight.data.decoders.non_photographs import SampleFormat
 from selfsight.data.decoders.pillow_formats import pillow_warnings_ignored
+from selfsight.data.decoders.resize_to_store import stored_size
 from selfsight.data.pixel_statistics import (
     PixelKind,
     SampledPixels,
@@ -25,7 +26,6 @@ from selfsight.data.pixel_statistics import (
     sample_pixels,
     summarize_kind,
 )
-from selfsight.data.resize_to_store import stored_size
 from selfsight.data.storage_plan import MAX_GPU_SHARE
 from selfsight.errors import list_first
 from selfsight.terminal.console import is_verbose

@@ -26,8 +26,8 @@ from selfsight.data.cache_files import (
 )
 from selfsight.data.cgroup_limits import free_memory, processes_per_machine
 from selfsight.data.dataset_index import POLL
-from selfsight.data.decode_workers import decode_images
 from selfsight.data.decoders.decode_image import VERSION, describe_error
+from selfsight.data.decoders.decode_workers import decode_images
 from selfsight.data.decoders.npy import MAX_CHANNELS
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.image_limits import check_regular, read_number

@@ -16,6 +16,7 @@ from selfsight.data.cgroup_limits import cpus_per_process, free_memory, processe
 from selfsight.data.decoders.decode_image import Encoded, read_header
 from selfsight.data.decoders.jpeg import read_jpeg_header
 from selfsight.data.decoders.non_photographs import is_photo
+from selfsight.data.decoders.resize_to_store import stored_size
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.image_store import CachedImages, ImageStore
 from selfsight.data.pixel_cache import (
@@ -26,7 +27,6 @@ from selfsight.data.pixel_cache import (
     load_images,
     resolve_channels,
 )
-from selfsight.data.resize_to_store import stored_size
 from selfsight.data.sources.source import Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError

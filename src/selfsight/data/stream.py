@@ -15,15 +15,15 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight.data.cgroup_limits import cpus_per_process
-from selfsight.data.decode_workers import start_processes
 from selfsight.data.decoders.decode_image import Decoded, Encoded, try_decode, try_read
+from selfsight.data.decoders.decode_workers import start_processes
 from selfsight.data.decoders.nvjpeg import decode_with_nvjpeg
 from selfsight.data.decoders.pillow_formats import ignore_pillow_warnings
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.image_order import Shards
 from selfsight.data.image_store import COPY_THREADS, Allocate, copy_to_ragged
 from selfsight.data.replace_unreadable import replace_unreadable
-from selfsight.data.shard_reader import ChunkUses, ShardReader
+from selfsight.data.sources.shard_reader import ChunkUses, ShardReader
 from selfsight.data.sources.source import Source
 from selfsight.ragged_batch import Ragged
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageOps
 
 from selfsight.data import Source
-from selfsight.data.decode_workers import decode_images
+from selfsight.data.decoders.decode_workers import decode_images
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.sources.source import clean
 from selfsight.errors import UserError

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight.data import Source
-from selfsight.data.decode_workers import decode_images
 from selfsight.data.decoders.decode_image import Encoded
+from selfsight.data.decoders.decode_workers import decode_images
 from selfsight.data.eval_transform import EvalTransform, ImageLike, is_single, load_pixels
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import BATCH_SIZE, encode, eval_mode, module_device

@@ -6,8 +6,8 @@ from PIL import Image, ImageOps
 
 from selfsight.data.decoders import pillow_formats
 from selfsight.data.decoders.decode_image import decode, read_header
+from selfsight.data.decoders.resize_to_store import MAX_ASPECT
 from selfsight.data.image_limits import UnreadableError
-from selfsight.data.resize_to_store import MAX_ASPECT
 from tests.data.image_files import encoded, pixels, png
 
 

@@ -32,11 +32,11 @@ from selfsight.data.decoders.pillow_formats import (
     pillow_orientation,
     pillow_reason,
 )
+from selfsight.data.decoders.resize_to_store import resize_to_store, stored_size
 from selfsight.data.image_limits import (
     UnreadableError,
     check_bytes,
 )
-from selfsight.data.resize_to_store import resize_to_store, stored_size
 
 Encoded = bytes | np.ndarray  # a file's content, or HWC pixels that need no decoding
 Decoded = np.ndarray | str  # pixels [C, H, W], or the reason why there are none

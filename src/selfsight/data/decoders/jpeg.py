@@ -10,8 +10,8 @@ from torch import Tensor
 
 from selfsight.data.decoders.exif_orientation import jpeg_orientation, make_upright
 from selfsight.data.decoders.png import load_image_library
+from selfsight.data.decoders.resize_to_store import resize_to_store, stored_size
 from selfsight.data.image_limits import UnreadableError, check_pixels, max_pixels
-from selfsight.data.resize_to_store import resize_to_store, stored_size
 
 END_MARKER_WITHIN = 4096  # bytes from the end in which a complete JPEG has its end marker
 FRAMES = {0xC0, 0xC1, 0xC2}  # JPEG markers: baseline, extended, progressive

@@ -8,8 +8,8 @@ from torch import Tensor
 from selfsight.data.decoders.decode_image import Encoded, try_decode
 from selfsight.data.decoders.exif_orientation import UPRIGHT
 from selfsight.data.decoders.jpeg import read_jpeg_header
+from selfsight.data.decoders.resize_to_store import resize_each, stored_size
 from selfsight.data.image_limits import max_pixels
-from selfsight.data.resize_to_store import resize_each, stored_size
 
 NVJPEG_BATCH = 128  # files per call
 

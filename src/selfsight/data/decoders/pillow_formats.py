@@ -17,8 +17,8 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from selfsight.data.decoders.exif_orientation import ORIENTATION, make_upright
 from selfsight.data.decoders.jpeg import check_scans
 from selfsight.data.decoders.png import check_png
+from selfsight.data.decoders.resize_to_store import resize_to_store
 from selfsight.data.image_limits import UnreadableError, check_pixels, max_pixels
-from selfsight.data.resize_to_store import resize_to_store
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 BITS_PER_SAMPLE = 258  # TIFF tag

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from selfsight.data import cgroup_limits, decode_workers, load_images, open_source
-from selfsight.data.decode_workers import DecodeProcesses
+from selfsight.data import cgroup_limits, load_images, open_source
+from selfsight.data.decoders import decode_workers
 from selfsight.data.decoders.decode_image import decode
+from selfsight.data.decoders.decode_workers import DecodeProcesses
 from selfsight.data.loader import Loader
 from selfsight.data.stream import StreamedImages
 from tests.data.image_files import encoded, pixels, png, write

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from selfsight.data import Loader, shard_reader
+from selfsight.data import Loader
 from selfsight.data.image_order import WINDOW_CHUNKS, Order
+from selfsight.data.sources import shard_reader
 from selfsight.data.sources.source import LazyNames, Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError
@@ -91,7 +92,7 @@ def test_used_up_chunks_are_dropped(monkeypatch):
 def test_large_chunks_are_dropped_as_soon_as_they_are_used_up(monkeypatch):
     """Of 12 files with one row group each, two are in use at a time."""
     monkeypatch.setattr(shard_reader, "MAX_SPARE_BYTES", 0)
-    for module in ("image_order", "shard_reader"):
+    for module in ("image_order", "sources.shard_reader"):
         monkeypatch.setattr(f"selfsight.data.{module}.MAX_WINDOW", 1638)
     counted = CountedSource(12 * 500, 500, np.arange(0, 6001, 500))
     for order, kept in an_epoch(counted, 50):

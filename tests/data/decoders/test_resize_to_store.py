@@ -5,20 +5,20 @@ import pytest
 import torch
 from PIL import Image
 
-from selfsight.data.resize_to_store import resize_each
-from tests.data.resize_interpreted import apart, images
+from selfsight.data.decoders.resize_to_store import resize_each
+from tests.data.decoders.resize_interpreted import apart, images
 from tests.views.test_triton import elsewhere
 
 
 @pytest.mark.slow
 def test_the_kernel_equals_torch_up_to_rounding():
-    found = elsewhere("tests.data.resize_interpreted", TRITON_INTERPRET="1")
+    found = elsewhere("tests.data.decoders.resize_interpreted", TRITON_INTERPRET="1")
     assert list(found) == ["1", "3"] and max(found.values()) <= 1
 
 
 @pytest.mark.slow
 def test_the_kernel_compiles_for_sm_90_without_spilling_and_reads_along_rows(tmp_path):
-    found = elsewhere("tests.data.resize_compiled", TRITON_CACHE_DIR=str(tmp_path))
+    found = elsewhere("tests.data.decoders.resize_compiled", TRITON_CACHE_DIR=str(tmp_path))
     assert found == [{"kernel": "resize_kernel", "spilled": 0, "along_rows": True}] * 2
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.data.resize_interpreted`, with TRITON_INTERPRET=1 set: shrinking without a GPU.
+"""`python -m tests.data.decoders.resize_interpreted` with TRITON_INTERPRET=1: shrink without a GPU.
 
 Prints as JSON, for each number of channels, how far the kernel is from torch, in gray levels.
 """
@@ -7,7 +7,7 @@ import json
 
 import torch
 
-from selfsight.data.resize_to_store import resize_each, resize_each_in_one_launch
+from selfsight.data.decoders.resize_to_store import resize_each, resize_each_in_one_launch
 from tests.views.interpreted import let_numpy_index
 
 # Not to a width of 1, where torch 2.11 is wrong by some gray levels (and Pillow is not).

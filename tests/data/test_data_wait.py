@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from selfsight.data.loader import MAX_LEAD, WaitTimer
+from selfsight.data.data_wait import MAX_LEAD, WaitTimer
 
 
 def test_on_the_cpu_it_measures_the_time_that_passed():

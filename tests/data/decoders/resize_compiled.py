@@ -1,11 +1,11 @@
-"""`python -m tests.data.resize_compiled`: the kernel that shrinks, as code for an H100 or H200."""
+"""`python -m tests.data.decoders.resize_compiled`: the shrinking kernel, for an H100 or H200."""
 
 import json
 
 from triton.runtime.jit import JITFunction
 
-from selfsight.data.resize_to_store import resize_each_in_one_launch
-from tests.data.resize_interpreted import images
+from selfsight.data.decoders.resize_to_store import resize_each_in_one_launch
+from tests.data.decoders.resize_interpreted import images
 from tests.views.compiled import compile_only
 
 if __name__ == "__main__":
