@@ -25,7 +25,7 @@ from selfsight.methods import METHODS
 from selfsight.options.bench_options import BenchOptions
 from selfsight.options.eval_options import EvalOptions
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.report_page import score_figures
+from selfsight.report_page import feature_figures
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.verdict import judge
 from tests.folders import QUICK, images
@@ -391,7 +391,7 @@ def test_a_field_that_nothing_declares_may_hold_anything(tmp_path, value):
     assert [r["step"] for r in run.records()] == [e["step"] for e in run.events()] == [1]
     judge(run.records(), {}, {}, run.events())
     similarity = {"edges": value, "counts": [value]}
-    score_figures.features({"backbone": {"similarity": similarity, "eigenvalues": [value]}})
+    feature_figures.features({"backbone": {"similarity": similarity, "eigenvalues": [value]}})
 
 
 @pytest.mark.parametrize("words", [["--overwrite", " "], ["--optim.nesterov", ""]], ids=str)
