@@ -7,16 +7,17 @@ from torch import nn
 from selfsight.adaptation import measure_encoders
 from selfsight.evals.bootstrap_intervals import resampled_rows
 from selfsight.evals.feature_statistics import effective_rank
+from selfsight.evals.stratified_splits import assign_folds
 from tests.evals.small_networks import from_pixels, labeled
 
 
 def test_every_class_is_spread_evenly_over_the_folds():
     y = torch.randint(0, 7, (123,), generator=torch.Generator().manual_seed(0))
-    fold = measure_encoders.assign_folds(y, seed=0)
+    fold = assign_folds(y, seed=0)
     for label in range(7):
         counts = fold[y == label].bincount(minlength=measure_encoders.FOLDS)
         assert counts.max() - counts.min() <= 1
-    assert not torch.equal(fold, measure_encoders.assign_folds(y, seed=1))
+    assert not torch.equal(fold, assign_folds(y, seed=1))
 
 
 class Noise(nn.Module):

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from selfsight import rng
 from selfsight.data import ImageStore
 from selfsight.evals.bootstrap_intervals import resampled_counts
 from selfsight.evals.extract_features import Features
@@ -18,10 +17,9 @@ from selfsight.evals.label_free import LabelFreeEvaluator
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.evals.prediction_scores import PerImage, Scores, score_per_image, score_predictions
-from selfsight.evals.stratified_splits import Split
+from selfsight.evals.stratified_splits import FOLDS, Split, assign_folds
 from selfsight.views import View
 
-FOLDS = 5
 MAX_NEIGHBORS = 20
 LABEL_FREE_IMAGES = 1024
 RANK_RESAMPLES = 100  # an eigenvalue problem each
@@ -42,14 +40,6 @@ def measure_labeled(network: nn.Module, data: LabeledData, *, seed: int) -> dict
     else:
         linear = _cross_validate(data, train, seed)
     return {"linear": linear, "knn": knn.score(train, test)}
-
-
-def assign_folds(y: Int64[Tensor, " n"], *, seed: int, folds: int = FOLDS) -> Int64[Tensor, " n"]:
-    """Assign each image to a fold; every class is spread evenly over them."""
-    u = rng.uniform(rng.key(seed, "folds"), torch.arange(len(y)), 1)[:, 0]
-    order = u.argsort(stable=True)
-    order = order[y.cpu()[order].argsort(stable=True)]  # by class, in random order within
-    return torch.empty_like(order).scatter(0, order, torch.arange(len(y)) % folds)
 
 
 def _cross_validate(data: LabeledData, train: Features, seed: int) -> Scores:

@@ -27,6 +27,7 @@ HISTORY = 10  # past steps from which L-BFGS estimates the curvature
 CONVEXITY = (1e-8, 1e-3)  # lower bound where weight decay is 0, and of the biases without decay
 MAX_HALVINGS = 10  # of a step that does not lower the loss
 MAX_STALLS = 4
+WEIGHT_DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 def logistic_regression(
@@ -132,12 +133,19 @@ def standardize(
     h: Float[Tensor, "n d"], like: Float[Tensor, "m d"]
 ) -> Float[Tensor, "n {h.shape[1]+1}"]:
     """Shift and scale columns to mean 0 and std 1 on `like`; append a column of ones."""
-    h, like = h.nan_to_num(0.0, 0.0, 0.0), like.nan_to_num(0.0, 0.0, 0.0)
+    mean, std = column_statistics(like)
+    return F.pad((h.nan_to_num(0.0, 0.0, 0.0) - mean) / std, (0, 1), value=1.0)
+
+
+def column_statistics(
+    like: Float[Tensor, "m d"],
+) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+    """Mean and std of each column; the std of a constant one is infinite."""
+    like = like.nan_to_num(0.0, 0.0, 0.0)
     std = like.std(dim=0, correction=0)
     # A constant column has only rounding noise, which must not be scaled up to std 1.
     dead = std <= 1e-6 * like.abs().amax(dim=0)
-    std = std.masked_fill(dead, torch.inf)
-    return F.pad((h - like.mean(dim=0)) / std, (0, 1), value=1.0)
+    return like.mean(dim=0), std.masked_fill(dead, torch.inf)
 
 
 class Selection(NamedTuple):
@@ -171,7 +179,7 @@ class LinearProbe:
     """Accuracy of a linear classifier on the features."""
 
     data: LabeledData
-    weight_decays: tuple[float, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+    weight_decays: tuple[float, ...] = WEIGHT_DECAYS
     max_steps: int = 1000
     seed: int = 0
 

@@ -15,6 +15,7 @@ from selfsight.errors import UserError, list_first
 from selfsight.evals.eval_images import Images
 from selfsight.run_files.json_files import read_object, write_json
 
+FOLDS = 5
 SPLIT = {"train": list[int], "test": list[int], "notes": list[str]}  # in its file
 
 
@@ -54,6 +55,14 @@ def stratified(
             "is nothing to score. Give two or more images of a class, or evaluate without labels."
         )
     return Split((~is_test).nonzero()[:, 0], is_test.nonzero()[:, 0], _notes(single))
+
+
+def assign_folds(y: Int64[Tensor, " n"], *, seed: int, folds: int = FOLDS) -> Int64[Tensor, " n"]:
+    """Assign each image to a fold; every class is spread evenly over them."""
+    u = rng.uniform(rng.key(seed, "folds"), torch.arange(len(y)), 1)[:, 0]
+    order = u.argsort(stable=True)
+    order = order[y.cpu()[order].argsort(stable=True)]  # by class, in random order within
+    return torch.empty_like(order).scatter(0, order, torch.arange(len(y)) % folds)
 
 
 def load_or_create_split(

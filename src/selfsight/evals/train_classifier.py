@@ -95,10 +95,10 @@ class ClassifierEvaluator:
         if len(lrs) > 1:
             lrs, selected = self._select_lr(backbone, lrs)
         model, average = self.fit(backbone, self.data, lrs)
-        y, logits = self._test_logits(model)
+        y, logits = self.test_logits(model)
         guesses, correct = {"accuracy": logits.argmax(dim=1)}, {}
         if average is not None:
-            guesses["ema_accuracy"] = self._test_logits(average)[1].argmax(dim=1)
+            guesses["ema_accuracy"] = self.test_logits(average)[1].argmax(dim=1)
         if self.data.num_classes > 5:
             correct["top5"] = (logits.topk(5).indices == y[:, None]).any(dim=1)
         return score_predictions(y, guesses, correct) | selected
@@ -160,9 +160,16 @@ class ClassifierEvaluator:
         return (lr,), {"lr": lr, "held_out_accuracy": best.accuracy}
 
     def fit(
-        self, backbone: nn.Module, data: LabeledData, lrs: tuple[float, ...]
+        self,
+        backbone: nn.Module,
+        data: LabeledData,
+        lrs: tuple[float, ...],
+        start: nn.Linear | None = None,
     ) -> tuple[Classifier, nn.Module | None]:
-        """Train a classifier with a head for each learning rate; also return its EMA, if any."""
+        """Train a classifier with a head for each learning rate; also return its EMA, if any.
+
+        Each head has the weights of `start`, or random ones.
+        """
         training, regularization = self.training, self.training.regularization
         device = data.device or module_device(backbone)
         frozen = training.backbone is None
@@ -175,6 +182,9 @@ class ClassifierEvaluator:
         drops = [] if frozen else add_drop_path(backbone, regularization.drop_path)
         dim = _feature_dim(backbone, data, device)
         heads = nn.ModuleList(self._build_head(dim, data.num_classes, device) for _ in lrs)
+        if start is not None:
+            for head in heads:
+                head.load_state_dict(start.state_dict())
         model = Classifier(backbone, heads, frozen=frozen)
         for lr, head in zip(lrs, heads, strict=True):
             config = replace(training.head, lr=lr)
@@ -338,7 +348,7 @@ class ClassifierEvaluator:
         return torch.bfloat16 if device.type == "cuda" else None
 
     @torch.no_grad()
-    def _test_logits(self, model: Any) -> tuple[Int64[Tensor, " n"], Float[Tensor, "n k"]]:
+    def test_logits(self, model: Any) -> tuple[Int64[Tensor, " n"], Float[Tensor, "n k"]]:
         """Labels of the test images and the logits of the first head."""
         test = replace(self.data, transform=self.test_transform).test_features(model.backbone)
         assert test.y is not None

@@ -8,7 +8,8 @@ number of processes.
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from selfsight import dist
 from selfsight.data import Source, StreamedImages, open_source
 from selfsight.data.data_fingerprint import fingerprint_data
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.pixel_statistics import find_kind
 from selfsight.data.sources.source import clean
 from selfsight.errors import UserError, list_first
@@ -59,6 +61,15 @@ class Shard(NamedTuple):
     index: Int64[np.ndarray, " n"]  # type: ignore[assignment]
     vectors: Float[np.ndarray, "n d"]
     skipped: list[tuple[str, str]]
+
+
+class EncodedPart(NamedTuple):
+    """Images that were asked for, those that were encoded, and why the others were not."""
+
+    asked: Int64[Tensor, " _"]
+    index: Int64[Tensor, " n"]  # type: ignore[assignment]
+    h: Float[Tensor, "n d"]
+    unreadable: dict[int, str]
 
 
 def embed(
@@ -175,38 +186,63 @@ def _encode_shards(
     bar: DelayedProgress,
 ) -> Iterator[Shard]:
     """Encode the shards one after the other; the next is decoded while one is encoded."""
-    transform = encoder.transform
-    images = StreamedImages(source, transform=transform, channels=transform.channels)
     parts = (
         part
         for number in shards
         for part in torch.tensor(_range(number, source, options)).split(BATCH_SIZE)
     )
-    with eval_mode(encoder.network):
-        encoded = encode_batches(
-            encoder.network,
-            images,
-            transform,
-            parts,
-            are_crops=True,
-            device=device,
-            autocast=torch.bfloat16 if options.precision == "bf16" else None,
-        )
-        for number in shards:
-            asked = np.array(_range(number, source, options))
-            numbers: list[Tensor] = []
-            rows: list[Tensor] = []
-            for found, h in itertools.islice(encoded, -(-len(asked) // BATCH_SIZE)):
-                numbers.append(found)
-                rows.append(h)
-                bar.advance(len(h))
-            # An unreadable image was replaced by another one.
-            kept = torch.cat(numbers).cpu().numpy() == asked
-            why = dict(images.skipped)
-            lost = [source.names[int(k)] for k in asked[~kept]]
-            skipped = [(name, why.get(name, "unreadable")) for name in lost]
-            yield Shard(number, asked[kept], torch.cat(rows).cpu().numpy()[kept], skipped)
-    images.close()
+    autocast = torch.bfloat16 if options.precision == "bf16" else None
+    encoded = encode_source(
+        encoder.network, encoder.transform, source, device, parts, autocast=autocast
+    )
+    for number in shards:
+        count = -(-len(_range(number, source, options)) // BATCH_SIZE)
+        found = []
+        for part in itertools.islice(encoded, count):
+            found.append(part)
+            bar.advance(len(part.asked))
+        skipped = [(source.names[i], why) for part in found for i, why in part.unreadable.items()]
+        index = torch.cat([part.index for part in found]).numpy()
+        yield Shard(number, index, torch.cat([part.h for part in found]).cpu().numpy(), skipped)
+
+
+def encode_source(
+    network: nn.Module,
+    transform: EvalTransform,
+    source: Source,
+    device: torch.device,
+    parts: Iterable[Int64[Tensor, " _"]],
+    *,
+    autocast: torch.dtype | None = None,
+) -> Iterator[EncodedPart]:
+    """Encode images of a source batch by batch; the next ones are decoded meanwhile."""
+    images = StreamedImages(source, transform=transform, channels=transform.channels)
+    asked: deque[Int64[Tensor, " _"]] = deque()
+
+    def read_parts() -> Iterator[Int64[Tensor, " _"]]:
+        for part in parts:
+            asked.append(part)
+            yield part
+
+    try:
+        with eval_mode(network):
+            encoded = encode_batches(
+                network,
+                images,
+                transform,
+                read_parts(),
+                are_crops=True,
+                device=device,
+                autocast=autocast,
+            )
+            for numbers, h in encoded:
+                part = asked.popleft()
+                kept = numbers.cpu() == part  # an unreadable image was replaced by another one
+                why = dict(images.skipped)
+                lost = {i: why.get(source.names[i], "unreadable") for i in part[~kept].tolist()}
+                yield EncodedPart(part, part[kept], h[kept.to(h.device)], lost)
+    finally:
+        images.close()
 
 
 def _write(shard: Shard, source: Source, folder: Path, options: EmbedOptions) -> None:
@@ -250,7 +286,7 @@ def _describe(source: Source, encoder: EncoderUnderTest, options: EmbedOptions) 
     """What decides the bytes: network, weights, transform, images and how they are divided."""
     return to_json(
         {
-            "weights": _hash_weights(encoder.network),
+            "weights": hash_weights(encoder.network),
             "dim": encoder.network.dim,
             "transform": encoder.transform.settings(),
             "data": fingerprint_data(source),
@@ -284,7 +320,8 @@ def _begin(folder: Path, about: dict[str, Any], options: EmbedOptions) -> list[i
     return [k for k in range(count) if not (folder / f"{SHARD.format(k)}{ending}").exists()]
 
 
-def _hash_weights(network: nn.Module) -> str:
+def hash_weights(network: nn.Module) -> str:
+    """Hash the names and values of all weights."""
     total = hashlib.sha256()
     for name, value in network.state_dict().items():
         total.update(name.encode())
