@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from selfsight import backbones, losses, methods, nn, optim, views
     from selfsight.api import (
         adapt,
+        classify,
         compare,
         doctor,
         embed,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         explore,
         export,
         load,
+        load_classifier,
         pretrain,
         replay,
         report,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from selfsight.methods import METHODS
     from selfsight.options.encoder_options import (
         AdaptOptions,
+        ClassifyOptions,
         EmbedOptions,
         ExploreOptions,
         ExportOptions,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "METHODS",
     "AdaptOptions",
+    "ClassifyOptions",
     "EmbedOptions",
     "EvalOptions",
     "ExploreOptions",
@@ -63,6 +67,7 @@ __all__ = [
     "adapt",
     "backbones",
     "build_recipe",
+    "classify",
     "compare",
     "doctor",
     "embed",
@@ -70,6 +75,7 @@ __all__ = [
     "explore",
     "export",
     "load",
+    "load_classifier",
     "losses",
     "methods",
     "nn",
@@ -88,6 +94,7 @@ MODULES = ("backbones", "losses", "methods", "nn", "optim", "views")
 MODULE_OF = {
     "METHODS": "selfsight.methods",
     "AdaptOptions": "selfsight.options.encoder_options",
+    "ClassifyOptions": "selfsight.options.encoder_options",
     "build_recipe": "selfsight.catalog",
     "EmbedOptions": "selfsight.options.encoder_options",
     "EvalOptions": "selfsight.options.eval_options",
@@ -101,6 +108,7 @@ MODULE_OF = {
     **dict.fromkeys(
         (
             "adapt",
+            "classify",
             "compare",
             "doctor",
             "embed",
@@ -108,6 +116,7 @@ MODULE_OF = {
             "explore",
             "export",
             "load",
+            "load_classifier",
             "pretrain",
             "replay",
             "report",

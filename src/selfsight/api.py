@@ -41,6 +41,7 @@ from selfsight.runs import evaluate as evaluation
 from selfsight.runs import new_run_folder, run_lock, start_resume
 from selfsight.runs import replay as replays
 from selfsight.runs import reproduce as reproduction
+from selfsight.runs.encoder_folders import check_one_encoder
 from selfsight.runs.load_encoder import load_recipe
 from selfsight.runs.serve_report import serve_report
 from selfsight.runs.slurm_script import slurm_script
@@ -53,11 +54,12 @@ from selfsight.studies.run_study import reproduce_arm
 from selfsight.studies.run_study import study as study
 from selfsight.terminal.console import build_table, open_console
 from selfsight.train.memory_forecast import foresee_memory
-from selfsight.use_encoder import check_one_encoder
+from selfsight.use_encoder import classify as classify
 from selfsight.use_encoder import embed as embed
 from selfsight.use_encoder import explore as explore
 from selfsight.use_encoder import export as export
 from selfsight.use_encoder import load as load
+from selfsight.use_encoder import load_classifier as load_classifier
 from selfsight.use_encoder import search as search
 
 

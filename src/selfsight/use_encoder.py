@@ -1,4 +1,4 @@
-"""Use a trained encoder: load it, export it, embed images with it, search and explore them."""
+"""Use a trained encoder: load and export it; embed, search, explore and classify images."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -7,15 +7,25 @@ from typing import Any
 
 from selfsight import dist
 from selfsight.check_settings import check_setting
+from selfsight.classifiers import classify_images as classifying
+from selfsight.classifiers.classifier_file import find_classifier, name_file
+from selfsight.classifiers.describe_classifier import (
+    describe_predictions,
+    print_classifier,
+    write_predict_command,
+)
+from selfsight.classifiers.image_classifier import ImageClassifier
 from selfsight.data import Source, open_source
 from selfsight.errors import UserError, list_first
 from selfsight.exporters.export_encoder import export_encoder
 from selfsight.nn import Backbone
 from selfsight.options.encoder_options import (
+    CLASSIFY_DEFAULTS,
     EMBED_DEFAULTS,
     EXPLORE_DEFAULTS,
     EXPORT_DEFAULTS,
     SEARCH_DEFAULTS,
+    ClassifyOptions,
     EmbedOptions,
     ExploreOptions,
     ExportOptions,
@@ -25,14 +35,15 @@ from selfsight.options.eval_options import EncoderOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.recipe import eval_transform
 from selfsight.recipes import auto_recipe
-from selfsight.run_files.run_folder import Run, open_run
+from selfsight.run_files.run_folder import Run
 from selfsight.runs import embed_images as embedding
 from selfsight.runs import explore_images as exploration
 from selfsight.runs import new_run_folder
 from selfsight.runs import search_images as searching
+from selfsight.runs.encoder_folders import choose_folder, classifier_folder, open_checkpoint
 from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.load_encoder import EncoderUnderTest, load_recipe
-from selfsight.runs.load_run_networks import RunCheckpoint, find_checkpoint, load_method
+from selfsight.runs.load_run_networks import find_checkpoint, load_method
 from selfsight.terminal.console import build_table, open_console
 
 
@@ -49,7 +60,7 @@ def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> 
     1
     """
     check_setting("run", run, Run | str | Path)
-    where = _find_checkpoint(run)
+    where = open_checkpoint(run)
     recipe = load_recipe(where.run, trust=trust)
     method = load_method(where, recipe, auto_recipe.resolve_device(device))
     return ImageEncoder(method.student.backbone, eval_transform(recipe)).eval()
@@ -71,8 +82,13 @@ def export(
     >>> written = selfsight.export(run, to="safetensors", quiet=True)
     """
     options = change_options(options, changes)
-    name, folder = _choose_folder(run, options, "export", str(options.to))
-    written = export_encoder(name, Path(options.out or folder), options)
+    name, classifiers = classifier_folder(run, options)
+    classifier, target = None, str(options.to)
+    if options.classifier is not None:
+        classifier = find_classifier(classifiers, options.classifier)
+        target = f"{target}-{classifier.stem}"
+    _, folder = choose_folder(run, options, "export", target)
+    written = export_encoder(name, Path(options.out or folder), options, classifier)
     if not quiet:
         print(f"{written['network']}: {written['trained']}")  # also of a run that is not finished
         print(f"Wrote {', '.join(written['files'])} to {written['folder']}. Load it:\n")
@@ -102,7 +118,7 @@ def embed(
     check_setting("data", data, str | Path)
     options = change_options(options, changes)
     images = _name_images(data, options.split)
-    name, folder = _choose_folder(run, options, "embeddings", images)
+    name, folder = choose_folder(run, options, "embeddings", images)
     device = auto_recipe.resolve_device(options.device)
     written = embedding.embed(name, str(data), Path(options.out or folder), device, options)
     if not quiet and dist.prints():
@@ -197,7 +213,7 @@ def explore(
     """
     check_setting("data", data, str | Path)
     options = change_options(options, changes)
-    _, default = _choose_folder(run, options, "explore", _name_images(data, options.split))
+    _, default = choose_folder(run, options, "explore", _name_images(data, options.split))
     page = Path(options.out or f"{default}.html")
     if page.suffix != ".html":
         raise UserError(
@@ -228,7 +244,7 @@ def _check_are_files(run: Run | str | Path | None, source: Source, options: Sear
         raise UserError(
             f"--keep needs images that are files on this machine; {source.name} has none."
         )
-    name, _ = _choose_folder(run, options, "embeddings", "")
+    name, _ = choose_folder(run, options, "embeddings", "")
     where = find_checkpoint(name)
     tile = None if where is None else load_recipe(where.run, trust=options.trust).data.tile
     if tile is not None:
@@ -244,7 +260,7 @@ def _embed_first(
     options: SearchOptions | ExploreOptions,
 ) -> tuple[EncoderUnderTest, Source, str]:
     """Embed the images if they are not yet; the encoder, the images it sees, and the vectors."""
-    name, folder = _choose_folder(run, options, "embeddings", _name_images(data, options.split))
+    name, folder = choose_folder(run, options, "embeddings", _name_images(data, options.split))
     device = auto_recipe.resolve_device(options.device)
     shared = [field.name for field in fields(EncoderOptions)] + ["split", "device"]
     embed_options = EmbedOptions(**{name: getattr(options, name) for name in shared})
@@ -257,7 +273,7 @@ def _embed_first(
     return loaded, source, written["folder"]
 
 
-def _name_images(data: str | Path, split: str | None) -> str:
+def _name_images(data: str | Path, split: str | None = None) -> str:
     """A name for the images, for a folder or file."""
     images = Path(str(data).split(":")[-1]).stem or "images"
     return f"{images}-{split}" if split else images
@@ -284,28 +300,74 @@ def _print_search(found: dict[str, Any], options: SearchOptions) -> None:
         )
 
 
-def _choose_folder(
-    run: Run | str | Path | None, options: EncoderOptions, kind: str, name: str
-) -> tuple[str, Path]:
-    """The name of the encoder, and the folder for what is written unless --out is given."""
-    check_one_encoder(run, options)
-    if run is None:
-        encoder = str(options.backbone)
-        parent = "exports" if kind == "export" else kind
-        return encoder, Path(parent) / new_run_folder.file_name(f"{encoder}-{name}")
-    where = _find_checkpoint(run)
-    kept = f"-{where.file.stem}" if where.file else ""
-    folder = where.run.path / kind / new_run_folder.file_name(f"{name}{kept}")
-    return str(where.file or where.run.path), folder
+def classify(
+    run: Run | str | Path | None = None,
+    options: ClassifyOptions = CLASSIFY_DEFAULTS,
+    /,
+    *,
+    quiet: bool = False,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Train a classifier on labeled images and save it, predict images with it, or both.
+
+    Keywords are the fields of ClassifyOptions: `classify(run, labeled="flowers/")`, then
+    `classify(run, predict="new/", out="predictions.csv")`. Returns what was measured under
+    `classifier`, and what was written under `predicted`.
+
+    >>> found = selfsight.classify(run, labeled="photos", predict="photos", device="cpu",
+    ...     out="predictions.csv", quiet=True)
+    >>> found["classifier"]["class_names"]
+    ['cats', 'dogs']
+    """
+    options = change_options(options, changes)
+    classifying.check_options(options)
+    name, folder = classifier_folder(run, options)
+    out = None
+    if options.predict is not None:
+        images = _name_images(options.predict, options.split)
+        _, path = choose_folder(run, options, "predictions", images)
+        out = Path(options.out or path.with_name(f"{path.name}.csv"))
+        classifying.check_new(out, "predictions", overwrite=options.overwrite)
+    device, found = auto_recipe.resolve_device(options.device), {}
+    if options.labeled is not None:
+        kept = str(options.classifier or new_run_folder.file_name(_name_images(options.labeled)))
+        path = name_file(folder, kept)
+        classifying.check_new(path, "a classifier", overwrite=options.overwrite)
+        classifier, notes = classifying.train(name, path, device, options)
+        found["classifier"] = {"file": str(path)} | dict(classifier.about)
+        if not quiet:
+            print_classifier(classifier.about, notes, path, by_class=options.by_class)
+            if out is None:
+                kept = path.stem if path.parent == folder else str(path)
+                print(f"Predict: {write_predict_command(name, options, kept)}")
+    else:
+        path = find_classifier(folder, options.classifier)
+        classifier = classifying.load(name, path, device, options)
+    if out is not None:
+        found["predicted"] = classifying.predict(classifier, name, out, device, options)
+        if not quiet:
+            print(describe_predictions(found["predicted"]))
+    return found
 
 
-def _find_checkpoint(run: Run | str | Path) -> RunCheckpoint:
-    """The last checkpoint of a run, or the one that a file names."""
-    where = None if isinstance(run, Run) else find_checkpoint(run)
-    return where or RunCheckpoint(open_run(run))
+def load_classifier(
+    run: Run | str | Path | None = None,
+    classifier: str | Path | None = None,
+    *,
+    backbone: str | None = None,
+    device: str = "cpu",
+    trust: bool = False,
+) -> ImageClassifier:
+    """Load a classifier that `classify` has saved: a module of logits, with its transform.
 
+    `load_classifier(run).classify(["a.jpg", "b.jpg"])` gives label and confidence of each image.
+    `classifier` is a name or a file; without it, the run must have a single one.
 
-def check_one_encoder(run: Run | str | Path | None, options: EncoderOptions) -> None:
-    """Raise a UserError unless there is a run or a backbone, not both."""
-    if (run is None) == (options.backbone is None):
-        raise UserError("Give a run folder or --backbone, one of them.")
+    >>> classifier = selfsight.load_classifier(run)
+    >>> classifier.classify("photos/cats/image 000.jpg").label in classifier.class_names
+    True
+    """
+    options = ClassifyOptions(backbone=backbone, trust=trust)
+    name, folder = classifier_folder(run, options)
+    path = find_classifier(folder, classifier)
+    return classifying.load(name, path, auto_recipe.resolve_device(device), options)

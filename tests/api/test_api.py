@@ -25,6 +25,8 @@ FUNCTIONS = [
     "evaluate",
     "compare",
     "load",
+    "classify",
+    "load_classifier",
     "embed",
     "search",
     "explore",

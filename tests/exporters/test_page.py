@@ -77,6 +77,26 @@ def test_the_vectors_are_read_as_the_page_says(home, monkeypatch):
     assert len(EMBEDDED) == 2
 
 
+@pytest.mark.slow
+def test_the_classifier_of_the_page_is_trained_and_predicts(home, monkeypatch, capsys):
+    monkeypatch.chdir(home)
+    for seed in range(6):
+        folder = home / "flowers" / ("rose" if seed % 2 else "daisy")
+        folder.mkdir(parents=True, exist_ok=True)
+        save_photo(folder / f"{seed}.jpg", seed=seed)
+    commands = re.findall(r"^selfsight classify [^\n]+$", PAGE.read_text(), re.MULTILINE)
+    for command in commands:
+        main([*shlex.split(command)[1:], "--device", "cpu"])
+    assert len(commands) == 2 and "Wrote predictions.csv" in capsys.readouterr().out
+    lines = (home / "predictions.csv").read_text().splitlines()
+    assert lines[0] == '"path","label","confidence","label_2","confidence_2","error"'
+    exec(re.search(r"```python\n(import selfsight\n\nclassifier.*?)```", PAGE.read_text(), re.S)[1])
+    assert capsys.readouterr().out.split()[0] in ("daisy", "rose")
+    command = re.search(r"`(selfsight export [^`]+ --classifier [^`]+)`", PAGE.read_text())[1]
+    main(shlex.split(command)[1:])
+    assert "AutoModelForImageClassification" in capsys.readouterr().out
+
+
 def test_the_searches_of_the_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_run(tmp_path / "runs/photos-auto", name="resnet8_narrow", image_size=32)

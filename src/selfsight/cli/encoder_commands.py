@@ -1,4 +1,4 @@
-"""The commands that use a trained encoder: export, embed, search, explore and adapt."""
+"""The commands that use a trained encoder: export, embed, search, explore, classify, adapt."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +8,13 @@ import tyro
 from selfsight.errors import UserError
 from selfsight.options.encoder_options import (
     ADAPT_DEFAULTS,
+    CLASSIFY_DEFAULTS,
     EMBED_DEFAULTS,
     EXPLORE_DEFAULTS,
     EXPORT_DEFAULTS,
     SEARCH_DEFAULTS,
     AdaptOptions,
+    ClassifyOptions,
     EmbedOptions,
     ExploreOptions,
     ExportOptions,
@@ -128,6 +130,29 @@ def explore(
     written = use_encoder.explore(run, data, options, quiet=json)
     if json:
         print_json(written)
+
+
+def classify(
+    run: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None,
+    /,
+    *,
+    options: Annotated[ClassifyOptions, INLINE] = CLASSIFY_DEFAULTS,
+    json: bool = False,
+) -> None:
+    """Train a classifier on labeled images and save it; predict images with it to a CSV file.
+
+    A linear head on the encoder's features, or the whole network (--fine-tune), measured on
+    images that it was not trained on. `selfsight export --classifier NAME` exports it.
+
+    Args:
+        run: Run folder, or a file in its checkpoints. With --backbone none.
+        json: Print JSON instead of text.
+    """
+    from selfsight import use_encoder
+
+    found = use_encoder.classify(run, options, quiet=json)
+    if json:
+        print_json(found)
 
 
 def adapt(

@@ -19,6 +19,7 @@ COMMAND_LINES = {
     "embed RUN DATA": "a vector for every image",
     "search RUN DATA QUERY": "similar images, near-duplicates, outliers",
     "explore RUN DATA": "a map of all images; save groups as lists",
+    "classify RUN": "a classifier from labels; predictions as CSV",
     "adapt DATA --init NAME": "use an encoder as it is, or train it?",
     "report RUN": "one HTML page: curves, verdict, neighbors",
     "doctor DATA": "summarize the data, show its recipe",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from selfsight.cli.check_commands import bench, conformance, reproduce, study
-from selfsight.cli.encoder_commands import adapt, embed, explore, export, search
+from selfsight.cli.encoder_commands import adapt, classify, embed, explore, export, search
 from selfsight.cli.help_page import describe_command, print_help
 from selfsight.cli.listing_commands import methods, recipes, studies
 from selfsight.cli.run_commands import doctor, evaluate, pretrain, replay, report, resume
@@ -64,6 +64,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "embed": embed,
     "search": search,
     "explore": explore,
+    "classify": classify,
     "adapt": adapt,
     "report": report,
     "doctor": doctor,

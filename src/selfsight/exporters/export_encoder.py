@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from selfsight.classifiers.classifier_file import read_classifier
+from selfsight.classifiers.classify_images import load_encoder_of
+from selfsight.classifiers.describe_classifier import describe_labels, describe_measures
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.exporters import (
@@ -23,7 +26,7 @@ from selfsight.exporters import (
     to_timm,
     to_torchvision,
 )
-from selfsight.exporters.exported_encoder import ExportedEncoder
+from selfsight.exporters.exported_encoder import CLASSES, ExportedEncoder, ExportedHead
 from selfsight.exporters.model_card import describe_origin, write_card
 from selfsight.exporters.network_shape import NetworkShape, describe_network
 from selfsight.options.encoder_options import ExportOptions
@@ -42,15 +45,26 @@ TARGETS: dict[str, ModuleType] = {
 PREPROCESSING = "preprocessing.json"
 
 
-def export_encoder(name: str, folder: Path, options: ExportOptions) -> dict[str, Any]:
+def export_encoder(
+    name: str, folder: Path, options: ExportOptions, classifier: Path | None = None
+) -> dict[str, Any]:
     """Write the encoder `name`, a run folder or a backbone, to a folder; return what was written.
 
-    `lines` of the result is the Python code that loads it and encodes an image.
+    `lines` of the result is the Python code that loads it and encodes an image. With the file of a
+    classifier, the network has its head, and the code predicts the class of an image.
     """
     target = _check_options(options)
+    device, head, measures = torch.device("cpu"), None, []
+    saved = None if classifier is None else read_classifier(classifier)
     with _new_folder(folder, overwrite=options.overwrite) as new:
-        loaded = load_with_options(name, torch.device("cpu"), options)
-        encoder = describe_encoder(loaded.network, loaded.transform)
+        if saved is None:
+            loaded = load_with_options(name, device, options)
+        else:
+            loaded = load_encoder_of(saved, name, device, options)
+            head = ExportedHead(saved.head, saved.class_names)
+            measures = [describe_labels(saved.about), *describe_measures(saved.about)]
+            write_json(new / CLASSES, list(saved.class_names))
+        encoder = describe_encoder(loaded.network, loaded.transform)._replace(head=head)
         check_carries(target, encoder.shape)
         _check_images(target, encoder, options)
         write = TARGETS[target].write
@@ -65,7 +79,7 @@ def export_encoder(name: str, folder: Path, options: ExportOptions) -> dict[str,
             target=target,
             lines=_with_folder(lines, "."),
             license_name=license_name,
-            facts=facts,
+            facts=[*facts, *measures],
         )
         write_text(new / "README.md", card)
         mean, std = encoder.statistics
@@ -134,6 +148,11 @@ def _check_options(options: ExportOptions) -> str:
         )
     if options.to == "onnx":
         to_onnx.check_installed()
+    if options.to == "detectron2" and options.classifier is not None:
+        raise UserError(
+            "--to detectron2 writes a backbone for detection, which has no place for a classifier. "
+            "Leave --classifier out, or use another --to."
+        )
     return options.to
 
 

@@ -17,8 +17,22 @@ from selfsight.exporters.network_shape import (
 )
 from selfsight.run_files.json_files import replace_file
 
+CLASSES = "classes.json"
+READ_CLASSES = f'json.loads(Path(folder, "{CLASSES}").read_text("utf-8"))'
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's
 WEIGHTS = "model.safetensors"
+
+
+class ExportedHead(NamedTuple):
+    """A linear layer after the network, whose softmax is the confidence of each class."""
+
+    linear: nn.Linear
+    class_names: tuple[str, ...]
+
+    def weights(self, name: str) -> dict[str, Tensor]:
+        """The weights, as those of a layer of this name."""
+        parts = {"weight": self.linear.weight, "bias": self.linear.bias}
+        return {f"{name}.{part}": w.detach().cpu().contiguous() for part, w in parts.items()}
 
 
 class ExportedEncoder(NamedTuple):
@@ -28,6 +42,16 @@ class ExportedEncoder(NamedTuple):
     shape: NetworkShape
     weights: dict[str, Tensor]
     transform: EvalTransform
+    head: ExportedHead | None = None  # of a classifier
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 0 for an encoder alone."""
+        return 0 if self.head is None else len(self.head.class_names)
+
+    def head_weights(self, name: str) -> dict[str, Tensor]:
+        """The weights of the head as those of a layer of this name; none for an encoder alone."""
+        return {} if self.head is None else self.head.weights(name)
 
     @property
     def has_photos(self) -> bool:
@@ -38,6 +62,22 @@ class ExportedEncoder(NamedTuple):
     def image_import(self) -> str:
         """The lines that import what opens an image."""
         return "from PIL import Image" if self.has_photos else "import numpy as np\nimport torch"
+
+    @property
+    def class_import(self) -> str:
+        """The first lines, if the names of classes are read."""
+        return "" if self.head is None else "import json\nfrom pathlib import Path\n"
+
+    def output_lines(
+        self, result: str, *, softmax: str = ".softmax(dim=1)", names: str = READ_CLASSES
+    ) -> str:
+        """The lines that assign the features that `result` computes, or predict from its logits."""
+        if self.head is None:
+            return f"features = {result}"
+        return (
+            f"classes = {names}\nprobabilities = {result}{softmax}\n"
+            "label = classes[int(probabilities[0].argmax())]"
+        )
 
     @property
     def image_line(self) -> str:

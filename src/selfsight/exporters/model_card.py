@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from selfsight.exporters.exported_encoder import ExportedEncoder
+from selfsight.errors import escape
+from selfsight.exporters.exported_encoder import CLASSES, ExportedEncoder
 from selfsight.methods import BASELINES
 from selfsight.run_files.run_folder import Run
 from selfsight.version import __version__
@@ -24,7 +25,7 @@ def write_card(
     header += [f"license: {license_name}"] if license_name else []
     header += [
         f"library_name: {LIBRARIES.get(target, target)}",
-        "pipeline_tag: image-feature-extraction",
+        f"pipeline_tag: image-{'feature-extraction' if encoder.head is None else 'classification'}",
         "tags: [selfsight, self-supervised-learning]",
         "---",
     ]
@@ -41,8 +42,9 @@ def write_card(
     stated = license_name or "not stated. Add it here before you publish the weights."
     sections = [
         "\n".join(header),
-        "# An image encoder",
+        "# An image encoder" if encoder.head is None else "# An image classifier",
         "\n".join(f"- {fact}" for fact in (f"Network: {encoder.shape.name}.", *facts)),
+        *_classes(encoder),
         "## Use",
         f"```python\n{lines}\n```",
         "## Input",
@@ -53,6 +55,14 @@ def write_card(
         f"License of the weights: {stated}",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _classes(encoder: ExportedEncoder) -> list[str]:
+    """The section of the classes of a classifier."""
+    if encoder.head is None:
+        return []
+    names = "\n".join(f"{i}. {escape(name)}" for i, name in enumerate(encoder.head.class_names))
+    return ["## Classes", f"In the order of the outputs, as in `{CLASSES}`:", names]
 
 
 def describe_origin(name: str, run: Run | None) -> list[str]:

@@ -94,17 +94,18 @@ class LibraryNet:
     arguments: dict[str, Any] = field(default_factory=dict)
     head: str = ""  # torchvision: the layer that is replaced by an identity
 
-    def build_lines(self) -> tuple[str, str]:
-        """The lines that import and those that build it."""
-        arguments = "".join(f", {key}={value!r}" for key, value in self.arguments.items())
+    def build_lines(self, num_classes: int = 0) -> tuple[str, str]:
+        """The lines that import and those that build it, without a head if there are no classes."""
+        given = self.arguments | ({"num_classes": num_classes} if num_classes else {})
+        arguments = "".join(f", {key}={value!r}" for key, value in given.items())
         if self.library == "timm":
             return "import timm", f'model = timm.create_model("{self.name}"{arguments})'
         parent, _, child = self.head.rpartition(".")
         owner = f'model.get_submodule("{parent}")' if parent else "model"
+        without = "" if num_classes else f'\nsetattr({owner}, "{child}", torch.nn.Identity())'
         return (
             "import torch\nimport torchvision",
-            f'model = torchvision.models.get_model("{self.name}"{arguments})\n'
-            f'setattr({owner}, "{child}", torch.nn.Identity())',
+            f'model = torchvision.models.get_model("{self.name}"{arguments}){without}',
         )
 
 

@@ -1,4 +1,4 @@
-"""A folder that transformers opens with AutoModel and AutoImageProcessor.
+"""A folder that transformers opens with AutoModel or AutoModelForImageClassification.
 
 Names are those of published checkpoints, which every version of transformers reads.
 """
@@ -39,8 +39,17 @@ def write(encoder: ExportedEncoder, folder: Path) -> str:
     is_vit = isinstance(shape, ViTShape)
     table = TRANSFORMERS_VIT if is_vit else TRANSFORMERS_RESNET
     weights = _split_qkv(add_positions(encoder))
-    save_weights({to_theirs(name, table): value for name, value in weights.items()}, folder)
-    write_json(folder / "config.json", _config(shape))
+    theirs = {to_theirs(name, table): value for name, value in weights.items()}
+    config = _config(shape)
+    if encoder.head is not None:
+        theirs = {f"{config['model_type']}.{name}": value for name, value in theirs.items()}
+        theirs |= encoder.head_weights("classifier" if is_vit else "classifier.1")
+        names = encoder.head.class_names
+        config["architectures"] = [f"{'ViT' if is_vit else 'ResNet'}ForImageClassification"]
+        config["id2label"] = {str(i): name for i, name in enumerate(names)}
+        config["label2id"] = {name: i for i, name in enumerate(names)}
+    save_weights(theirs, folder)
+    write_json(folder / "config.json", config)
     sides = {"height": transform.resize, "width": transform.resize}
     mean, std = encoder.statistics
     processor = {
@@ -59,20 +68,24 @@ def write(encoder: ExportedEncoder, folder: Path) -> str:
     }
     if encoder.has_photos:
         write_json(folder / "preprocessor_config.json", processor)
-    option = ", add_pooling_layer=False" if is_vit else ""
-    feature = "last_hidden_state[:, 0]" if is_vit else "pooler_output.flatten(1)"
+    auto = "AutoModel" if encoder.head is None else "AutoModelForImageClassification"
+    option, feature = "", "logits"
+    if encoder.head is None:
+        option = ", add_pooling_layer=False" if is_vit else ""
+        feature = "last_hidden_state[:, 0]" if is_vit else "pooler_output.flatten(1)"
+    load = f"model = {auto}.from_pretrained(folder{option})\n"
     if not encoder.has_photos:
+        result = f"model(pixel_values=transform(image)[None]).{feature}"
         return (
-            f"{encoder.image_import}\nfrom transformers import AutoModel\n\n"
-            f"model = AutoModel.from_pretrained(folder{option})\n"
+            f"{encoder.image_import}\nfrom transformers import {auto}\n\n{load}"
             f"{encoder.transform_lines('')}\n{encoder.image_line}\n"
-            f"features = model(pixel_values=transform(image)[None]).{feature}"
+            + encoder.output_lines(result, names="model.config.id2label")
         )
+    result = f'model(**processor(image, return_tensors="pt")).{feature}'
     return (
-        f"{encoder.image_import}\nfrom transformers import AutoImageProcessor, AutoModel\n\n"
-        "processor = AutoImageProcessor.from_pretrained(folder)\n"
-        f"model = AutoModel.from_pretrained(folder{option})\n{encoder.image_line}\n"
-        f'features = model(**processor(image, return_tensors="pt")).{feature}'
+        f"{encoder.image_import}\nfrom transformers import AutoImageProcessor, {auto}\n\n"
+        f"processor = AutoImageProcessor.from_pretrained(folder)\n{load}{encoder.image_line}\n"
+        + encoder.output_lines(result, names="model.config.id2label")
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import warnings
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def write(encoder: ExportedEncoder, folder: Path, *, with_transform: bool = Fals
     transform, batch = encoder.transform, torch.export.Dim("N")
     size, channels = transform.size, transform.channels
     network: torch.nn.Module = encoder.network
+    if encoder.head is not None:
+        network = torch.nn.Sequential(network, encoder.head.linear, torch.nn.Softmax(dim=1))
     example, dynamic = torch.zeros(2, channels, size, size), {0: batch}
     if with_transform:
         network = GraphTransform(network, transform)
@@ -51,13 +54,15 @@ def write(encoder: ExportedEncoder, folder: Path, *, with_transform: bool = Fals
             network.eval(),
             (example,),
             input_names=["images"],
-            output_names=["features"],
+            output_names=["features" if encoder.head is None else "probabilities"],
             dynamic_shapes=(dynamic,),
             dynamo=True,
             verbose=False,
         )
     assert program is not None
     size_bytes = sum(w.numel() * w.element_size() for w in encoder.weights.values())
+    if encoder.head is not None:
+        program.model.metadata_props["classes"] = json.dumps(encoder.head.class_names)
     program.save(folder / FILE, external_data=size_bytes > LARGEST_FILE)
     return _lines(encoder, with_transform=with_transform)
 
@@ -67,17 +72,19 @@ def _lines(encoder: ExportedEncoder, *, with_transform: bool) -> str:
     session = f'session = onnxruntime.InferenceSession(f"{{folder}}/{FILE}")'
     if not encoder.has_photos:
         return (
-            f"import onnxruntime\n{encoder.image_import}\n\n{session}\n"
+            f"{encoder.class_import}import onnxruntime\n{encoder.image_import}\n\n{session}\n"
             f"{encoder.transform_lines('')}\n{encoder.image_line}\n"
-            'features = session.run(None, {"images": transform(image)[None].numpy()})[0]'
+            + _output_lines(encoder, "transform(image)[None].numpy()")
         )
-    imports = f"import numpy as np\nimport onnxruntime\n{encoder.image_import}\n\n"
+    imports = (
+        f"{encoder.class_import}import numpy as np\nimport onnxruntime\n{encoder.image_import}\n\n"
+    )
     expand = "" if transform.channels > 1 else "[..., None]"
     if with_transform:
         return (
             f"{imports}{session}\n{encoder.image_line}\n"
             f"x = np.asarray(image){expand}[None]  # uint8 [N, H, W, {transform.channels}]\n"
-            'features = session.run(None, {"images": x})[0]'
+            + _output_lines(encoder, "x")
         )
     size, mean, std = transform.size, *encoder.statistics
     resized = f"({transform.resize}, {transform.resize})"
@@ -91,6 +98,10 @@ def _lines(encoder: ExportedEncoder, *, with_transform: bool) -> str:
         f"image = image.crop((left, top, left + {size}, top + {size}))\n"
         f"x = (np.asarray(image, np.float32){expand} / 255 - {mean}) / {std}\n"
         "x = x.transpose(2, 0, 1)[None].astype(np.float32)"
-        f"  # [N, {transform.channels}, {size}, {size}]\n"
-        'features = session.run(None, {"images": x})[0]'
+        f"  # [N, {transform.channels}, {size}, {size}]\n" + _output_lines(encoder, "x")
     )
+
+
+def _output_lines(encoder: ExportedEncoder, images: str) -> str:
+    """The lines that run the graph; that of a classifier gives probabilities."""
+    return encoder.output_lines(f'session.run(None, {{"images": {images}}})[0]', softmax="")

@@ -13,7 +13,7 @@ def find_gap(shape: NetworkShape) -> str | None:
 
 def write(encoder: ExportedEncoder, folder: Path) -> str:
     """Write the folder; return the lines that load it."""
-    save_weights(encoder.weights, folder)
+    save_weights(encoder.weights | encoder.head_weights("head"), folder)
     if isinstance(encoder.shape, OtherNet):
         return (
             "from safetensors.torch import load_file\n\n"
@@ -24,10 +24,21 @@ def write(encoder: ExportedEncoder, folder: Path) -> str:
     if not transform.has_bytes:
         settings |= {"low": transform.low, "high": transform.high}
     given = "".join(f"    {name}={value!r},\n" for name, value in settings.items())
+    first, network = "", "model"
+    load = f'model.load_state_dict(load_file(f"{{folder}}/{WEIGHTS}"))'
+    if encoder.head is not None:
+        first, network = f"{encoder.class_import}import torch\n", "head(model"
+        load = (
+            f'weights = load_file(f"{{folder}}/{WEIGHTS}")\n'
+            f"head = torch.nn.Linear({encoder.head.linear.in_features}, {encoder.num_classes})\n"
+            'head.load_state_dict({n: weights.pop(f"head.{n}") for n in ("weight", "bias")})\n'
+            "model.load_state_dict(weights)"
+        )
+    result = f"{network}(transform(image)[None])" + ")" * (encoder.head is not None)
     return (
-        f"{encoder.image_import}\nfrom safetensors.torch import load_file\n{imports}\n"
+        f"{first}{encoder.image_import}\nfrom safetensors.torch import load_file\n{imports}\n"
         f"from selfsight.data.eval_transform import EvalTransform\n\n{build}\n"
-        f'model.load_state_dict(load_file(f"{{folder}}/{WEIGHTS}"))  # strict\nmodel.eval()\n'
+        f"{load}  # strict\nmodel.eval()\n"
         f"transform = EvalTransform(\n{given})\n".replace("'", '"')
-        + f"{encoder.image_line}\nfeatures = model(transform(image)[None])"
+        + f"{encoder.image_line}\n{encoder.output_lines(result)}"
     )

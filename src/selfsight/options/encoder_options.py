@@ -1,7 +1,8 @@
-"""Options of the commands that use an encoder: export, embed, search, explore and adapt."""
+"""Options of the commands that use an encoder: export, embed, search, explore, classify, adapt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Suppress, arg
@@ -34,6 +35,9 @@ class ExportOptions(EncoderOptions):
     with_transform: bool = False
     """onnx: put resize, crop and normalization into the graph, which then takes images as they
     are: uint8 [N, H, W, C]."""
+    classifier: Annotated[str | Path | None, arg(metavar="NAME|FILE", help_behavior_hint="")] = None
+    """Export the network with the head of a classifier that `selfsight classify` has saved, and the
+    names of its classes. If not given, the encoder alone."""
     license: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """License of the weights for the model card, such as apache-2.0.
     If not given, that which timm states for its own weights, else none."""
@@ -130,6 +134,50 @@ class ExploreOptions(EncoderOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassifyOptions(EncoderOptions):
+    """Options of `selfsight classify`, which are also keywords of `selfsight.classify`.
+
+    >>> options = selfsight.ClassifyOptions(labeled="photos", predict="new", top_k=2)
+    """
+
+    labeled: Images = None
+    """Labeled images to train a classifier on: a folder with a sub-folder per class, Parquet, tar
+    shards or a built-in set. Its train/ and val/ or test/ are used if present."""
+    test: Images = None
+    """Labeled images to measure it on. If not given, the test split of --labeled, or else each
+    labeled image by a classifier of the others (5 folds)."""
+    label_column: Name = None
+    """Column of the labels in Parquet. If not given, the first that is called or described so."""
+    classifier: Annotated[str | Path | None, arg(metavar="NAME|FILE", help_behavior_hint="")] = None
+    """The classifier, RUN/classifiers/NAME.safetensors or any file: to save with --labeled, else to
+    predict with. If not given, the name of the labeled images, or the only one of the run."""
+    fine_tune: bool = False
+    """Train the network too, not only a linear head on its features. A fifth of the labeled images
+    is held out to measure it, unless there are test images."""
+    epochs: Number = None
+    """--fine-tune: passes over the labeled images. If not given, 30."""
+    batch_size: Number = None
+    """--fine-tune: images per step. If not given, 64."""
+    predict: Images = None
+    """Images to predict, as for pretrain."""
+    split: Name = None
+    """Split of the images to predict, such as test. If not given, train if there are splits."""
+    out: File = None
+    """CSV file of the predictions: path, label, confidence and error, which says why an image could
+    not be read. If not given, RUN/predictions/DATA.csv, or predictions/NAME-DATA.csv."""
+    top_k: int = 1
+    """Classes to write for each image: also label_2, confidence_2 and so on."""
+    by_class: bool = False
+    """Print the accuracy of every class, not only of the worst and the best."""
+    seed: int = 0
+    """Seed of folds, of held-out images and of training."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+    overwrite: bool = False
+    """Replace an earlier classifier of the same name, or earlier predictions."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AdaptOptions:
     """Options of `selfsight adapt`, which are also keywords of `selfsight.adapt`.
 
@@ -174,6 +222,6 @@ class AdaptOptions:
 
 
 EXPORT_DEFAULTS, EMBED_DEFAULTS = ExportOptions(), EmbedOptions()
-SEARCH_DEFAULTS = SearchOptions()
-EXPLORE_DEFAULTS = ExploreOptions()
+SEARCH_DEFAULTS, EXPLORE_DEFAULTS = SearchOptions(), ExploreOptions()
+CLASSIFY_DEFAULTS = ClassifyOptions()
 ADAPT_DEFAULTS = AdaptOptions()

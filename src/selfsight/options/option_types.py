@@ -57,6 +57,7 @@ RANGES: dict[str, Range] = {
     "tolerance": Range(0),
     "shard_size": Range(1, 10**7),
     "count": COUNT,
+    "top_k": COUNT,
     "similarity": Range(-1, 1),
     "clusters": Range(1, 1000),
     "port": Range(0, 65535),
