@@ -1,11 +1,19 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from selfsight.errors import UserError
-from selfsight.evals.label_free import LabelFreeEvaluator
+from selfsight.evals.feature_statistics import (
+    effective_rank,
+    effective_rank_of_gram,
+    rank_influence,
+    uniformity,
+    uniformity_influence,
+)
+from selfsight.evals.label_free import MEASURES, LabelFreeEvaluator, resampled_rank
 from selfsight.views import View
 from tests.evals.small_networks import VIEWS, Means, bright, from_pixels
 
@@ -76,3 +84,39 @@ def test_one_image_is_refused():
         LabelFreeEvaluator(
             images=from_pixels(torch.zeros(1, 3, 4, 4, dtype=torch.uint8)), views=VIEWS
         )
+
+
+@pytest.mark.parametrize(("n", "d"), [(100, 12), (60, 80)])
+def test_intervals_of_rank_and_uniformity_are_the_spread_over_fresh_images(n, d):
+    generator = np.random.default_rng(0)
+    scale = np.arange(1, d + 1) ** -0.7
+    means = generator.normal(size=(4, d))
+    found = {"effective_rank": [], "uniformity": []}
+    errors = {name: [] for name in found}
+    for _ in range(60):
+        h = means[generator.integers(0, 4, n)] + generator.normal(size=(n, d)) * scale
+        h = torch.from_numpy(h)
+        values = {"effective_rank": resampled_rank(h), "uniformity": uniformity_influence(h)}
+        numbers = {"effective_rank": effective_rank(h), "uniformity": uniformity(h)}
+        assert values["effective_rank"].mean().item() == pytest.approx(numbers["effective_rank"])
+        for name, value in values.items():
+            found[name].append(numbers[name].item())
+            errors[name].append(value.std(correction=0).item() / n**0.5)
+    for name, values in found.items():
+        assert np.mean(errors[name]) == pytest.approx(np.std(values), rel=0.25), name
+
+
+def test_an_influence_is_the_derivative_by_the_weight_of_an_image():
+    h = torch.randn(20, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weight = torch.ones(20, dtype=torch.float64, requires_grad=True)
+    rank = effective_rank_of_gram((h * weight[:, None]).T @ h)
+    (slope,) = torch.autograd.grad(rank, weight)
+    torch.testing.assert_close(rank_influence(h), 20 * slope, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(rank_influence(h[:5]).mean(), torch.zeros(()).double())
+
+
+def test_every_measure_has_an_interval_around_it():
+    scores = LabelFreeEvaluator(images=bright(40), views=VIEWS).score(Means())
+    for name in MEASURES:
+        assert scores[f"{name}_low"] <= scores[name] <= scores[f"{name}_high"], name
+    assert scores["n"] == 40

@@ -136,8 +136,14 @@ def make_run(
         run.write_result("online_knn", online)
         run.write_result("linear", {"accuracy": 0.8, "untrained_accuracy": 0.4})
         run.write_result("baselines", {"pixels": 0.2, "color_histogram": 0.15, "chance": 0.1})
-    pair = {"trained": 0.9, "untrained": 0.4}
-    run.write_result("label_free", {"retrieval": pair, "alignment": pair})
+    ends = {"trained_low": 0.88, "trained_high": 0.92, "untrained_low": 0.3, "untrained_high": 0.5}
+    pair = {"trained": 0.9, "untrained": 0.4, **ends}
+    clear, weak = (
+        pair | {"difference": {"difference": 0.5, "low": low, "high": 0.6, "n": 128}}
+        for low in (0.4, -0.1)
+    )
+    free = {"retrieval": clear, "alignment": clear, "effective_rank": weak}
+    run.write_result("label_free", {**free, "settings": {"images": 128}})
     evidence = [{"name": "Loss", "value": 3.0, "expected": "below 6.24", "meaning": "it fell"}]
     said = {"verdict": "learning", "sentence": "It is learning.", "evidence": evidence}
     run.write_result("verdict", said)

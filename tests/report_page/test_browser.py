@@ -268,7 +268,11 @@ def test_a_single_record_and_no_labels_still_make_a_page(make_run, open_page):
     tab = open_page(make_run(labels=[None] * 6, log=records(1, knn=False)))
     assert text(tab, ".curve output >> nth=0") == "last: 6"
     assert "needs labels" in text(tab, "#curves")
-    assert "✓ better" in text(tab, "#figures")
+    figures = text(tab, "#figures")
+    assert "[88.0, 92.0]" in figures and "✓ better" in figures
+    assert "+50.0 [+40.0, +60.0], 128 images" in figures
+    rank = tab.locator(".free tr", has_text="Effective rank")  # its interval contains 0
+    assert "no clear difference" in rank.inner_text() and rank.locator(".good, .poor").count() == 0
     assert "judge by eye" in text(tab, "#neighbors")
     assert tab.locator(".legend").count() == 0
     tab.mouse.move(*place(tab, 4))

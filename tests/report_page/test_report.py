@@ -74,7 +74,8 @@ def test_the_page_shows_what_the_folder_holds(make_run):
         "linear_untrained_accuracy": 0.4,
         "chance": 0.1,
     }
-    assert [row["key"] for row in data["label_free"]] == ["retrieval", "alignment"]
+    free = ["retrieval", "effective_rank", "alignment"]
+    assert [row["key"] for row in data["label_free"]] == free
     curves = {curve["key"]: curve for curve in data["curves"]}
     assert curves["loss"]["points"][0] == [0, 0, 6]
     assert curves["loss"]["levels"] == {"chance": pytest.approx(math.log(513))}
@@ -304,7 +305,7 @@ def test_the_summary_holds_verdict_figures_and_places(make_run):
     assert (found["verdict"], found["sentence"]) == ("learning", "It is learning.")
     assert (found["figures"]["step"], found["figures"]["linear_accuracy"]) == (190, 0.8)
     assert found["intervals"] == {"knn_accuracy": [0.6, 0.8]}
-    assert found["label_free"]["retrieval"] == {"trained": 0.9, "untrained": 0.4}
+    assert found["label_free"]["retrieval"] == run.result("label_free")["retrieval"]
     assert found["paths"]["report"] == str(run.report)
     assert "checkpoints" not in found["paths"]  # there are none in this folder
 

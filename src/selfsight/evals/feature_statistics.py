@@ -47,6 +47,32 @@ def effective_rank_of_gram(gram: Float[Tensor, "k k"], *, eps: float = 1e-7) -> 
     return _exp_entropy(torch.linalg.eigvalsh(gram).clamp(min=0).sqrt(), eps)
 
 
+def rank_influence(h: Float[Tensor, "n d"], *, eps: float = 1e-7) -> Float[Tensor, " n"]:
+    """How much more of each row would change the effective rank: n times its derivative.
+
+    The mean is 0. Resampling rows with replacement changes the rank by about the mean of these over
+    the resample (the infinitesimal jackknife), so that no resample needs a decomposition.
+    """
+    h = h.double()
+    n, d = h.shape
+    if not bool(h.isfinite().all()):
+        return h.new_full((n,), float("nan"))
+    if n > d:
+        values, axes = torch.linalg.eigh(h.T @ h)
+        squares = (h @ axes).square()  # [N, D]: the derivative of each eigenvalue
+    else:
+        values, axes = torch.linalg.eigh(h @ h.T)
+        squares = axes.square() * values.clamp(min=0)
+    sigma = values.clamp(min=0).sqrt()
+    total = sigma.sum().clamp(min=torch.finfo(h.dtype).tiny)
+    share = sigma / total
+    slope = -((share + eps).log() + 1)  # of the entropy, by each share
+    slope = (slope - (share * slope).sum()) / total  # by each singular value
+    slope = torch.where(sigma > 0, slope / (2 * sigma), 0.0)  # by each eigenvalue
+    influence = n * _exp_entropy(sigma, eps) * (squares @ slope)
+    return influence - influence.mean()  # 0 up to rounding
+
+
 def lidar(
     views: Float[Tensor, "n m d"], *, delta: float = 1e-4, eps: float = 1e-7
 ) -> Float[Tensor, ""]:
@@ -127,6 +153,21 @@ def uniformity(x: Float[Tensor, "n d"], *, t: float = 2.0) -> Float[Tensor, ""]:
         potential.diagonal(offset=first).zero_()  # of a row with itself
         total = total + potential.sum()
     return (total / (len(x) * (len(x) - 1))).log()
+
+
+def uniformity_influence(x: Float[Tensor, "n d"], *, t: float = 2.0) -> Float[Tensor, " n"]:
+    """How much more of each row would change the uniformity: n times its derivative, mean 0.
+
+    Each row is in two of the n pairs that it is counted for (Hoeffding 1948).
+    """
+    x = unit(x)
+    rows_sum = []
+    for first, rows in enumerate_blocks(x):
+        potential = (2 * t * (rows @ x.T - 1)).clamp(max=0).exp()
+        potential.diagonal(offset=first).zero_()
+        rows_sum.append(potential.sum(dim=1))
+    mean = torch.cat(rows_sum).double() / (len(x) - 1)
+    return 2 * (mean / mean.mean() - 1)
 
 
 def retrieval(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, ""]:

@@ -12,11 +12,32 @@ from selfsight import rng
 from selfsight.data import ImageStore, read_batches
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import encode, eval_mode, module_device
-from selfsight.evals.feature_statistics import alignment, effective_rank, retrieval, uniformity
+from selfsight.evals.feature_statistics import (
+    effective_rank,
+    find_same_image,
+    rank_influence,
+    uniformity,
+    uniformity_influence,
+    unit,
+)
+from selfsight.evals.prediction_scores import PerImage, Scores, score_per_image
 from selfsight.terminal.progress import track
 from selfsight.views import View, apply_views
 
+MEASURES = ("retrieval", "effective_rank", "alignment", "uniformity")
 EPOCH = 2**31 - 1  # no epoch of training samples the same views
+
+
+def resampled_rank(h: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """A value of each image whose mean is the effective rank, and whose spread is that of its mean.
+
+    Rows that are few for the rank have each a direction of their own, and the derivatives alone
+    would be too small. With this factor the interval was within 15 % of the spread over fresh
+    images, from 60 images of 80 numbers on.
+    """
+    rank = effective_rank(h)
+    few = (1 - rank / len(h)).clamp(min=0.1) ** -1.5
+    return rank + few * rank_influence(h)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,12 +82,19 @@ class LabelFreeEvaluator:
         h1, h2 = (torch.cat(column) for column in zip(*rows, strict=True))
         return h1, h2
 
+    def score(self, backbone: nn.Module) -> Scores:
+        """Return the numbers for a backbone, each with its 95 % interval over the images."""
+        h1, h2 = self.encode_views(backbone)
+        values = {
+            "retrieval": find_same_image(h1, h2).double(),
+            "effective_rank": resampled_rank(h1),
+            "alignment": (unit(h1) - unit(h2)).pow(2).sum(dim=1).double(),
+            "uniformity": uniformity(h1) + uniformity_influence(h1),
+        }
+        arrays = {name: value.cpu().numpy() for name, value in values.items()}
+        return score_per_image(PerImage(n=len(h1), values=arrays))
+
     def __call__(self, backbone: nn.Module) -> dict[str, float]:
         """Return the numbers for a backbone."""
-        h1, h2 = self.encode_views(backbone)
-        return {
-            "retrieval": retrieval(h1, h2).item(),
-            "effective_rank": effective_rank(h1).item(),
-            "alignment": alignment(h1, h2).item(),
-            "uniformity": uniformity(h1).item(),
-        }
+        scores = self.score(backbone)
+        return {name: scores[name] for name in MEASURES}

@@ -128,11 +128,13 @@ def _has_shape(matrix: Json, size: int) -> bool:
 
 
 def label_free(results: Mapping[str, Json]) -> list[Json]:
-    """Prepare the measures that need no labels, trained and untrained."""
+    """Prepare the measures that need no labels, trained and untrained, with their intervals."""
     rows = []
     for measure in TEXTS["label_free"]:
         pair = section(results, "label_free", measure["key"])
-        after, before = number(pair.get("trained")), number(pair.get("untrained"))
-        if after is not None:
-            rows.append(measure | {"trained": after, "untrained": before})
+        after, before = (read_interval(pair, name) for name in ("trained", "untrained"))
+        gain = finite_items({key: section(pair, "difference").get(key) for key in DIFFERENCE_KEYS})
+        if after["value"] is not None:
+            difference = gain if len(gain) == len(DIFFERENCE_KEYS) else None
+            rows.append(measure | {"trained": after, "untrained": before, "gain": difference})
     return rows

@@ -67,6 +67,18 @@ function gain() {
   return null;
 }
 
+/** A number, and its interval in small print. */
+function withEnds({ value, low, high }, unit) {
+  const end = (one) => (unit === "percent" ? (100 * one).toFixed(1) : formatNumber(one));
+  return [formatValue(value, unit), low === null || high === null ? null : html("small", {}, `[${end(low)}, ${end(high)}]`)];
+}
+
+function gainText(gain, unit) {
+  if (gain === null) return "";
+  const end = (one) => (unit === "percent" ? points(one) : `${one < 0 ? "−" : "+"}${formatNumber(Math.abs(one))}`);
+  return `${end(gain.difference)} [${end(gain.low)}, ${end(gain.high)}], ${formatNumber(gain.n)} images`;
+}
+
 /** How far the encoder is from each other one, in a list of sentences. */
 function showDifferences(rows) {
   const lines = rows.map(({ file, other, difference, low, high, n }) => {
@@ -100,13 +112,16 @@ function showFigures(host) {
   }
   if (free.length) {
     const rows = free.map((row) => {
-      const better = row.untrained === null || row.compare ? null
-        : row.better === "higher" ? row.trained > row.untrained : row.trained < row.untrained;
-      const mark = row.compare ?? (better === null ? "" : better ? "✓ better" : "✕ not better");
+      // Without an interval, or with one that contains 0, neither is called better.
+      const apart = row.gain !== null && (row.gain.low > 0 || row.gain.high < 0);
+      const better = !apart || row.compare ? null : (row.better === "higher") === (row.gain.difference > 0);
+      const unclear = row.gain === null ? "not compared" : "no clear difference";
+      const mark = row.compare ?? (better === null ? unclear : better ? "✓ better" : "✕ worse");
       return html("tr", {}, html("th", { scope: "row" }, row.name, html("small", {}, `${row.meaning}; ${row.better} is better`)),
-        html("td", { "data-head": "After training" }, formatValue(row.trained, row.unit)),
-        html("td", { "data-head": "Untrained network" }, formatValue(row.untrained, row.unit)),
-        html("td", { "data-head": "Compared", class: better === null ? "" : better ? "good" : "poor" }, mark));
+        html("td", { "data-head": "After training" }, ...withEnds(row.trained, row.unit)),
+        html("td", { "data-head": "Untrained network" }, ...withEnds(row.untrained, row.unit)),
+        html("td", { "data-head": "Compared", class: better === null ? "" : better ? "good" : "poor" }, mark,
+          html("small", {}, gainText(row.gain, row.unit))));
     });
     const heads = ["Measure without labels", "After training", "Untrained network", "Compared"];
     host.append(html("table", { class: "evidence free" },

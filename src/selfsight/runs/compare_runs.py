@@ -310,7 +310,9 @@ def _numbers(
         found = results[name]
         numbers |= {f"{name} {key}": found[key] for key in ANALYSIS_COLUMNS if key in found}
     for column, name, key in _label_free(results):
-        numbers[column] = results[name][key]["trained"]
+        for end in ("", *ENDS):
+            if isinstance(value := results[name][key].get(f"trained{end}"), int | float):
+                numbers[f"{column}{end}"] = value
     return numbers
 
 
@@ -349,12 +351,30 @@ def is_end(name: str) -> bool:
     return name.endswith(ENDS)
 
 
-def format_measure(numbers: Mapping[str, Any], name: str) -> str:
-    """Format a number with its interval, if it has one: 71.2% (69.1-73.3)."""
-    text, interval = format_number(numbers.get(name), name), named_interval(numbers, name)
-    if interval is None or not text.endswith("%"):
+def format_measure(numbers: Mapping[str, Any], name: str, measure: str = "") -> str:
+    """Format a number with its interval, if it has one: 71.2% (69.1-73.3).
+
+    `measure` says what it is, if that is not the name of the number.
+    """
+    text = format_number(numbers.get(name), measure or name)
+    interval = named_interval(numbers, name)
+    if interval is None:
         return text
+    if not text.endswith("%"):
+        return f"{text} ({interval.low:.4g} to {interval.high:.4g})"
     return f"{text} ({100 * interval.low:.1f}-{100 * interval.high:.1f})"
+
+
+def format_difference(difference: Mapping[str, Any], measure: str) -> str:
+    """Format the difference of two networks with its interval: +3.1 (+1.0 to +5.2)."""
+    keys = ("difference", "low", "high")
+    value, low, high = (
+        number if number is None else float(number) for number in map(difference.get, keys)
+    )
+    if value is None or low is None or high is None:
+        return ""
+    scale, digits = (100, ".1f") if measure in PERCENT else (1, ".3g")
+    return f"{scale * value:+{digits}} ({scale * low:+{digits}} to {scale * high:+{digits}})"
 
 
 def format_number(value: Any, name: str = "accuracy") -> str:

@@ -24,7 +24,7 @@ from selfsight.run_files.json_files import write_json
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.analyze_features import analyze_features
 from selfsight.runs.check_eval_options import DEFAULT_PROTOCOLS, check_options
-from selfsight.runs.compare_runs import format_number, name_label_free
+from selfsight.runs.compare_runs import format_difference, format_measure, name_label_free
 from selfsight.runs.describe_results import describe_results, tabulate_classes, tabulate_results
 from selfsight.runs.evaluated_images import (
     identify_boxes,
@@ -249,12 +249,17 @@ def _evaluate_label_free(
         untrained = build_untrained(encoder, device).network
         results = score_label_free(run, recipe, encoder.student.backbone, untrained, images)
         table = [
-            {"measure": name_label_free(name)}
-            | {network: format_number(value, name) for network, value in values.items()}
+            {
+                "measure": name_label_free(name),
+                **{n: format_measure(values, n, name) for n in ("trained", UNTRAINED)},
+                "difference": format_difference(values["difference"], name),
+            }
             for name, values in results.items()
         ]
         sentence = write_verdict(run, recipe).sentence if run.recipe_path.exists() else None
-        _print({"": table}, run, sentence, quiet=quiet)
+        count = next(iter(results.values()))["difference"]["n"]
+        notes = [f"Of {count:,} images, two views each; brackets are 95 % intervals over them."]
+        _print({"": table}, run, sentence, quiet=quiet, notes=notes)
     dist.barrier()
     return results
 

@@ -15,12 +15,12 @@ from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.eval_images import Images, describe_transform
 from selfsight.evals.extract_features import Features
 from selfsight.evals.knn import KNN
-from selfsight.evals.label_free import LabelFreeEvaluator
+from selfsight.evals.label_free import MEASURES, LabelFreeEvaluator
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe
 from selfsight.evals.multilabel_data import MultilabelData
-from selfsight.evals.prediction_scores import Scores
+from selfsight.evals.prediction_scores import Scores, paired_differences
 from selfsight.evals.protocols import Evaluator, build_evaluator
 from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.stratified_splits import load_or_create_split
@@ -172,8 +172,17 @@ def score_label_free(
     evaluator = LabelFreeEvaluator(
         images=images, views=recipe.views, seed=recipe.seed, progress=True
     )
-    after, before = evaluator(trained), evaluator(untrained)
-    scores = {name: {"trained": after[name], "untrained": before[name]} for name in after}
+    both = {"trained": evaluator.score(trained), UNTRAINED: evaluator.score(untrained)}
+    gains = paired_differences(both["trained"]["per_image"], both[UNTRAINED]["per_image"])
+    scores: dict[str, Any] = {}
+    for name in MEASURES:
+        found = {
+            f"{network}{end}": numbers[f"{name}{end}"]
+            for network, numbers in both.items()
+            for end in ("", "_low", "_high")
+        }
+        scores[name] = found | {"difference": gains[name]._asdict()}
+    scores = to_json(scores)
     settings = evaluator.settings() | {"stored_size": recipe.data.store_size}
     run.write_result("label_free", {**scores, "settings": settings})
     return scores

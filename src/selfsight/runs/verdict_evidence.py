@@ -74,6 +74,8 @@ class RunEvidence:
     retrieval: float | None = None
     untrained_retrieval: float | None = None
     retrieval_images: int | None = None
+    retrieval_gain: tuple[float, float] | None = None  # 95 % interval of its difference
+    rank_ends: tuple[float, float] | None = None  # 95 % interval of trained_rank
     predictor: bool | None = None  # only of methods that collapse without one
     queue_steps: float | None = None  # age of the oldest key
     queue_epochs: float | None = None
@@ -106,6 +108,7 @@ def gather_evidence(
     label_free = results.get("label_free") or {}
     rank = label_free.get("effective_rank") or {}
     retrieval = label_free.get("retrieval") or {}
+    count = _number((label_free.get("settings") or {}).get("images"))
     measures, dim = Measures(records), _number(method.get("dim"))
     dips = _values(records, "online_knn_dips")
     collapses, recoveries = _steps(events, "collapsed"), _steps(events, "recovered")
@@ -134,7 +137,9 @@ def gather_evidence(
         pixels=_number(baselines.get("pixels")),
         retrieval=_number(retrieval.get("trained")),
         untrained_retrieval=_number(retrieval.get("untrained")),
-        retrieval_images=(label_free.get("settings") or {}).get("images"),
+        retrieval_images=None if count is None else int(count),
+        retrieval_gain=_ends(retrieval.get("difference") or {}, "low", "high"),
+        rank_ends=_ends(rank, "trained_low", "trained_high"),
         # With negatives, embeddings do not collapse without a predictor.
         predictor=method.get("predictor") if _current(records, "chance_loss") is None else None,
         queue_steps=queue_steps,
@@ -212,6 +217,12 @@ def image_size(settings: Json) -> float | None:
     """Side of the images that an encoder saw, if the settings of a result say it."""
     transform = settings.get("transform")
     return _number(transform.get("size")) if isinstance(transform, Mapping) else None
+
+
+def _ends(numbers: Json, low: str, high: str) -> tuple[float, float] | None:
+    """The ends of an interval, if both are known."""
+    ends = (_number(numbers.get(low)), _number(numbers.get(high)))
+    return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
 
 
 def _values(records: Sequence[Json], key: str) -> list[float]:

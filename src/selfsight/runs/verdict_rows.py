@@ -44,6 +44,10 @@ def _describe_score(score: LabeledScore) -> str:
     return f"{degree} ({100 * score.gain_low:+.1f} to {100 * score.gain_high:+.1f} points)"
 
 
+def _of_images(e: RunEvidence) -> str:
+    return "" if e.retrieval_images is None else f" of {e.retrieval_images:,} images"
+
+
 def build_rows(e: RunEvidence) -> list[EvidenceRow]:
     """Build a row for every known number."""
     rows: list[EvidenceRow] = []
@@ -78,7 +82,8 @@ def build_rows(e: RunEvidence) -> list[EvidenceRow]:
     if e.trained_rank is not None and e.untrained_rank is not None:
         least = min(RANK_LOST * e.untrained_rank, ENOUGH_RANK)
         expected = f"above {least:.1f} (untrained {e.untrained_rank:.1f})"
-        bad, value = has_lost_rank(e), f"{e.trained_rank:.1f}"
+        ends = "" if e.rank_ends is None else " [{:.1f}, {:.1f}]".format(*e.rank_ends)
+        bad, value = has_lost_rank(e), f"{e.trained_rank:.1f}{ends}{_of_images(e)}"
         add("rank against untrained", value, expected, bad, "directions lost", "no directions lost")
     for score in e.labeled:
         expected = f"clearly above {score.untrained:.1%} (untrained)"
@@ -97,7 +102,11 @@ def build_rows(e: RunEvidence) -> list[EvidenceRow]:
         meanings = {1: "better than untrained", 0: "no clear gain", -1: "worse than untrained"}
         expected = f"above {e.untrained_retrieval:.1%} (untrained)"
         meaning = meanings[find_retrieval_gain(e) or 0]
-        add("same-image retrieval", f"{e.retrieval:.1%}", expected, False, "", meaning)
+        if e.retrieval_gain is not None:
+            low, high = (100 * end for end in e.retrieval_gain)
+            meaning += f" ({low:+.1f} to {high:+.1f} points)"
+        value = f"{e.retrieval:.1%}{_of_images(e)}"
+        add("same-image retrieval", value, expected, False, "", meaning)
     if e.knn_dips is not None:
         value = f"{e.knn_dips} of {e.knn_measurements} measurements"
         dipped = "unstable: it fell a point or more below its best"
