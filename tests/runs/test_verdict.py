@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from selfsight.evals.bootstrap_intervals import mean_interval
+from selfsight.run_files.run_results import put_main_first
 from selfsight.runs.verdict import judge, judge_evidence
-from selfsight.runs.verdict_evidence import LabeledScore, RunEvidence
+from selfsight.runs.verdict_evidence import LabeledScore, RunEvidence, gather_evidence
 from selfsight.train.collapse import CollapseAlarm
 
 
@@ -517,3 +518,30 @@ def test_random_labels_are_never_called_learning_and_six_points_nearly_always_ar
 def test_judging_needs_no_torch():
     code = "import sys, selfsight.runs.verdict; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_data_set_with_accuracies_of_both_networks_is_the_main_one():
+    def settings(data):
+        about = {"name": data, "fingerprint": data, "images": 10}
+        return {"settings": {"data": data, "data_set": about}}
+
+    gain = {"untrained": {"accuracy": {"low": 0.1, "high": 0.2}}}
+    judged = {"accuracy": 0.5, "untrained_accuracy": 0.3, "differences": gain, "n": 100}
+    one = {"small-1/knn": judged | settings("small")}
+    others = {
+        "large-2/svm": {"map": 0.9, "n": 900} | settings("trained_on"),
+        "large-2/knn": {"accuracy": 0.9, "n": 900} | settings("trained_on"),
+    }
+    called, main = put_main_first(one | others, "trained_on")
+    assert called["knn"] is one["small-1/knn"] and main == "small"
+    evidence = gather_evidence([], one | others, {"data": {"path": "trained_on"}}, [])
+    assert [score.name for score in evidence.labeled] == ["kNN accuracy on small"]
+    # With the untrained network's accuracy, what it was trained on comes first again.
+    complete = judged | {"n": 900} | settings("trained_on")
+    assert put_main_first(one | {"large-2/knn": complete}, "trained_on")[1] == "trained_on"
+
+
+def test_a_score_that_is_not_counted_needs_none_that_is():
+    left_out = {"labeled": (), "not_counted": (score(0.3, 0.2),)}
+    verdict = judge_evidence(RunEvidence(**HEALTHY | left_out))
+    assert "Not counted: kNN accuracy (30.0%)" in verdict.sentence

@@ -109,14 +109,17 @@ def name_results(
 def put_main_first(results: Results, data_path: str) -> tuple[dict[str, Json], str]:
     """Call the results of the main data set by their protocols, and others `knn on NAME`.
 
-    The main data set is the one that the run was trained on, else the one with the most test
+    The main data set is one with kNN or the linear probe of both networks, from which the verdict
+    comes, if there is one: the one that the run was trained on, else the one with the most test
     images. Also returns its name, if there are several.
     """
-    ranks: dict[str, tuple[bool, int]] = {}
+    ranks: dict[str, tuple[bool, bool, int]] = {}
     for name, result in results.items():
         path = str(result.get("settings", {}).get("data") or "")
         is_trained_on = bool(path) and os.path.realpath(path) == os.path.realpath(data_path)
-        folder, rank = name.rpartition("/")[0], (is_trained_on, result.get("n") or 0)
+        folder, _, protocol = name.rpartition("/")
+        can_judge = protocol in ("knn", "linear") and "untrained_accuracy" in result
+        rank = (can_judge, is_trained_on, result.get("n") or 0)
         ranks[folder] = max(ranks.get(folder, rank), rank)
     folders = sorted(ranks.keys() - {""}, key=lambda folder: (*(-n for n in ranks[folder]), folder))
     called: dict[str, Json] = {k: v for k, v in results.items() if "/" not in k}

@@ -114,9 +114,10 @@ def _describe_alarm(e: RunEvidence, state: State) -> str:
 
 def _describe_not_counted(e: RunEvidence) -> str:
     """Say which accuracies were left out, because they were measured in another way."""
+    counted = e.labeled[0].name if e.labeled else "the other results"
     return "".join(
         f" Not counted: {score.name} ({score.accuracy:.1%}), which "
-        f"is of other images than {e.labeled[0].name}, or of images seen in another way."
+        f"is of other images than {counted}, or of images seen in another way."
         for score in e.not_counted
     )
 
