@@ -147,7 +147,7 @@ def test_evaluator_with_a_split_scores_its_test_side():
 def test_a_k_without_enough_voters_is_left_out_with_a_note():
     few = KNN(data=labeled(bright(9)))
     assert few.settings()["k"] == [8]
-    assert "Left out k = 20 and 200: only 8" in few.settings()["note"]
+    assert "without k = 20 and 200: only 8" in few.settings()["note"]
     assert few(Means())["accuracy_k8"] == 1.0
     some = KNN(data=labeled(bright(60)))
     assert some.settings()["k"] == [20]

@@ -58,7 +58,7 @@ def test_the_evaluator_scores_test_images_and_says_what_it_leaves_out():
     scores = found(Means())
     assert (scores["map"], scores["precision_at_1"], scores["n"]) == (1.0, 1.0, 12)
     assert "precision_at_200" not in scores
-    assert found.settings()["notes"] == ["Left out k = 200: only 48 images are ranked."]
+    assert found.settings()["notes"] == ["Retrieval without k = 200: only 48 images are ranked."]
     alone = Retrieval(data=labeled(images), ks=(1,))(Means())
     assert (alone["map"], alone["n"]) == (1.0, 60)
 

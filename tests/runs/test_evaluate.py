@@ -18,6 +18,7 @@ from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.prediction_scores import PerImage, score_per_image, score_predictions
+from selfsight.evals.svm import SVM
 from selfsight.recipe import eval_transform
 from selfsight.run_files.run_folder import Run
 from selfsight.runs import describe_results, evaluate
@@ -364,7 +365,7 @@ def test_a_result_has_every_k_intervals_pairs_and_classes(run, photos, capsys, m
     out = capsys.readouterr().out
     printed = " ".join(out.split())
     assert "accuracy_k1 " in printed and "accuracy_k3 " in printed
-    assert "accuracy_k200" not in printed and "Left out k = 200: only 32" in printed
+    assert "accuracy_k200" not in printed and "without k = 200: only 32" in printed
     assert "knn" in [line.strip() for line in out.splitlines()]  # the title of its classes
     found, arrays = run.result("knn"), run.arrays("knn")
     correct, before = arrays["accuracy"]
@@ -694,7 +695,25 @@ def test_a_mistake_gets_a_sentence(case, finished, photos, weights, capsys):
     assert expected in said
 
 
-def write_lists(path, seed, **columns):
+def resized(run, folder, *, size=None, tile=None):
+    """A copy of a run whose recipe has other views or tiles."""
+    path = shutil.copytree(run.path, folder) / "recipe.json"
+    recipe = json.loads(path.read_text())
+    recipe["data"]["tile"] = tile
+    for view in recipe["views"]:
+        view["size"] = size or view["size"]
+    path.write_text(json.dumps(recipe))
+    return folder
+
+
+def test_a_run_on_tiles_is_compared_on_its_own_tiles_only(run, photos, tmp_path, capsys):
+    tiled = resized(run, tmp_path / "tiled", tile=8)
+    words = ("--labeled", photos, "--test", photos, "--protocol", "knn", "--k", 1)
+    said = fails(capsys, "evaluate", run.path, "--against", tiled, *words, *CPU)
+    assert "trained on tiles of 8 px, but --against would measure it on whole images" in said
+
+
+def write_lists(path, seed):
     """Noise, colored by each of the classes that an image has."""
     rng, rows = np.random.default_rng(seed), []
     for i in range(12):
@@ -718,6 +737,21 @@ def test_lists_of_classes_in_parquet_are_scored_as_several_labels(run, tmp_path,
     assert 'several classes per image in its column "tags", and knn needs one' in said
     words = ("--labeled", train, "--label-column", "tags", "--protocol", "svm")
     assert "Give the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
+
+
+def test_several_labels_have_one_number_for_an_encoder_of_another_size(
+    run, tmp_path, monkeypatch, capsys
+):
+    def score_features(svm, backbone):  # in place of fitting SVMs
+        return {"map": svm.data.features(backbone)[1].h.double().sum().item()}
+
+    monkeypatch.setattr(SVM, "__call__", score_features)
+    train, test = (write_lists(tmp_path / f"{seed}.parquet", seed) for seed in (0, 1))
+    words = ("--labeled", train, "--test", test, "--no-untrained", "--label-column", "tags")
+    words, other = (*words, "--protocol", "svm"), resized(run, tmp_path / "other", size=8)
+    alone = evaluated(capsys, other, *words)["svm"]
+    found = evaluated(capsys, run.path, *words, "--against", other)["svm"]
+    assert found["against"][str(other)]["map"] == alone["map"] != found["map"]
 
 
 def test_a_class_that_training_lacks_is_named(run, photos, tmp_path, capsys):

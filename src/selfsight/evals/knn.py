@@ -208,5 +208,5 @@ class KNN:
         settings: dict[str, Any] = {"k": list(self.effective_ks), "temperature": self.temperature}
         if too_large := [k for k in self.ks if k > self.num_voters]:
             ks = " and ".join(map(str, too_large))
-            settings["note"] = f"Left out k = {ks}: only {self.num_voters} images can vote."
+            settings["note"] = f"without k = {ks}: only {self.num_voters} images can vote."
         return settings

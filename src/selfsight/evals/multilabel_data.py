@@ -24,6 +24,7 @@ from selfsight.nn import Backbone
 
 ABSENT, PRESENT, IGNORED = 0, 1, -1
 SIZE = 224  # of the squares
+PIXELS = ("mean", "std", "channels", "dtype", "low", "high")  # settings of a transform
 POOL = 6  # window of VISSL: maps of 7 x 7 become 2 x 2
 
 
@@ -115,8 +116,11 @@ class MultilabelData:
     @property
     def transform(self) -> EvalTransform:
         """The whole image as a square."""
-        names = ("mean", "std", "channels", "dtype", "low", "high")
-        return replace(square(self.size), **{name: getattr(self, name) for name in names})
+        return replace(square(self.size), **{name: getattr(self, name) for name in PIXELS})
+
+    def for_encoder(self, transform: EvalTransform, *, size: int) -> "MultilabelData":
+        """The same images as squares of a size, with the channels and statistics of an encoder."""
+        return replace(self, size=size, **{name: getattr(transform, name) for name in PIXELS})
 
     def _encode(
         self, network: nn.Module, images: Images, index: Tensor | None, title: str
@@ -153,12 +157,7 @@ def as_multilabel(data: LabeledData, *, pool_maps: bool = True) -> MultilabelDat
         class_names=data.train.class_names or tuple(map(str, range(data.num_classes))),
         size=data.transform.size,
         pool_maps=pool_maps,
-        mean=data.transform.mean,
-        std=data.transform.std,
-        channels=data.transform.channels,
-        dtype=data.transform.dtype,
-        low=data.transform.low,
-        high=data.transform.high,
+        **{name: getattr(data.transform, name) for name in PIXELS},
         batch_size=data.batch_size,
         autocast=data.autocast,
         progress=data.progress,
@@ -167,12 +166,20 @@ def as_multilabel(data: LabeledData, *, pool_maps: bool = True) -> MultilabelDat
 
 
 def load_multilabel(
-    train: Source, test: Source, *, size: int, device: torch.device | str = "cpu", **settings: Any
+    train: Source,
+    test: Source,
+    transform: EvalTransform,
+    *,
+    device: torch.device | str = "cpu",
+    **settings: Any,
 ) -> MultilabelData:
-    """Load sources whose images have several classes; the classes are those of either."""
+    """Load sources whose images have several classes, as squares of the size of the transform.
+
+    The classes are those of either.
+    """
     class_names = tuple(dict.fromkeys((*train.class_names, *test.class_names)))
-    channels = settings.get("channels", 3)
-    transform = replace(square(size), channels=channels)
+    pixels = {name: getattr(transform, name) for name in PIXELS}
+    transform = replace(square(transform.size), **pixels)
     images = [EvalImages(source, transform, device) for source in (train, test)]
     labels = []
     for source in (images[0].source, images[1].source):  # without unreadable images
@@ -191,7 +198,8 @@ def load_multilabel(
         test=images[1],
         test_y=labels[1],
         class_names=class_names,
-        size=size,
+        size=transform.size,
+        **pixels,
         **settings,
     )
 

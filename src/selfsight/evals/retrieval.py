@@ -134,7 +134,7 @@ class Retrieval:
         notes = []
         if too_large := [str(k) for k in self.ks if k > self._num_ranked]:
             ks = " and ".join(too_large)
-            notes.append(f"Left out k = {ks}: only {self._num_ranked} images are ranked.")
+            notes.append(f"Retrieval without k = {ks}: only {self._num_ranked} images are ranked.")
         if missing := int((~self._has_relevant()).sum()):
             notes.append(f"{missing} test images have no training image of their class: left out.")
         return {"similarity": "cosine", "k": list(self.effective_ks), "notes": notes}

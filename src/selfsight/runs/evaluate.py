@@ -86,7 +86,8 @@ def evaluate(
         sources = data_set = None
         if groups["labeled"]:
             sources = open_labeled(options, run_classes(encoder, trust=options.trust))
-            sources = cut_labeled(sources, encoders[0].recipe)
+            others = {e.name: e.recipe for e in encoders[1:] if e.name in options.against}
+            sources = cut_labeled(sources, encoders[0].recipe, others)
             if sources.note and dist.rank() == 0:
                 open_console(stderr=True).print(sources.note)
             about |= {"classes": list(sources.classes)} if sources.classes else {}
@@ -226,10 +227,11 @@ def with_normalization_of(
 def _build_svm(
     name: str, data: MultilabelData | None, options: EvalOptions, encoder: EncoderUnderTest
 ) -> Evaluator:
-    """Build the SVM of an encoder, whose statistics normalize the images."""
+    """Build the SVM of an encoder on squares of its size; those of a VOC folder have VISSL's."""
     assert data is not None
-    mean, std = encoder.transform.mean, encoder.transform.std
-    return build_evaluator(name, replace(data, mean=mean, std=std), options)
+    is_voc = find_voc_folder(str(options.labeled)) is not None
+    size = data.size if is_voc else encoder.transform.size
+    return build_evaluator(name, data.for_encoder(encoder.transform, size=size), options)
 
 
 def _evaluate_label_free(

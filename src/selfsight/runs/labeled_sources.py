@@ -1,6 +1,6 @@
 """Open the labeled images of an evaluation: the splits, and the classes that are used."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,9 +64,23 @@ def _open_split(
     return open_source(path, labels=True, split=named, classes=classes, label_column=label_column)
 
 
-def cut_labeled(sources: LabeledSources, recipe: Recipe | None) -> LabeledSources:
-    """Cut the images into tiles if those of the run were; test images must be of other files."""
-    if recipe is None or recipe.data.tile is None:
+def cut_labeled(
+    sources: LabeledSources, recipe: Recipe | None, others: Mapping[str, Recipe | None]
+) -> LabeledSources:
+    """Cut the images into tiles if those of the run were; test images must be of other files.
+
+    `others` are the recipes of --against: all are measured on the same images.
+    """
+    tile = None if recipe is None else recipe.data.tile
+    for name, other in others.items():
+        if other is not None and other.data.tile not in (None, tile):
+            seen = "whole images" if tile is None else f"tiles of {tile} px"
+            raise UserError(
+                f"{name} was trained on tiles of {other.data.tile} px, but --against would measure "
+                f"it on {seen}, those of the encoder before it. Evaluate it by itself, or name it "
+                "first."
+            )
+    if recipe is None or tile is None:
         return sources
     if sources.test is None:
         raise UserError(
@@ -114,8 +128,7 @@ def load_several_labels(
             )
     if sources.test is None:
         raise UserError(f"{several} and no splits. Give the test images with --test.")
-    settings |= {"size": transform.size, "channels": transform.channels, "device": device}
-    return load_multilabel(sources.train, sources.test, **settings)
+    return load_multilabel(sources.train, sources.test, transform, device=device, **settings)
 
 
 def find_voc_folder(path: str) -> str | None:

@@ -167,7 +167,7 @@ def bad(x: np.ndarray, value: float) -> np.ndarray:
         (npy(bad(values("float32", 6), np.nan)), "1 of its 378 values are NaN or infinite"),
         (npy(bad(values("float32", 6), np.inf)), "1 of its 378 values are NaN or infinite"),
         (npy(values("float32", 5)), "it has 5 channels, not 6"),
-        (npy(values("uint16", 6)), "its values are uint16, and those of this data set float32"),
+        (npy(values("uint16", 6)), "its values are uint16, and float32 is expected"),
         (npy(values("float32", 6))[:-9], "it is truncated"),
         (npy(np.zeros((2, 3, 4, 5))), r"its shape is \[2, 3, 4, 5\]"),
         (npy(np.zeros((20, 30, 40))), r"its shape is \[20, 30, 40\]"),

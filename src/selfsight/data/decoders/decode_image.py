@@ -169,7 +169,7 @@ def describe_error(error: Exception) -> str:
 def _convert_pixels(pixels: np.ndarray, store_size: int | None, channels: int) -> np.ndarray:
     """Convert pixels that need no decoding as those of a file are."""
     if pixels.dtype != np.uint8:
-        raise UnreadableError(f"its values are {pixels.dtype}, and those of this data set uint8")
+        raise UnreadableError(f"its values are {pixels.dtype}, and uint8 is expected")
     height, width, depth = pixels.shape
     if depth == channels and stored_size((width, height), store_size) == (width, height):
         return pixels

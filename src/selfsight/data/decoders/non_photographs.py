@@ -100,7 +100,7 @@ def to_stored(pixels: np.ndarray, channels: int, dtype: str) -> np.ndarray:
     """Convert samples to what is stored; raise if they are not of this type and number."""
     depth, found = pixels.shape[2], stored_dtype(pixels.dtype)
     if found != dtype:
-        raise UnreadableError(f"its values are {found}, and those of this data set {dtype}")
+        raise UnreadableError(f"its values are {found}, and {dtype} is expected")
     if depth != channels:
         raise UnreadableError(f"it has {depth} channel{'s' * (depth > 1)}, not {channels}")
     with np.errstate(over="ignore"):  # beyond float32 is infinite, and left out as such
