@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -65,7 +66,9 @@ def _open_split(
 
 
 def cut_labeled(
-    sources: LabeledSources, recipe: Recipe | None, others: Mapping[str, Recipe | None]
+    sources: LabeledSources,
+    recipe: Recipe | None,
+    others: Mapping[str, Recipe | None] = MappingProxyType({}),
 ) -> LabeledSources:
     """Cut the images into tiles if those of the run were; test images must be of other files.
 
