@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from selfsight.cli.main import main
+from tests.exporters.saved_run import save_run
 from tests.folders import images
 from tests.test_readme import COMMANDS as README_COMMANDS
 
@@ -102,6 +103,23 @@ def test_the_tutorial_and_the_faq_run_in_their_order(home, capsys):
                 code = code.replace('"shapes"', '"data"').replace('="runs/python"', SHORT)
                 exec(code, {})
     assert (home / "cleaned.txt").exists() and (home / "job.sh").exists()
+
+
+@pytest.mark.slow
+def test_the_example_of_adapt_answers(home, capsys):
+    commands = list_commands("examples/adapt_or_not.md")
+    assert commands[0] in list_commands("tutorial/first_run.md")
+    first, second = (shlex.split(command)[1:] for command in commands[1:3])
+    assert [w for w in first if w[0] == "-"] == [w for w in second if w[0] == "-"]  # names differ
+    save_run(home / "runs/first", name="resnet8_narrow", image_size=32)
+    words = ["data" if word == "digits" else word for word in first]
+    main([*words, "--epochs", "1", "--batch-size", "8", "--device", "cpu"])
+    assert re.search("(?m)^(Do not train|Use )", capsys.readouterr().out)
+    assert (home / "runs/digits/encoder/model.safetensors").exists()
+    shutil.copytree(home / "runs/first", home / "runs/anew")  # what the next command would train
+    assert [shlex.split(command)[1] for command in commands[3:]] == ["pretrain", "evaluate"]
+    main(shorten(shlex.split(commands[4].replace("runs/digits/scratch", "runs/first"))[1:]))
+    assert "runs/first" in capsys.readouterr().out
 
 
 @pytest.mark.slow
