@@ -35,6 +35,7 @@ from selfsight.options.eval_options import EncoderOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.recipe import eval_transform
 from selfsight.recipes import auto_recipe
+from selfsight.run_files.json_files import explain_write_errors
 from selfsight.run_files.run_folder import Run
 from selfsight.runs import embed_images as embedding
 from selfsight.runs import explore_images as exploration
@@ -219,6 +220,8 @@ def explore(
         raise UserError(
             f"--out is {page}, but the page is an HTML file. Give a name like map.html."
         )
+    with explain_write_errors(page):  # before minutes of work
+        page.parent.mkdir(parents=True, exist_ok=True)
     source = open_source(
         str(data), split=options.split, labels=options.labels, label_column=options.label_column
     )
@@ -267,8 +270,9 @@ def _embed_first(
     settings = {"encoder": name, "data": str(data)} | vars(options)
     with dist.process_group(device.type, settings):
         loaded, source = embedding.load_for_images(name, source, device, options)
+        vectors = Path(options.vectors or folder)
         written = embedding.write_vectors(
-            loaded, source, Path(options.vectors or folder), device, embed_options
+            loaded, source, vectors, device, embed_options, need_labels=False
         )
     return loaded, source, written["folder"]
 

@@ -91,17 +91,20 @@ def write_vectors(
     folder: Path,
     device: torch.device,
     options: EmbedOptions,
+    *,
+    need_labels: bool = True,
 ) -> dict[str, Any]:
     """Write a vector for each image by a loaded encoder; return what was written.
 
     Shards that an earlier call has written stay. Of several processes, each writes its share.
+    Unless they are needed, it does not matter whether all shards are there with labels or without.
     """
     console = open_console(stderr=True, quiet=not dist.prints())
     if source.notes:
         console.print("\n".join(source.notes))
     with lock_run(Run(folder)):
         about = dist.on_first(lambda: _describe(source, encoder, options))
-        missing = dist.on_first(lambda: _begin(folder, about, options))
+        missing = dist.on_first(lambda: _begin(folder, about, options, need_labels))
         began, own = time.monotonic(), missing[dist.rank() :: dist.world_size()]
         skipped = _embed_shards(source, encoder, device, folder, own, options)
         skipped = [pair for part in dist.gather_objects(skipped) for pair in part]
@@ -298,12 +301,18 @@ def _describe(source: Source, encoder: EncoderUnderTest, options: EmbedOptions) 
     )
 
 
-def _begin(folder: Path, about: dict[str, Any], options: EmbedOptions) -> list[int]:
+def _begin(
+    folder: Path, about: dict[str, Any], options: EmbedOptions, need_labels: bool
+) -> list[int]:
     """Write what the folder is about, or compare it; return the shards that are missing."""
     entries = [path for path in folder.iterdir() if path.name != LOCK]
     saved = read_object(folder / ABOUT)
     if entries and saved is None:
         raise UserError(f"{folder} holds other files; {OTHER_FOLDER}.")
+    ending, count = f".{options.format}", _count_shards(about["data"]["images"], options)
+    missing = [k for k in range(count) if not (folder / f"{SHARD.format(k)}{ending}").exists()]
+    if saved is not None and not (need_labels or missing):
+        about = about | {"labels": saved.get("labels")}
     differences = [] if saved is None else list_differences(about, saved)
     if differences and not options.overwrite:
         texts = [f"{name} is {now} now and was {before}" for name, now, before in differences]
@@ -315,9 +324,9 @@ def _begin(folder: Path, about: dict[str, Any], options: EmbedOptions) -> list[i
         if options.overwrite:
             for path in (*folder.glob("shard-*"), *folder.glob("_*.json")):
                 path.unlink()
+            missing = [*range(count)]
         write_json(folder / ABOUT, about)
-    ending, count = f".{options.format}", _count_shards(about["data"]["images"], options)
-    return [k for k in range(count) if not (folder / f"{SHARD.format(k)}{ending}").exists()]
+    return missing
 
 
 def hash_weights(network: nn.Module) -> str:
