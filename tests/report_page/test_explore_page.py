@@ -147,6 +147,7 @@ def test_the_saved_list_is_what_lies_in_the_lasso(tab, page):
     )
 
 
+@pytest.mark.slow
 def test_shift_adds_what_the_legend_shows_and_the_list_is_copied(tab, page, window):
     places = place(tab, page[1])
     left, top = places.min(0) - 5
@@ -163,6 +164,7 @@ def test_shift_adds_what_the_legend_shows_and_the_list_is_copied(tab, page, wind
     assert copied == [f"/my files/set {i % 3}/{i}.jpg" for i in range(300) if i % 3 != 1]
 
 
+@pytest.mark.slow
 def test_pointing_shows_thumbnail_name_label_cluster_and_score(tab, page):
     places = place(tab, page[1])
     for i in (7, 150):

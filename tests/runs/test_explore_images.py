@@ -4,6 +4,8 @@ import base64
 import io
 import os
 import re
+import shlex
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +20,16 @@ from selfsight.data import open_source
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.tsne_map import reduce_to_plane
+from selfsight.run_files.run_folder import Run
 from selfsight.runs import explore_images as exploration
-from selfsight.runs.map_layout import lay_out
-from tests.exporters.saved_run import save_run
+from selfsight.runs.map_layout import lay_out, place_by_neighbors
+from selfsight.runs.search_images import Neighbors
+from tests.exporters.saved_run import save_photo, save_run
 from tests.report_page.folders import HOSTILE
 from tests.report_page.test_report import Page
 
 CPU = torch.device("cpu")
+DOCS = Path(__file__).parents[2] / "docs/explore.md"
 COLORS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 50, 230)}
 
 
@@ -81,6 +86,15 @@ def test_of_a_sample_the_others_lie_with_their_group_and_scores_are_those_of_a_l
         others = [similarity[i, j].item() for j in sample if j != i]
         expected = 1 - np.mean(sorted(others, reverse=True)[:10])
         assert layout.outliers[i] == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_image_between_groups_lies_in_that_of_its_nearest():
+    points = np.random.default_rng(0).normal(size=(16, 2)).astype(np.float32)
+    points[8:] += 90
+    near = Neighbors(torch.tensor([[0.9, 0.8, 0.79, 0.5]] * 17), torch.tensor([[0, 8, 9, 1]] * 17))
+    placed = place_by_neighbors(near, torch.arange(16), points, 17)
+    np.testing.assert_array_equal(placed[:16], points)
+    assert np.abs(placed[16]).max() < 3  # the mean of the four lies near (40, 40)
 
 
 def _tsne(h, count):
@@ -143,6 +157,7 @@ def test_a_list_of_the_page_is_read_by_the_other_commands(page, photos, tmp_path
     assert all(source.read(i) == Path(line).read_bytes() for i, line in enumerate(lines))
 
 
+@pytest.mark.slow
 def test_names_that_no_list_can_hold_are_counted(run, tmp_path):
     for name in ("a.png", "b\tc.png", "d\ne.png", os.fsdecode(b"\xff.png")):
         Image.new("RGB", (9, 9), (len(name), 90, 0)).save(tmp_path / name)
@@ -183,6 +198,7 @@ def test_bad_input_gets_a_sentence(run, photos, tmp_path, capsys):
         selfsight.explore(run, tmp_path / "one", device="cpu", quiet=True)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_wrote(run, photos, capsys, tmp_path):
     words = ["--out", str(tmp_path / "m.html"), "--device", "cpu", "--max-mb", "1"]
     main(["explore", str(run.path), str(photos), *words])
@@ -198,3 +214,41 @@ def test_images_that_are_no_files_have_names_only(run, tmp_path):
     data = Page((tmp_path / "m.html").read_text("utf-8")).data()
     assert written["labels"] == 10 and data["groups"][0]["names"] == [*map(str, range(10))]
     assert data["root"] is None and data["paths"] is None
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_run(tmp_path / "runs/photos-auto", name="resnet8_narrow", image_size=32)
+    recipe = Run(tmp_path / "runs/photos-auto").recipe_path
+    recipe.write_text(recipe.read_text().replace('"photos"', f'"{tmp_path}/photos"'))
+    (tmp_path / "photos").mkdir()
+    for seed in range(20):
+        save_photo(tmp_path / f"photos/{seed}.jpg", seed=seed)
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", interrupt)
+    commands = re.findall(r"^selfsight [^\n]+$", DOCS.read_text(), re.MULTILINE)
+    for command in commands:
+        words = [*shlex.split(command)[1:], "--device", "cpu"]
+        if words[0] == "pretrain":
+            words += ["--epochs", "1", "--batch-size", "8", "--method", "simsiam"]
+        if words[0] == "report":
+            with pytest.raises(SystemExit):
+                main(words)
+            continue
+        main(words)
+        if words[0] == "explore":
+            page = Path("runs/photos-auto/explore/photos.html")  # as the page says
+            data = Page(page.read_text("utf-8")).data()
+            lines = [f"{data['root']}{name}\n" for name in data["names"]]
+            Path("photos-selection.txt").write_text("".join(lines))
+    assert [command.split()[1] for command in commands] == [
+        "explore",
+        "pretrain",
+        "embed",
+        "report",
+    ]
+    assert "stopped serving" in capsys.readouterr().err

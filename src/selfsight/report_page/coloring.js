@@ -18,7 +18,8 @@ function colorByGroup(title, keys, names) {
   }]));
   const groups = [...byKey.values()];
   for (const group of groups) group.ink = channels(group.color);
-  return { title, groups, group: (i) => byKey.get(keys[i]), text: (i) => byKey.get(keys[i]).label };
+  const byPoint = Array.from(keys, (key) => byKey.get(key));
+  return { title, groups, group: (i) => byPoint[i], text: (i) => byPoint[i].label };
 }
 
 /** Color by a number of each point, from the smallest to the largest. */
@@ -38,12 +39,12 @@ function colorByValue(title, values) {
     return first / Math.max(1, sorted.length - 1);
   };
   const group = { on: true, shape: 0, color: SCALE[2] };
-  const ink = (i) => {
-    const place = rank(values[i]) * stops;
+  const colors = Array.from(values, (value) => {
+    const place = rank(value) * stops;
     const at = Math.min(stops - 1, Math.floor(place));
-    return inks[at].map((value, c) => Math.round(value + (inks[at + 1][c] - value) * (place - at)));
-  };
-  return { title, groups: null, group: () => group, ink, low, high, text: (i) => `${title} ${formatNumber(values[i])}` };
+    return inks[at].map((one, c) => Math.round(one + (inks[at + 1][c] - one) * (place - at)));
+  });
+  return { title, groups: null, group: () => group, ink: (i) => colors[i], low, high, text: (i) => `${title} ${formatNumber(values[i])}` };
 }
 
 /** Buttons that hide and show groups, or the ends of a scale. */

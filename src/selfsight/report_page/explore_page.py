@@ -57,7 +57,6 @@ def measure_page(content: MapPage) -> int:
 def write_page(path: Path, content: MapPage, thumbnails: Thumbnails) -> int:
     """Write the page; returns its size in bytes."""
     page = _build_page(content, thumbnails).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
     with explain_write_errors(path), replace_file(path) as file:
         file.write(page)
     return len(page)

@@ -1,13 +1,13 @@
 const MARGIN = 26; // pixels around the map
 const POINTER_RADIUS = 14; // largest distance in pixels between the pointer and the dot it selects
-const DIM = 26; // alpha, of 255, of dots that are not meant
+const DIM = [138, 146, 156, 26]; // color and alpha of dots that are not meant: many add up to gray
 
 /**
  * A map of points that is panned, zoomed, pointed at and walked by keyboard.
  *
  * `about(i)` gives the lines of a point, `thumbnail(i)` a canvas with its image, and `drawThumbnail`
- * draws it at a place. With `wheel` a plain wheel zooms; otherwise it scrolls the page. `drag`, if
- * given, takes the pointer for itself while it returns true.
+ * draws it at a place. With `wheel` a plain wheel zooms and a finger moves the map; otherwise both
+ * scroll the page. `view.drag`, if set, takes the pointer for itself while it returns true.
  */
 function createMap({ x, y, about, thumbnail, drawThumbnail, coloring, images = false, wheel = false, maxZoom = 40, height }) {
   const count = x.length;
@@ -51,11 +51,13 @@ function createMap({ x, y, about, thumbnail, drawThumbnail, coloring, images = f
     const [colors, shapes] = [new Uint8Array(4 * count), new Uint8Array(count)];
     for (let i = 0; i < count; i++) {
       const group = view.coloring.group(i);
-      const [r, g, b] = group.ink ?? view.coloring.ink(i);
       view.visible[i] = group.on ? 1 : 0;
-      const dim = view.highlighted ? view.highlighted !== group : view.chosen && !view.chosen[i];
-      colors.set([r, g, b, group.on ? (dim ? DIM : 230) : 0], 4 * i);
       shapes[i] = group.shape;
+      if (!group.on) continue;
+      const dim = view.highlighted ? view.highlighted !== group : view.chosen && !view.chosen[i];
+      const ink = dim ? DIM : (group.ink ?? view.coloring.ink(i));
+      for (let c = 0; c < 3; c++) colors[4 * i + c] = ink[c];
+      colors[4 * i + 3] = dim ? DIM[3] : 230;
     }
     dots.paint(colors, shapes);
     redraw();
@@ -157,7 +159,8 @@ function createMap({ x, y, about, thumbnail, drawThumbnail, coloring, images = f
   canvas.addEventListener("pointerdown", (event) => {
     if (view.drag?.(event, positionOf(event))) return canvas.setPointerCapture(event.pointerId);
     if (event.pointerType === "touch") pointTo(closest(...positionOf(event), 2 * POINTER_RADIUS));
-    else dragStart = [event.clientX - view.x, event.clientY - view.y];
+    // elsewhere a finger scrolls the page
+    if (event.pointerType !== "touch" || wheel) dragStart = [event.clientX - view.x, event.clientY - view.y];
   });
   canvas.addEventListener("pointermove", (event) => {
     if (view.drag?.(event, positionOf(event))) return pointTo(-1);

@@ -8,6 +8,7 @@ const ROOM = 1.45; // radii from the middle of a dot to the side of its square, 
 const VERTEX_SHADER = `#version 300 es
 uniform vec2 scale, shift;
 uniform float size;
+uniform bool faint;
 layout(location = 0) in vec2 place;
 layout(location = 1) in vec4 ink;
 layout(location = 2) in float shape;
@@ -17,7 +18,7 @@ void main() {
   color = ink;
   kind = int(shape);
   gl_PointSize = size;
-  gl_Position = ink.a > 0.0 ? vec4(place * scale + shift, 0, 1) : vec4(2, 2, 2, 1);
+  gl_Position = ink.a > 0.0 && (ink.a < 0.5) == faint ? vec4(place * scale + shift, 0, 1) : vec4(2, 2, 2, 1);
 }`;
 
 // Distance to the edge of a shape of radius 1, negative inside; y points down, as in tracePath.
@@ -62,7 +63,8 @@ function tracePath(context, shape, x, y, r) {
 /**
  * A layer of dots, drawn by WebGL, or on a plain canvas where there is none.
  *
- * `paint(colors, shapes)` sets four bytes and a shape for each dot; those without alpha are hidden.
+ * `paint(colors, shapes)` sets four bytes and a shape for each dot; those without alpha are hidden,
+ * and those with less than half lie under the others.
  * `draw(view)` draws them: a point (x, y) lies at (view.left + x scale, view.top - y scale).
  */
 function createDots(x, y) {
@@ -113,7 +115,7 @@ function drawWithWebGl(canvas, x, y) {
   gl.linkProgram(program);
   if (!gl.getProgramParameter(program, gl.LINK_STATUS)) return null;
   gl.useProgram(program);
-  const uniform = Object.fromEntries(["scale", "shift", "size", "outline"].map((name) => [name, gl.getUniformLocation(program, name)]));
+  const uniform = Object.fromEntries(["scale", "shift", "size", "outline", "faint"].map((name) => [name, gl.getUniformLocation(program, name)]));
   const [places, inks, kinds] = [gl.createBuffer(), gl.createBuffer(), gl.createBuffer()];
   const upload = (location, buffer, data, width, type, normalized = false) => {
     gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
@@ -121,6 +123,7 @@ function drawWithWebGl(canvas, x, y) {
     gl.enableVertexAttribArray(location);
     gl.vertexAttribPointer(location, width, type, normalized, 0, 0);
   };
+  let passes = [0]; // with 1 first, if there are faint dots to lie under the others
   const pairs = new Float32Array(2 * x.length);
   for (let i = 0; i < x.length; i++) [pairs[2 * i], pairs[2 * i + 1]] = [x[i], y[i]];
   upload(0, places, pairs, 2, gl.FLOAT);
@@ -128,6 +131,7 @@ function drawWithWebGl(canvas, x, y) {
   gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
   return {
     paint(colors, shapes) {
+      passes = colors.some((value, i) => i % 4 === 3 && value && value < 128) ? [1, 0] : [0];
       upload(1, inks, colors, 4, gl.UNSIGNED_BYTE, true);
       upload(2, kinds, shapes, 1, gl.UNSIGNED_BYTE);
     },
@@ -139,7 +143,10 @@ function drawWithWebGl(canvas, x, y) {
       gl.uniform2f(uniform.shift, (2 * left) / width - 1, 1 - (2 * top) / height);
       gl.uniform1f(uniform.size, 2 * ROOM * radius * sharp);
       gl.uniform1f(uniform.outline, radius < OUTLINED_FROM ? 0 : 1);
-      gl.drawArrays(gl.POINTS, 0, x.length);
+      for (const faint of passes) {
+        gl.uniform1i(uniform.faint, faint);
+        gl.drawArrays(gl.POINTS, 0, x.length);
+      }
     },
   };
 }
@@ -156,15 +163,15 @@ function drawWithoutWebGl(canvas, x, y) {
       context.clearRect(0, 0, width, height);
       context.lineWidth = 0.75;
       context.strokeStyle = OUTLINE;
-      for (let i = 0; i < x.length; i++) {
+      for (const faint of [true, false]) {
+        for (let i = 0; i < x.length; i++) if (inks[4 * i + 3] && inks[4 * i + 3] < 128 === faint) dot(i);
+      }
+      function dot(i) {
         const [px, py, at] = [left + x[i] * scale, top - y[i] * scale, 4 * i];
-        if (!inks[at + 3] || px < -radius || py < -radius || px > width + radius || py > height + radius) continue;
+        if (px < -radius || py < -radius || px > width + radius || py > height + radius) return;
         context.globalAlpha = inks[at + 3] / 255;
         context.fillStyle = `rgb(${inks[at]},${inks[at + 1]},${inks[at + 2]})`;
-        if (radius < OUTLINED_FROM) {
-          context.fillRect(px - radius, py - radius, 2 * radius, 2 * radius);
-          continue;
-        }
+        if (radius < OUTLINED_FROM) return context.fillRect(px - radius, py - radius, 2 * radius, 2 * radius);
         tracePath(context, SHAPES[kinds[i]], px, py, radius);
         context.fill();
         context.stroke();

@@ -15,7 +15,6 @@ from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.runs.search_images import OUTLIER_NEIGHBORS, Neighbors, score_outliers
 
 SAMPLE = 5000  # images that t-SNE lays out, in 25 s of one core; the others are placed by them
-PLACED_BY = 5  # nearest images of the sample whose places decide that of another image
 CLUSTER_DIMS = 50  # of PCA, in which k-means clusters
 
 
@@ -44,8 +43,8 @@ def lay_out(
         points = place_by_neighbors(near, rows, points, n)
         method = f"{method} of {sample:,} images"
         about = (
-            f"The other {n - sample:,} images lie at the mean of their {PLACED_BY} nearest of "
-            f"these, weighted by similarity. {about} of the {sample:,}"
+            f"Each of the other {n - sample:,} lies among its nearest of these. {about} of the "
+            f"{sample:,}"
         )
     assigned = cluster(h, clusters)
     kinds = len(np.unique(assigned))
@@ -71,18 +70,20 @@ def find_among(
 def place_by_neighbors(
     near: Neighbors, rows: Int64[Tensor, " m"], points: Float[np.ndarray, "m 2"], n: int
 ) -> Float[np.ndarray, "n 2"]:
-    """Places of all images, of which those of `rows` are known.
+    """Places of all images, of which those of `rows` are known: means of their nearest.
 
-    The weights fall to nothing at the distance of the last neighbor, so that an image between two
-    groups lies in that of its nearest, and images with the same neighbors are apart.
+    A neighbor weighs the more, the more similar it is, and the closer it lies to the most similar
+    one: the mean of several groups would lie in none of them.
     """
-    k = min(PLACED_BY, near.rows.shape[1])
     place = np.zeros((n, 2))
     place[rows.numpy()] = points
-    similarity, neighbors = near.similarity[:, :k].double().numpy(), near.rows[:, :k].numpy()
-    farthest = near.similarity[:, min(k, near.similarity.shape[1] - 1)].double().numpy()
-    weights = np.maximum(similarity - farthest[:, None], 0) ** 2 + 1e-12
-    placed = (place[neighbors] * weights[..., None]).sum(1) / weights.sum(1, keepdims=True)
+    similarity, around = near.similarity.double().numpy(), place[near.rows.numpy()]
+    weights = (similarity - similarity[:, -1:]) ** 2 + 1e-12
+    map_points = torch.from_numpy(points).double()
+    apart = torch.cdist(map_points, map_points).kthvalue(min(6, len(points))).values  # of the fifth
+    reach = max(float(apart.median()), 1e-12)
+    weights *= np.exp(-(((around - around[:, :1]) / reach) ** 2).sum(axis=2) / 2)
+    placed = (around * weights[..., None]).sum(axis=1) / weights.sum(axis=1, keepdims=True)
     placed[rows.numpy()] = points
     return placed
 
