@@ -56,6 +56,12 @@ def test_each_checkpoint_of_a_run_is_found_by_its_name(saved):
                 assert tensor.unique().item() == pytest.approx(value)
 
 
+def test_a_checkpoint_in_place_of_a_run_is_told_how_it_is_evaluated(saved):
+    file = saved[1].kept_checkpoint(2)
+    with pytest.raises(UserError, match=rf"one checkpoint of .*--backbone {file} --out"):
+        api.evaluate(file)
+
+
 def test_names_that_are_no_checkpoint_of_a_run_are_left_to_others(saved, tmp_path):
     _, run = saved
     (tmp_path / "weights.pt").write_bytes(b"")

@@ -282,6 +282,12 @@ def open_run(run: Run | str | Path) -> Run:
     check_setting("run", run, Run | str | Path)
     run = run if isinstance(run, Run) else Run(Path(run))
     if not run.recipe_path.exists():
+        whole = Run(run.path.parent.parent)
+        if run.path.parent == whole.checkpoints and whole.recipe_path.exists():
+            raise UserError(
+                f"{run.path} is one checkpoint of the run {whole.path}. Give the run, or to "
+                f"evaluate this checkpoint: --backbone {run.path} --out FOLDER."
+            )
         parent = run.path.parent if run.path.parent.is_dir() else Path("runs")
         names = [file.parent.name for file in parent.glob("*/recipe.json")]
         similar = suggest(run.path.name, names)
