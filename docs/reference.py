@@ -308,7 +308,7 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
     node.args.args = [a for a in node.args.args if a.arg != "self"]
     returns = f" -> {ast.unparse(node.returns)}" if node.returns and node.name[0] != "_" else ""
     arguments = ast.unparse(node.args)
-    if len(name) + len(arguments) + len(returns) > 86:
+    if len(name) + len(arguments) + len(returns) > 76:
         arguments = "\n    " + ",\n    ".join(_split_arguments(arguments)) + ",\n"
     arguments = re.sub(r"(: [^=,]+(?:\[[^=\]]*\])?[^=,]*)=", r"\1 = ", arguments)
     return f"```python\n{name}({arguments}){returns}\n```\n\n"
@@ -338,8 +338,10 @@ def _prose(text: str | None) -> str:
     for paragraph in re.split(r"\n\n+", (text or "").strip()):
         first = paragraph.split("\n")[0]
         if first.startswith(">>> "):
-            code = re.sub(r"^(>>>|\.\.\.) ?|  # doctest:.*", "", paragraph, flags=re.MULTILINE)
-            parts.append(f"```python\n{code}\n```")
+            code = re.sub(r"  # doctest:.*", "", paragraph)
+            has_output = not all(line[:4] in (">>> ", "... ") for line in code.split("\n"))
+            bare = re.sub(r"^(>>>|\.\.\.) ", "", code, flags=re.MULTILINE)
+            parts.append(f"```pycon\n{code}\n```" if has_output else f"```python\n{bare}\n```")
         elif re.match(r"[a-z]\w* = \w+\.", first):  # lines of code
             parts.append(f"```python\n{paragraph}\n```")
         else:

@@ -53,8 +53,8 @@ def shorten(words: list[str]) -> list[str]:
             if flag in words:
                 del words[words.index(flag) : words.index(flag) + 2]
         words += SMALL
-    takes_device = ("pretrain", "resume", "evaluate", "embed", "search", "doctor")
-    if words[0] in (*takes_device, "replay", "reproduce") and "--protocols" not in words:
+    takes_device = ("pretrain", "resume", "evaluate", "embed", "search", "doctor", "classify")
+    if words[0] in (*takes_device, "explore", "replay", "reproduce") and "--protocols" not in words:
         words += ["--device", "cpu"]
     return words
 
