@@ -191,6 +191,12 @@ def test_dots_have_the_color_of_their_group_by_webgl_and_without(tab, page, brow
         drawn[kind] = read_dots(shown)
     other.context.close()
     assert other.complaints == []
+    # A driver may take the context away at any time: the dots are drawn without it.
+    lose = "map.dots.canvas.getContext('webgl2').getExtension('WEBGL_lose_context').loseContext()"
+    tab.evaluate(lose)
+    drawn["lost"] = read_dots(tab)
+    assert tab.evaluate("map.dots.kind") == "canvas"
+    assert (drawn["lost"] == drawn["canvas"]).all()
     box = tab.locator("canvas.map").bounding_box()
     at = (places - [box["x"], box["y"]]).round().astype(int)
     apart = [i for i in range(COUNT) if np.sort(np.abs(places - places[i]).max(1))[1] > 12]
