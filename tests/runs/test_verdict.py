@@ -545,3 +545,20 @@ def test_a_score_that_is_not_counted_needs_none_that_is():
     left_out = {"labeled": (), "not_counted": (score(0.3, 0.2),)}
     verdict = judge_evidence(RunEvidence(**HEALTHY | left_out))
     assert "Not counted: kNN accuracy (30.0%)" in verdict.sentence
+
+
+@pytest.mark.parametrize(("classes", "rank"), [(2, 1.6), (3, 2.9), (10, 6.0)])
+def test_few_classes_are_few_directions_and_no_collapse(classes, rank):
+    """Features of each class become one point (neural collapse, arXiv:2008.08186)."""
+    numbers = {"effective_rank": rank, "embedding_rank": rank, "trained_rank": rank}
+    settings = HEALTHY | numbers | {"embedding_dim": None, "untrained_rank": 40.0} | knn(0.5, 0.49)
+    with_labels = judge_evidence(RunEvidence(**settings, classes=classes))
+    assert with_labels.verdict == "unclear"
+    assert judge_evidence(RunEvidence(**settings)).verdict == "collapsed"  # without labels it is
+
+
+def test_an_encoder_with_labels_that_gives_one_point_has_collapsed_and_no_predictor_is_advised():
+    settings = HEALTHY | {"feature_std": 0.004, "chance_loss": None} | knn(0.2, 0.21)
+    found = judge_evidence(RunEvidence(**settings, classes=3))
+    assert found.verdict == "collapsed" and "check the labels" in found.sentence
+    assert "predictor" not in found.sentence

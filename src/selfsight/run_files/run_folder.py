@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LOCK = "lock"  # file that the process which writes to a run folder has locked
 ABOUT_RUN = {  # what recipe.json holds beside the settings
     "images": int,
+    "num_classes": int,
     "skipped": int,
     "left_out": dict[str, str],
     "changed": list[str],

@@ -55,7 +55,7 @@ from selfsight.train.batch_size_finder import halve_batch_until_it_fits
 from selfsight.train.disk_forecast import check_disk
 from selfsight.train.memory_forecast import check_memory
 from selfsight.train.online_eval import build_online_knn
-from selfsight.train.pretrain import describe_data, pretrain
+from selfsight.train.pretrain import count_classes, describe_data, pretrain
 from selfsight.train.training_state import State
 
 MAX_LEFT_OUT = 1000  # names of unreadable images in recipe.json
@@ -197,7 +197,8 @@ def _start_settings(start: Start) -> dict[str, Any]:
 
 def write_verdict(run: Run, recipe: Recipe) -> Verdict:
     """Judge the run from its folder; write the verdict and the report."""
-    verdict = judge(run.records(), run.all_results(), to_dict(recipe), run.events())
+    classes = {k: v for k, v in run.saved_recipe().items() if k == "num_classes"}
+    verdict = judge(run.records(), run.all_results(), to_dict(recipe) | classes, run.events())
     run.write_result("verdict", asdict(verdict))
     report_page.write(run)
     return verdict
@@ -215,12 +216,14 @@ def _write_recipe_and_train(
 ) -> bool:
     """Train a new run; return False if the memory of the device is not enough."""
     console.print(recipe_table(recipe, reasons))
+    classes = count_classes(recipe, images)
     if dist.rank() == 0:
         about = about | {
             "images": len(images),
             "skipped": len(images.skipped),
             "left_out": dict(images.skipped[:MAX_LEFT_OUT]),
             "changed": list_changed(recipe),
+            **({} if classes is None else {"num_classes": classes}),
             **describe_environment(device),
             "reasons": reasons,
         }

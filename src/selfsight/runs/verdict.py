@@ -125,7 +125,8 @@ def _describe_not_counted(e: RunEvidence) -> str:
 def _collapse(e: RunEvidence) -> str | None:
     """Describe what has collapsed; None if nothing has."""
     measures = known_measures(e)
-    symptom = find_symptom(measures, e.highest, lower_limits(e.batch_size, e.embedding_dim))
+    limits = lower_limits(e.batch_size, e.embedding_dim, e.classes)
+    symptom = find_symptom(measures, e.highest, limits)
     if symptom is not None:
         return describe_symptom(symptom, measures[symptom], e.embedding_dim)
     if has_lost_rank(e) and (find_gain(e) or 0) <= 0:
@@ -151,6 +152,8 @@ def _cause(e: RunEvidence) -> str:
         )
     if is_stale(e):
         return _describe_stale(e)
+    if e.classes is not None:
+        return "lower the learning rate or lengthen the warm-up, and check the labels"
     if e.chance_loss is None:
         return (
             "lower the learning rate, or strengthen what prevents this: train a predictor faster "

@@ -61,6 +61,7 @@ class RunEvidence:
     embedding_rank: float | None = None
     highest: Json = field(default_factory=dict)  # of these four, while the run went on
     embedding_dim: int | None = None
+    classes: int | None = None  # that the run was trained to tell apart, if it used labels
     batch_size: int | None = None  # samples that each rank is computed from
     trained_rank: float | None = None  # of the same images as untrained_rank
     untrained_rank: float | None = None
@@ -109,6 +110,7 @@ def gather_evidence(
     rank = label_free.get("effective_rank") or {}
     retrieval = label_free.get("retrieval") or {}
     count = _number((label_free.get("settings") or {}).get("images"))
+    classes = _number(recipe.get("num_classes"))
     measures, dim = Measures(records), _number(method.get("dim"))
     dips = _values(records, "online_knn_dips")
     collapses, recoveries = _steps(events, "collapsed"), _steps(events, "recovered")
@@ -126,6 +128,7 @@ def gather_evidence(
         **measures.current,
         highest=measures.highest,
         embedding_dim=None if dim is None else int(dim),
+        classes=None if classes is None else int(classes),
         batch_size=None if batch is None else int(batch),
         trained_rank=_number(rank.get("trained")),
         untrained_rank=_number(rank.get("untrained")),

@@ -6,8 +6,6 @@ from selfsight.runs.verdict_evidence import LabeledScore, RunEvidence
 from selfsight.runs.verdict_rules import (
     BELOW_CHANCE,
     CLEAR,
-    ENOUGH_RANK,
-    RANK_LOST,
     STALE_EPOCHS,
     STALE_TIME_CONSTANTS,
     find_retrieval_gain,
@@ -15,6 +13,7 @@ from selfsight.runs.verdict_rules import (
     is_at_chance,
     is_stale,
     known_measures,
+    least_rank,
 )
 from selfsight.train.collapse import find_symptom, lower_limits
 
@@ -70,7 +69,7 @@ def build_rows(e: RunEvidence) -> list[EvidenceRow]:
         end = "" if e.recovered_at is None else f" to {e.recovered_at}"
         meaning = "not over at the end" if e.recovered_at is None else "over since then"
         add("collapse alarm", f"step {e.collapsed_at}{end}", "none", True, meaning, "")
-    limits = lower_limits(e.batch_size, e.embedding_dim)
+    limits = lower_limits(e.batch_size, e.embedding_dim, e.classes)
     for key, number in known_measures(e).items():
         low, is_spread = limits[key].low, key.endswith("_std")
         if_bad, if_good = (ALIKE, DISTINCT) if is_spread else (FEW, MANY)
@@ -80,7 +79,7 @@ def build_rows(e: RunEvidence) -> list[EvidenceRow]:
         value = f"{number:.3f}" if is_spread else f"{number:.1f}"
         add(MEASURES[key], value, expected, number < low, if_bad, if_good)
     if e.trained_rank is not None and e.untrained_rank is not None:
-        least = min(RANK_LOST * e.untrained_rank, ENOUGH_RANK)
+        least = least_rank(e.untrained_rank, e.classes)
         expected = f"above {least:.1f} (untrained {e.untrained_rank:.1f})"
         ends = "" if e.rank_ends is None else " [{:.1f}, {:.1f}]".format(*e.rank_ends)
         bad, value = has_lost_rank(e), f"{e.trained_rank:.1f}{ends}{_of_images(e)}"

@@ -37,7 +37,15 @@ def has_lost_rank(e: RunEvidence) -> bool:
     """Whether the features use fewer directions than those of the untrained network, and few."""
     if e.trained_rank is None or e.untrained_rank is None:
         return False
-    return e.trained_rank < min(RANK_LOST * e.untrained_rank, ENOUGH_RANK)
+    return e.trained_rank < least_rank(e.untrained_rank, e.classes)
+
+
+def least_rank(untrained: float, classes: int | None) -> float:
+    """The rank below which directions were lost; a run with labels needs no more than its classes.
+
+    The same third of the classes as in `lower_limits`.
+    """
+    return min(RANK_LOST * untrained, ENOUGH_RANK, (classes or math.inf) / 3)
 
 
 def is_at_chance(e: RunEvidence) -> bool:

@@ -18,7 +18,14 @@ class Alarms:
     """Writes events to the run folder; each names the run, the step and a checkpoint before it."""
 
     def __init__(
-        self, run: Run, recipe: Recipe, saver: Saver, console: Console, past: Iterable[Any]
+        self,
+        run: Run,
+        recipe: Recipe,
+        saver: Saver,
+        console: Console,
+        past: Iterable[Any],
+        *,
+        classes: int | None = None,
     ) -> None:
         self.run, self.saver, self.console = run, saver, console
         self.expects_skips = recipe.precision == "fp16"  # whenever the scale of the loss is high
@@ -27,6 +34,7 @@ class Alarms:
             epochs=recipe.epochs,
             batch_size=recipe.batch_size,
             embedding_dim=getattr(recipe.method, "dim", None),
+            classes=classes,
             past=past,
         )
 

@@ -67,11 +67,17 @@ class Measures:
                 self.highest[key] = max(self.highest.get(key, 0.0), self.current[key])
 
 
-def lower_limits(batch_size: int | None, embedding_dim: int | None) -> dict[str, Limit]:
-    """Lower the limits of ranks, which neither small batches nor narrow embeddings can reach."""
+def lower_limits(
+    batch_size: int | None, embedding_dim: int | None, classes: int | None = None
+) -> dict[str, Limit]:
+    """Lower the limits of ranks, which neither small batches nor narrow embeddings can reach.
+
+    Nor can an encoder that learned from labels: the features of each class become one point, so
+    that few classes have few directions.
+    """
     most: dict[str, float] = dict.fromkeys(LIMITS, math.inf)
-    most["effective_rank"] = batch_size or math.inf
-    most["embedding_rank"] = min(batch_size or math.inf, embedding_dim or math.inf)
+    most["effective_rank"] = min(batch_size or math.inf, classes or math.inf)
+    most["embedding_rank"] = min(most["effective_rank"], embedding_dim or math.inf)
     return {key: Limit(*(min(x, most[key] / 3) for x in limit)) for key, limit in LIMITS.items()}
 
 
@@ -112,10 +118,16 @@ class CollapseAlarm:
     """Follows the records of a run; speaks once when it collapses, and once when that is over."""
 
     def __init__(
-        self, *, epochs: int, batch_size: int, embedding_dim: int | None, past: Iterable[Any] = ()
+        self,
+        *,
+        epochs: int,
+        batch_size: int,
+        embedding_dim: int | None,
+        classes: int | None = None,
+        past: Iterable[Any] = (),
     ) -> None:
         self.epochs, self.embedding_dim = epochs, embedding_dim
-        self.limits = lower_limits(batch_size, embedding_dim)
+        self.limits = lower_limits(batch_size, embedding_dim, classes)
         self.measures = Measures()
         self.since: int | None = None  # step at which the alarm was raised
         self.healthy = 0  # records in a row without a symptom, since then

@@ -84,6 +84,11 @@ def describe_data(images: ImageStore) -> DataInfo:
     return DataInfo(len(images), num_classes)
 
 
+def count_classes(recipe: Recipe, images: ImageStore) -> int | None:
+    """Number of classes that the method learns to tell apart; None if it uses no labels."""
+    return describe_data(images).num_classes or None if recipe.method.needs_labels else None
+
+
 def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.device) -> State:
     """Build the initial state, or load that of the run's last checkpoint."""
     state = build_new_state(recipe, images, device, start=read_start(run, recipe.start))
@@ -145,7 +150,10 @@ def pretrain(
     accuracies = [r["online_knn"] for r in run.records() if "online_knn" in r] if is_main else []
     metrics.restart()
     saver, out_of_time, calls = Saver(run, recipe, per_epoch, state.step), False, 0
-    alarms = Alarms(run, recipe, saver, console, past=run.records()) if is_main else None
+    alarms = None
+    if is_main:
+        classes = count_classes(recipe, images)
+        alarms = Alarms(run, recipe, saver, console, past=run.records(), classes=classes)
     steps = train(
         state,
         load_batches(loader, recipe, state.step),
