@@ -102,7 +102,8 @@ def test_evaluate_without_labels_compares_with_the_untrained_network_and_tells_r
 ):
     main(["evaluate", str(finished.path), "--device", "cpu", "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert set(found["retrieval"]) == {"trained", "untrained"}
+    intervals = {f"{name}_{end}" for name in ("trained", "untrained") for end in ("low", "high")}
+    assert set(found["retrieval"]) == {"trained", "untrained", "difference"} | intervals
     other = shutil.copytree(finished.path, tmp_path / "other")
     main(["evaluate", str(finished.path), str(other), "--device", "cpu"])
     lines = capsys.readouterr().out.splitlines()
