@@ -262,7 +262,9 @@ def test_an_error_names_the_flag_of_the_optimizer(words, message):
         apply_flags(few_label_settings.PUBLISHED["swav_1"][1], words.split())
 
 
-def test_regularization_of_a_frozen_backbone_is_an_error():
+def test_settings_of_a_frozen_backbone_are_an_error():
+    with pytest.raises(UserError, match=r"--backbone\.lr is of protocols that train the backbone"):
+        apply_flags(linear_probe_settings.PUBLISHED["moco"], ["--backbone.lr=3"])
     with pytest.raises(UserError, match=r"layer_decay is 0\.5, but the backbone is frozen"):
         apply_flags(
             linear_probe_settings.PUBLISHED["moco"], ["--regularization.layer-decay", "0.5"]

@@ -238,13 +238,15 @@ def test_what_is_scored_is_resized_as_what_was_learned_from():
 
 
 def test_the_error_for_a_batch_of_one_says_to_raise_batch_size():
-    with pytest.raises(UserError, match=r"^batch_size is 1, but 1 .* need a batch of 2\. Raise"):
+    with pytest.raises(
+        UserError, match=r"^batch_size is 1, but training needs a batch of 2\. Raise"
+    ):
         trained(replace(HEAD, batch_size=1))
 
 
 def test_too_few_images_for_a_batch_are_an_error():
     one = trained().data.with_subset(torch.tensor([3]))
-    with pytest.raises(UserError, match=r"images is 1, but 1 .* need a batch of 2\. Add"):
+    with pytest.raises(UserError, match=r"images is 1, but training needs a batch of 2\. Add"):
         ClassifierEvaluator(data=one, training=HEAD)
     with pytest.raises(UserError, match="test set"):
         ClassifierEvaluator(data=labeled(bright()), training=HEAD)

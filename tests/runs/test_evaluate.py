@@ -574,6 +574,10 @@ def test_protocols_are_listed_with_source_and_settings(capsys):
 
 
 MISTAKES = {
+    "a setting twice": (
+        ["RUN", "--labeled", "PHOTOS", "--protocol", "linear.sgd", "--epochs=3", "--set.epochs=1"],
+        "--epochs and --set.epochs are the same setting",
+    ),
     "nothing to measure": ([], "one or more run folders"),
     "unknown protocol": (["RUN", "--protocol", "linaer.moco"], 'Did you mean "linear.moco"'),
     "labels lacking": (["RUN", "--protocol", "linear.moco"], "linear.moco needs --labeled"),

@@ -60,7 +60,7 @@ def sample_balanced(
     if count < 1:
         raise UserError(
             f"{amount.share:.2%} of {len(labels)} images is less than one for each of "
-            f"{len(classes)} classes. Give a larger share, or a number per class."
+            f"{len(classes)} classes. Give a larger --share, or --per-class N."
         )
     u = rng.uniform(rng.key(seed, "few"), torch.arange(len(labels)), 1)[:, 0]
     sampled = []

@@ -42,6 +42,11 @@ def apply_flags(settings: AnySettings, flags: Sequence[str]) -> AnySettings:
     known = [name if "." in name else name.replace("--", "--set.") for name in names]
     for flag in flags:
         name = _flag_name(flag).replace("--set.no-", "--set.")
+        if name.startswith("--backbone.") and getattr(settings, "backbone", settings) is None:
+            raise UserError(
+                f"{name} is of protocols that train the backbone, and here it is frozen. Leave it "
+                "out, or use another, such as fine_tune.cifar10."
+            )
         if name.startswith("--set.") and name not in known:
             raise refuse_flag(flag, "selfsight evaluate RUN", known)
     try:

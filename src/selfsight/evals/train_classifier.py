@@ -79,13 +79,15 @@ class ClassifierEvaluator:
         check_has_test_images(self.data)
         smallest = max(2, dist.world_size() * self._unit)
         if self.batch_size < smallest:
-            count, batch_size = len(self.data.train_index), self.training.batch_size
-            few = f"The number of training images is {count}" if count < batch_size else ""
+            images, batch_size = len(self.data.train_index), self.training.batch_size
+            few = f"The number of training images is {images}" if images < batch_size else ""
             pairs = ", because mixup and CutMix work on pairs" if self._unit == 2 else ""
+            count = dist.world_size()
+            need = f"{count} processes need" if count > 1 else "training needs"
+            fewer = " or use fewer processes" if count > 1 else ""
             raise UserError(
-                f"{few or f'batch_size is {batch_size}'}, but {dist.world_size()} process(es) need "
-                f"a batch of {smallest}{pairs}. {'Add images' if few else 'Raise batch_size'} or "
-                "use fewer processes."
+                f"{few or f'batch_size is {batch_size}'}, but {need} a batch of {smallest}{pairs}. "
+                f"{'Add images' if few else 'Raise batch_size'}{fewer}."
             )
 
     def __call__(self, backbone: nn.Module) -> Scores:

@@ -42,6 +42,11 @@ def check_options(options: EvalOptions) -> None:
         "--epochs": options.epochs is not None and not trained,
         "--batch-size": options.batch_size is not None and not (trained or boxes),
     }
+    flags = {flag.split("=")[0].replace("_", "-") for flag in options.settings}
+    for name in ("epochs", "batch_size", "iterations"):
+        flag = f"--{name.replace('_', '-')}"
+        if getattr(options, name) is not None and flag.replace("--", "--set.", 1) in flags:
+            raise UserError(f"{flag} and --set.{flag[2:]} are the same setting. Give one of them.")
     if options.settings:
         unused[options.settings[0]] = not any(spec.accepts_flags for spec in protocols.values())
     for flag in (flag for flag, is_unused in unused.items() if is_unused):
