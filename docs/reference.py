@@ -43,8 +43,13 @@ def write_reference() -> dict[str, str]:
 def write_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Write a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
-    clean = [[" ".join(cell.replace("|", "\\|").split()) for cell in line] for line in lines]
+    clean = [[" ".join(_escape_pipes(cell).split()) for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in clean) + "\n"
+
+
+def _escape_pipes(text: str) -> str:
+    """Escape what would begin a new cell; in code it does not."""
+    return re.sub(r"(`[^`]*`)|\|", lambda found: found[1] or "\\|", text)
 
 
 def write_commands() -> str:

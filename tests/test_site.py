@@ -69,6 +69,7 @@ def test_the_reference_has_every_command_flag_recipe_and_public_name(site):
         shown = read_text(site / f"reference/commands/{name}.html")
         for flag in list_flags(command):
             assert re.search(rf"{flag}\b|--no-{flag[2:]}\b", shown), f"{name} {flag}"
+    assert not [p.name for p in (site / "reference").rglob("*.html") if "\\|" in read_text(p)]
     recipes = read_text(site / "reference/recipes.html")
     assert {name for name in RECIPES if name not in recipes} == set()
     ids = Page(site / "reference/python.html").ids | Page(site / "reference/parts.html").ids
