@@ -106,9 +106,15 @@ CASES = {
         ["features", "one point", "0.004"],
     ),
     "embeddings fell": (
-        BYOL | dict(embedding_std=0.25, highest=HIGHEST | {"embedding_std": 0.8}),
+        BYOL
+        | dict(embedding_std=0.25, embedding_rank=5.0, highest=HIGHEST | {"embedding_std": 0.8}),
         "collapsed",
         ["embeddings", "0.25"],
+    ),
+    "embeddings fell and use as many directions": (
+        BYOL | dict(embedding_std=0.25, highest=HIGHEST | {"embedding_std": 0.8}),
+        "learning",
+        ["33.0%"],
     ),
     "embeddings are narrow but rising": (
         HEALTHY | dict(embedding_std=0.25, highest=HIGHEST | {"embedding_std": 0.25}),

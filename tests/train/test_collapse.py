@@ -93,6 +93,18 @@ def test_a_collapse_is_said_once_and_so_is_its_end():
     assert [step for step, _ in said] == [12, 36, 52]  # a median of five needs three
 
 
+def test_a_spread_that_falls_and_rises_while_the_rank_stays_is_no_collapse():
+    """As DINO's does when its last layer begins to learn."""
+    spreads = [0.8] * 20 + [0.25] * 28 + [0.7] * 48
+    ranks = [32.0] * 20 + [19.0] * 28 + [24.0] * 48
+    both = zip(spreads, ranks, strict=True)
+    records = [record(step, spread, rank) for step, (spread, rank) in enumerate(both)]
+    assert alarms(records, epochs=10, batch_size=256, embedding_dim=None) == []
+    low = [r | {"embedding_rank": 9.0} if r["embedding_std"] == 0.25 else r for r in records]
+    said = alarms(low, epochs=10, batch_size=256, embedding_dim=None)
+    assert [event for _, event in said] == ["collapsed", "recovered"]
+
+
 def test_one_unusual_batch_raises_no_alarm():
     spreads = [0.8, 0.8, 0.05, 0.8, 0.8, 0.8, 0.05, 0.05, 0.8, 0.8, 0.8]
     records = [record(step, spread) for step, spread in enumerate(spreads)]

@@ -35,6 +35,11 @@ LIMITS = {
     "embedding_rank": Limit(4.0, 1.5),
 }
 FALLEN = 0.5  # share of the highest value so far
+# DINO's embeddings fall from a spread of 0.83 to 0.4 or less in a run that learns, and rise again,
+# while their rank stays at 0.6 of its highest value. Where all images become one point, the rank
+# is low too or falls with the spread, or the spread goes on to 0.
+RANK_OF = {"feature_std": "effective_rank", "embedding_std": "embedding_rank"}
+SPREAD_ALONE = 0.1  # below this, a fallen spread needs no other symptom
 RECENT = 5  # records whose median is the current value
 # DINO starts near one point and rises. In the first half of a run the alarm needs a fall.
 LATE = 0.5  # share of the epochs
@@ -97,6 +102,10 @@ def find_symptom(
             continue
         high = highest.get(key, value)
         fell = high >= low and value < FALLEN * high
+        rank = RANK_OF.get(key, "")
+        if fell and value >= SPREAD_ALONE and rank in current:
+            narrow = max(limits[rank].low, FALLEN * highest.get(rank, math.inf))
+            fell = current[rank] < narrow
         if fell or (value < point and not fallen_only):
             return key
     return None
