@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 
@@ -25,6 +26,7 @@ for number, handler in (
 # Started first, the longest before the others, so that no worker waits long for another at the end.
 LONG = (
     "test_readme.py::test_the_commands",
+    "test_tutorial.py::test_the_tutorial_and_the_faq",
     "test_learning.py::test_the_demo",
     "test_msbreg.py::test_with_layer_norm",
     "train/test_compile.py::test_every_traced",
@@ -186,3 +188,18 @@ def four_processes():
     """One process group of four that serves every test of the session."""
     with start_processes(4) as group:
         yield group
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, which opens pages from the disk."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no browser: install Debian's chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--headless"]
+        started = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield started
+        started.close()

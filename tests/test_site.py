@@ -2,7 +2,6 @@
 
 import html
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -104,28 +103,19 @@ def test_a_broken_link_and_a_page_in_no_place_are_errors(tmp_path):
 
 
 @pytest.fixture
-def tab(site):
-    """A tab of a browser without a network, and what its pages asked for or complained about."""
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("no browser: install Debian's chromium: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        tab = browser.new_context(offline=True).new_page()
-        tab.complaints = []
-        tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
-        tab.on(
-            "request",
-            lambda asked: asked.url.startswith("http") and tab.complaints.append(asked.url),
-        )
-        yield tab
-        browser.close()
+def tab(browser):
+    """A tab without a network, and what its pages asked for or complained about."""
+    context = browser.new_context(offline=True)
+    tab, complaints = context.new_page(), []
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda asked: asked.url.startswith("http") and complaints.append(asked.url))
+    yield tab, complaints
+    context.close()
 
 
 @pytest.mark.browser
 def test_from_a_disk_and_without_a_network_search_finds_a_page(site, tab):
+    tab, complaints = tab
     tab.goto((site / "index.html").as_uri())
     tab.keyboard.press("Control+k")
     tab.keyboard.type("shuffled BN")
@@ -133,4 +123,4 @@ def test_from_a_disk_and_without_a_network_search_finds_a_page(site, tab):
     tab.goto((site / "methods/moco.html").as_uri())
     assert tab.locator("math").first.bounding_box()["height"] > 30  # a fraction, typeset
     assert tab.evaluate("document.fonts.check('16px \"STIX Two Math\"')")
-    assert not tab.complaints
+    assert not complaints
