@@ -1,7 +1,6 @@
 """Write the page of `selfsight explore`: a map of images, in one self-contained HTML file."""
 
 import base64
-import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int64, Integer
 
-from selfsight.report_page.page import MAP_SCRIPTS, fill_template, read_part, to_script_json
+from selfsight.report_page.page import MAP_SCRIPTS, build_page, read_part
 from selfsight.run_files.json_files import explain_write_errors, replace_file
 
 SCRIPTS = ("dom.js", *MAP_SCRIPTS, "lasso.js", "explore.js")
@@ -86,15 +85,13 @@ def _build_page(content: MapPage, thumbnails: Thumbnails) -> str:
     sheets = [
         f'<script type="text/plain" id="sheet-{i}">{code}</script>' for i, code in enumerate(codes)
     ]
-    return fill_template(
+    return build_page(
         "explore.html",
-        {
-            "title": html.escape(content.title),
-            "style": read_part("style.css") + read_part("explore.css"),
-            "data": to_script_json(data),
-            "sheets": "\n".join(sheets),
-            "script": "\n".join(read_part(name) for name in SCRIPTS),
-        },
+        data,
+        SCRIPTS,
+        kind="explore",
+        style=read_part("explore.css"),
+        sheets="\n".join(sheets),
     )
 
 

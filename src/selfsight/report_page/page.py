@@ -4,7 +4,7 @@ import base64
 import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,22 +45,39 @@ def build(run: Run, *, served: bool = False) -> str:
     check_links(run)
     content = _content(run)
     scripts = (*SCRIPTS[:-1], "query.js", SCRIPTS[-1]) if served else SCRIPTS
+    return build_page(
+        "report.html",
+        content,
+        scripts,
+        connect=" connect-src 'self';" if served else "",
+        query=read_part("query.html") if served else "",
+        link='<a href="#query">Your image</a>' if served else "",
+        sentence=html.escape(content["verdict"]["sentence"]),
+    )
+
+
+def build_page(
+    body: str,
+    content: Mapping[str, Json],
+    scripts: Sequence[str],
+    *,
+    kind: str = "report",
+    **texts: str,
+) -> str:
+    """Build a page from a body and the frame of all pages; `texts` replace its placeholders.
+
+    In one pass, so that no placeholder in an inserted text is replaced.
+    """
     texts = {
-        "connect": " connect-src 'self';" if served else "",
-        "query": read_part("query.html") if served else "",
-        "link": '<a href="#query">Your image</a>' if served else "",
+        **{"connect": "", "sheets": "", "style": "", "kind": kind, "class": Path(body).stem},
         "title": html.escape(content["title"]),
-        "sentence": html.escape(content["verdict"]["sentence"]),
-        "style": read_part("style.css"),
         "data": to_script_json(content),
         "script": "\n".join(map(read_part, scripts)),
+        **texts,
     }
-    return fill_template("template.html", texts)
-
-
-def fill_template(name: str, texts: Mapping[str, str]) -> str:
-    """Replace the placeholders of a page, in one pass: none in an inserted text is replaced."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: texts[match[1]], read_part(name))
+    texts["style"] = read_part("style.css") + texts["style"]
+    page = read_part("page_frame.html").replace("{{body}}", read_part(body))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: texts[match[1]], page)
 
 
 def summary(run: Run) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """One page about several runs: overlaid curves, results with intervals, and what differs."""
 
-import html
 import json
 import math
 import statistics
@@ -22,12 +21,10 @@ from selfsight.report_page.json_values import (
     section,
 )
 from selfsight.report_page.page import (
+    build_page,
     check_links,
     describe_verdict,
-    fill_template,
     list_analyses,
-    read_part,
-    to_script_json,
 )
 from selfsight.report_page.score_figures import read_interval
 from selfsight.run_files.json_files import explain_write_errors, write_text
@@ -65,15 +62,10 @@ def write_several(runs: Sequence[Run], out: str | Path | None = None) -> tuple[P
     if not contents:
         raise UserError(" ".join(problems))
     content = _content(contents, problems)
-    texts = {
-        "title": html.escape(content["title"]),
-        "style": read_part("style.css"),
-        "data": to_script_json(content),
-        "script": "\n".join(map(read_part, SCRIPTS)),
-    }
+    page = build_page("several_runs.html", content, SCRIPTS)
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, fill_template("several_runs.html", texts))
+        write_text(path, page)
     return path, problems
 
 
