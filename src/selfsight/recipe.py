@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
@@ -25,6 +25,7 @@ from selfsight.check_settings import (
 from selfsight.data.decoders.non_photographs import Dtype, is_photo
 from selfsight.data.eval_transform import EvalTransform, standard_transform
 from selfsight.data.pixel_statistics import PixelKind
+from selfsight.data.storage_plan import StorageSettings
 from selfsight.errors import UserError, suggest
 from selfsight.methods import BASELINES, METHODS, MethodConfig
 from selfsight.methods.base import validate_method
@@ -80,10 +81,10 @@ class Data:
         check_settings(self, "data.", ranges)
 
     @property
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> StorageSettings:
         """The settings that decide how the images are stored and decoded."""
-        names = ("storage", "decoder", "store_size", "channels", "dtype")
-        return {name: getattr(self, name) for name in names}
+        names = [field.name for field in fields(StorageSettings)]
+        return StorageSettings(**{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,9 +27,10 @@ from selfsight.data import open_images, open_source, plan_storage
 from selfsight.data.data_fingerprint import fingerprint_data
 from selfsight.data.loader import Loader
 from selfsight.data.sources.remote_files import File
+from selfsight.data.storage_plan import StorageSettings
 
 PER_FOLDER, PER_FILE = 1000, 50_000  # names in a folder, and links to an image
-STORED = {"store_size": 32, "channels": 3}
+STORED = StorageSettings(store_size=32, channels=3)
 BATCH = 256
 CPU = torch.device("cpu")
 
@@ -136,16 +137,14 @@ def measure(folder: Path) -> None:
         measured.part(f"{name}: list {len(source):,} names")
         content = source.read
         source = replace(source, read=lambda i, of=content: (read.update([i]), of(i))[1])
-        storage = plan_storage(
-            source, storage=storage, decoder="auto", device=CPU, **STORED
-        ).storage
+        storage = plan_storage(source, replace(STORED, storage=storage), CPU).storage
         measured.part(f"{name}: plan the storage ({storage})")
         if storage == "cache":
             source.fingerprint()
             measured.part(f"{name}: look at every file, for a cache")
         fingerprint_data(source)
         measured.part(f"{name}: fingerprint")
-        images = open_images(source, storage="stream", decoder="cpu", device=CPU, **STORED)
+        images = open_images(source, replace(STORED, storage="stream", decoder="cpu"), CPU)
         loader = Loader(images, batch_size=BATCH, seed=0, rank=0, world_size=1, device=CPU)
         step = 0 if name == "begin" else loader.steps_per_epoch // 2
         next(loader.batches(step))

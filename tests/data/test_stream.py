@@ -19,7 +19,7 @@ from selfsight.data import (
 )
 from selfsight.data.replace_unreadable import MIN_FAILURES
 from selfsight.data.sources.source import LazyNames, Source
-from selfsight.data.storage_plan import choose_decoder
+from selfsight.data.storage_plan import StorageSettings, choose_decoder
 from selfsight.errors import UserError
 from tests.data.image_files import encoded, parquet, pixels, png, read_padded, write
 
@@ -221,8 +221,8 @@ def test_resident_images_never_wait_and_streams_measure_their_waiting(shards):
     assert not loader.resident and loader.wait_seconds > 0
 
 
-def settled(source, **settings):
-    return plan_storage(source, store_size=16, **settings)
+def settled(source, device="cpu", **settings):
+    return plan_storage(source, StorageSettings(store_size=16, **settings), device)
 
 
 def test_a_small_data_set_is_cached_with_the_reason(shards):
@@ -254,9 +254,9 @@ def test_pixels_cached_by_an_earlier_run_are_used(shards):
 
 def test_images_are_opened_as_planned(shards):
     source = open_source(shards)
-    settings = dict(decoder="cpu", store_size=16, channels=None, device=CPU)
-    assert isinstance(open_images(source, storage="stream", **settings), StreamedImages)
-    assert isinstance(open_images(source, storage="cache", **settings), CachedImages)
+    for storage, kind in (("stream", StreamedImages), ("cache", CachedImages)):
+        settings = StorageSettings(storage=storage, decoder="cpu", store_size=16)
+        assert isinstance(open_images(source, settings, CPU), kind)
 
 
 def test_nvjpeg_without_a_gpu_raises(shards):

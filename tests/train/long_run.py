@@ -14,6 +14,7 @@ import torch
 
 from selfsight.backbones import BackboneConfig
 from selfsight.data import open_images, open_source
+from selfsight.data.storage_plan import StorageSettings
 from selfsight.methods.simclr import SimCLRConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe
@@ -76,11 +77,8 @@ def train(folder, steps, every):
     write_json(run.recipe_path, {})
     store = open_images(
         open_source(photos),
-        storage="stream",
-        decoder="cpu",
-        store_size=32,
-        channels=3,
-        device=torch.device("cpu"),
+        StorageSettings(storage="stream", decoder="cpu", store_size=32, channels=3),
+        torch.device("cpu"),
     )
     pretrain(
         recipe,

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from selfsight import dist, rng
-from selfsight.check_settings import check_setting
+from selfsight.check_settings import check_settings
 from selfsight.data.cgroup_limits import cpus_per_process, free_memory, processes_per_machine
 from selfsight.data.decoders.decode_image import Encoded, read_header
 from selfsight.data.decoders.jpeg import read_jpeg_header
@@ -42,6 +43,25 @@ SAMPLE = 64  # images from which sizes and formats are estimated
 SAMPLE_RANGES = 4  # ranges of neighbors in the sample, where neighbors are read at once
 
 
+@dataclass(frozen=True, kw_only=True)
+class StorageSettings:
+    """How images are stored and decoded; `plan_storage` replaces "auto"."""
+
+    storage: Storage = "auto"
+    decoder: Decoder = "auto"
+    store_size: int  # short side
+    channels: int | None = None  # None: those of the images
+    dtype: str = "uint8"
+
+    def __post_init__(self) -> None:
+        check_settings(self, "data.")
+
+    def pixels(self, source: Source) -> dict[str, Any]:
+        """What decides the stored pixels of these images."""
+        channels = resolve_channels(source, self.channels)
+        return {"store_size": self.store_size, "channels": channels, "dtype": self.dtype}
+
+
 class StoragePlan(NamedTuple):
     """The chosen storage and decoder, and the reasons by setting."""
 
@@ -51,23 +71,15 @@ class StoragePlan(NamedTuple):
 
 
 def plan_storage(
-    source: Source,
-    *,
-    storage: Storage = "auto",
-    decoder: Decoder = "auto",
-    store_size: int,
-    channels: int | None = None,
-    dtype: str = "uint8",
-    device: torch.device | str = "cpu",
+    source: Source, settings: StorageSettings, device: torch.device | str = "cpu"
 ) -> StoragePlan:
     """Replace "auto" by what suits these images and this machine; all processes agree."""
-    check_setting("data.storage", storage, Storage)
-    check_setting("data.decoder", decoder, Decoder)
+    storage, decoder, dtype = settings.storage, settings.decoder, settings.dtype
     device = torch.device(device)
-    if decoder == "nvjpeg" and not is_photo(channels or 3, dtype):
+    if decoder == "nvjpeg" and not is_photo(settings.channels or 3, dtype):
         raise UserError(
-            f"data.decoder is nvjpeg, but the images are {dtype} of {channels} channels, which are "
-            "no JPEG files. Use --data.decoder cpu, or auto."
+            f"data.decoder is nvjpeg, but the images are {dtype} of {settings.channels} channels, "
+            "which are no JPEG files. Use --data.decoder cpu, or auto."
         )
     if decoder == "nvjpeg" and device.type != "cuda":
         raise UserError(
@@ -78,8 +90,7 @@ def plan_storage(
         return StoragePlan(storage, decoder, {})
     plan = StoragePlan("cache", "cpu", {})
     if dist.rank() == 0:
-        channels = resolve_channels(source, channels)
-        plan = _choose(source, storage, decoder, store_size, channels, dtype, device)
+        plan = _choose(source, storage, decoder, **settings.pixels(source), device=device)
     choice = torch.tensor(
         [STORAGES.index(plan.storage), DECODERS.index(plan.decoder)], device=device
     )
@@ -87,43 +98,23 @@ def plan_storage(
     return StoragePlan(STORAGES[first], DECODERS[second], plan.reasons)
 
 
-def foresee_cache(
-    source: Source,
-    *,
-    storage: str,
-    decoder: str,
-    store_size: int,
-    channels: int | None,
-    dtype: str = "uint8",
-) -> int:
+def foresee_cache(source: Source, settings: StorageSettings) -> int:
     """Estimate the bytes that opening these images will write to the cache folder; often 0."""
-    channels = resolve_channels(source, channels)
-    settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "dtype": dtype}
-    key = cache_key(source, **settings, decoder=decoder)
-    if storage != "cache" or key is None or has_entry(cache_folder(), key):
+    pixels = settings.pixels(source)
+    key = cache_key(source, **pixels, decoder=settings.decoder)
+    if settings.storage != "cache" or key is None or has_entry(cache_folder(), key):
         return 0
-    total = _mean_stored_bytes(read_sample(source), **settings) * len(source)
+    total = _mean_stored_bytes(read_sample(source), **pixels) * len(source)
     is_shared = processes_per_machine() > 1  # all map the file that one of them writes
     return total if is_shared or total > free_memory() // 2 else 0
 
 
-def open_images(
-    source: Source,
-    *,
-    storage: str,
-    decoder: str,
-    store_size: int,
-    channels: int | None,
-    dtype: str = "uint8",
-    device: torch.device,
-) -> ImageStore:
+def open_images(source: Source, settings: StorageSettings, device: torch.device) -> ImageStore:
     """Open the images as planned; cached pixels are copied to the device if they fit."""
-    settings: dict[str, Any] = {"store_size": store_size, "dtype": dtype, "decoder": decoder}
-    if storage == "stream":
-        channels = resolve_channels(source, channels)
-        return StreamedImages(source, channels=channels, **settings, device=device)
-    images = load_images(source, channels=channels, **settings)
-    return move_if_fits(images, device)
+    pixels = settings.pixels(source) | {"decoder": settings.decoder}
+    if settings.storage == "stream":
+        return StreamedImages(source, **pixels, device=device)
+    return move_if_fits(load_images(source, **pixels), device)
 
 
 def move_if_fits(images: CachedImages, device: torch.device) -> CachedImages:

@@ -115,7 +115,7 @@ def _open_whole(recipe: Recipe) -> Source:
 def resolve_storage(recipe: Recipe, source: Source, device: torch.device) -> tuple[Recipe, Reasons]:
     """Replace `auto` in how the images are stored and decoded by a choice, with its reasons."""
     data = recipe.data
-    plan = plan_storage(source, **data.stored, device=device)
+    plan = plan_storage(source, data.stored, device)
     data = replace(data, storage=plan.storage, decoder=plan.decoder)
     return replace(recipe, data=data), plan.reasons
 
@@ -131,7 +131,7 @@ def open_recipe_images(
     if device.type != "cuda" and recipe.data.decoder == "nvjpeg":  # a run from another machine
         recipe = replace(recipe, data=replace(recipe.data, decoder="cpu"))
     recipe, _ = resolve_storage(recipe, source, device)
-    images = open_images(source, **recipe.data.stored, device=device)
+    images = open_images(source, recipe.data.stored, device)
     if console and images.notes:
         console.print(*images.notes, sep="\n")
     if console:

@@ -50,7 +50,7 @@ def foresee_disk(recipe: Recipe, source: Source) -> DiskNeed:
         checkpoint=state,
         checkpoints=ROTATING + len(recipe.keep_epochs),
         log=records * (RECORD_BYTES + gradients),
-        cache=foresee_cache(source, **recipe.data.stored),
+        cache=foresee_cache(source, recipe.data.stored),
     )
 
 
