@@ -241,9 +241,10 @@ def report(
         open_console(stderr=True).print(*problems, sep="\n", soft_wrap=True)
         return page
     folder = open_run(run)
+    page = report_page.write(folder, options.out)
     if options.serve:
         serve_report(folder, auto_recipe.resolve_device(options.device), options)
-    return report_page.write(folder, options.out)
+    return page
 
 
 def doctor(

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -61,6 +60,9 @@ def test_serving_and_a_summary_exclude_each_other(run, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["report", str(run.path), "--serve", "--port", "70000"])
     assert "port is 70000" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", str(run.path), "--port", "8000"])
+    assert "Add --serve, or leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -71,7 +73,6 @@ def test_the_command_serves_until_ctrl_c(run):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
     try:
         assert process.stdout is not None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from selfsight.check_settings import check_settings
+from selfsight.errors import UserError
 from selfsight.options.option_types import RANGES, Device, File
 
 
@@ -28,6 +29,11 @@ class ReportOptions:
 
     def __post_init__(self) -> None:
         check_settings(self, "", RANGES)
+        for name, default in (("port", 0), ("device", "auto"), ("trust", False)):
+            if getattr(self, name) != default and not self.serve:
+                raise UserError(
+                    f"--{name} is for a page that is served. Add --serve, or leave it out."
+                )
 
 
 REPORT_DEFAULTS = ReportOptions()

@@ -24,12 +24,14 @@ def serve_report(run: Run, device: torch.device, options: ReportOptions) -> None
     server = build_server(page, find, port=options.port, max_bytes=max_image_bytes())
     if threading.current_thread() is threading.main_thread():  # Python's rule for handlers
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    open_console().print(
+    console = open_console()
+    console.print(
         f"Serving the report of {run.path} at http://{LOOPBACK}:{server.server_port}/ for this "
         "machine alone. Ctrl-C ends it.",
         soft_wrap=True,
         markup=False,
     )
+    console.file.flush()  # it may be a file that is followed
     try:
         server.serve_forever()
     except KeyboardInterrupt:
