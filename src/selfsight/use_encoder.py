@@ -236,7 +236,7 @@ def explore(
         max_mb=options.max_mb,
         device=auto_recipe.resolve_device(options.device),
     )
-    if not quiet:
+    if not quiet and dist.prints():
         print(exploration.describe(written))
     return written
 
