@@ -117,6 +117,8 @@ def good_line(rng: random.Random) -> list[str]:
         lambda: ["export", rng.choice(PLACES), "--to", rng.choice([*FORMATS, "nothing"])],
         lambda: ["embed", rng.choice(PLACES), rng.choice(PLACES), "--out", "vectors"],
         lambda: ["search", "run", rng.choice(PLACES), rng.choice(PLACES), "--out", "found"],
+        lambda: ["classify", rng.choice(PLACES), "--labeled", rng.choice(PLACES), "--overwrite"],
+        lambda: ["classify", "run", "--predict", rng.choice(PLACES), "--out", "found.csv"],
         lambda: ["explore", rng.choice(PLACES), rng.choice(PLACES), "--out", "map.html"],
         lambda: ["adapt", rng.choice(PLACES), "--init", rng.choice(PLACES[2:])],
         lambda: ["conformance", rng.choice(VALID["method"][-2:]), "--image-size", "1"],
