@@ -710,6 +710,15 @@ def resized(run, folder, *, size=None, tile=None):
     return folder
 
 
+def test_images_of_a_run_that_were_moved_are_said_to_be_its_own(run, tmp_path, capsys):
+    path = resized(run, tmp_path / "moved") / "recipe.json"
+    recipe = json.loads(path.read_text())
+    recipe["data"]["path"] = str(tmp_path / "nowhere")
+    path.write_text(json.dumps(recipe))
+    said = fails(capsys, "evaluate", path.parent, "--protocol", "analysis", *CPU)
+    assert "was trained on cannot be opened. There is no file" in said and "--labeled DATA" in said
+
+
 def test_a_run_on_tiles_is_compared_on_its_own_tiles_only(run, photos, tmp_path, capsys):
     tiled = resized(run, tmp_path / "tiled", tile=8)
     words = ("--labeled", photos, "--test", photos, "--protocol", "knn", "--k", 1)

@@ -51,7 +51,13 @@ def open_run_images(
 ) -> ImageStore:
     """Open the images of a run to evaluate with them; say so if they have changed since."""
     check_local(run, recipe, trust=trust)
-    source = open_recipe_source(recipe)
+    try:
+        source = open_recipe_source(recipe)
+    except UserError as error:
+        raise UserError(
+            f"The images that {run.path} was trained on cannot be opened. {error} Put them back, "
+            "or evaluate it with other images: --labeled DATA."
+        ) from error
     fingerprint = dist.on_first(lambda: fingerprint_data(source))
     difference = describe_other_images(run, fingerprint)
     if difference is not None:
