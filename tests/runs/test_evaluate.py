@@ -17,11 +17,12 @@ from selfsight.backbones.vit import ViT
 from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionEvaluator
+from selfsight.evals.extract_features import Features
 from selfsight.evals.prediction_scores import PerImage, score_per_image, score_predictions
 from selfsight.evals.svm import SVM
 from selfsight.recipe import eval_transform
 from selfsight.run_files.run_folder import Run
-from selfsight.runs import describe_results, evaluate
+from selfsight.runs import describe_results, evaluate, image_sheets
 from selfsight.runs.build_result import collect_arrays, collect_scores
 from selfsight.runs.compare_runs import compare, format_number, format_records, tabulate_seeds
 from selfsight.runs.load_encoder import EncoderUnderTest, check_encodes, load_recipe
@@ -400,6 +401,27 @@ def test_a_result_keeps_its_untrained_row_if_only_the_encoder_is_measured_again(
     assert "untrained_accuracy_k3" not in other and "accuracy_k3" in other
     said = " ".join(printed.err.split())
     assert "but other settings (fingerprint, seed), so its numbers are not kept" in said
+
+
+def test_the_map_and_the_neighbors_use_the_features_that_were_measured(
+    run, photos, tmp_path, capsys, monkeypatch
+):
+    before = (run.images / "neighbors.json").read_text()
+
+    def encode_again(*args, **keywords):
+        raise AssertionError("the features are computed a second time")
+
+    monkeypatch.setattr(image_sheets, "compute_features", encode_again)
+    evaluated(capsys, run.path, "--labeled", photos, "--protocol", "knn", "--k", "3")
+    assert json.loads((run.images / "neighbors.json").read_text())["rows"][0]["untrained"]
+    test = images(tmp_path / "test", count=6, seed=1)
+    evaluated(capsys, run.path, "--labeled", photos, "--protocol", "knn", "--test", test)
+    assert len(json.loads(before)["rows"]) == 12
+    h = Features(torch.rand(5, 2), None, torch.tensor([8, 1, 4, 2, 7]))
+    parts = [Features(h.h[:2], None, h.index[:2]), Features(h.h[2:], None, h.index[2:])]
+    found = image_sheets.select_features(parts, torch.tensor([1, 7, 8]))
+    assert torch.equal(found.h, h.h[[1, 4, 0]])
+    assert image_sheets.select_features(parts, torch.tensor([1, 3])) is None
 
 
 def test_a_run_keeps_the_results_of_every_data_set(run, photos, tmp_path, capsys):

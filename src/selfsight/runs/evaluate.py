@@ -12,6 +12,7 @@ from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator
 from selfsight.evals.eval_images import EvalImages, augmentation_size
+from selfsight.evals.extract_features import Features
 from selfsight.evals.multilabel_data import MultilabelData
 from selfsight.evals.protocols import (
     Evaluator,
@@ -52,7 +53,12 @@ from selfsight.runs.load_encoder import (
 )
 from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.runs.open_run_images import open_run_images
-from selfsight.runs.score_encoders import score_label_free, score_labeled, score_protocol
+from selfsight.runs.score_encoders import (
+    FeatureCache,
+    score_label_free,
+    score_labeled,
+    score_protocol,
+)
 from selfsight.runs.start_resume import write_verdict
 from selfsight.terminal.console import build_table, open_console
 
@@ -120,7 +126,8 @@ def evaluate(
             results[name] = score_protocol(
                 run, name, encoders, build, about=about_boxes, data=data_set
             )
-        train_images = None
+        train_images = test_images = None
+        cache: FeatureCache = {}
         if groups["labeled"]:
             assert sources is not None
             # Pixels to augment are decoded first if a protocol needs them, else the crops.
@@ -137,6 +144,7 @@ def evaluate(
                 names=groups["labeled"],
                 about=about,
                 data_set=data_set,
+                cache=cache,
             )
         if groups["images"]:
             results |= analyze_features(run, encoders, labeled, device, options, about)
@@ -146,6 +154,7 @@ def evaluate(
                 encoders,
                 train_images,
                 results,
+                _select_parts(cache, encoders[0].name, same_images=test_images is None),
                 by_class=options.by_class,
                 trust=options.trust,
                 quiet=quiet,
@@ -266,11 +275,24 @@ def _evaluate_label_free(
     return results
 
 
+def _select_parts(
+    cache: FeatureCache, name: str, *, same_images: bool
+) -> dict[str, list[Features]]:
+    """Features of the training images, of which test images are a part unless they are others."""
+    parts = {}
+    for network, encoder in (("trained", name), (UNTRAINED, UNTRAINED)):
+        if encoder in cache:
+            train, test = cache[encoder]
+            parts[network] = [train, test] if same_images and test is not None else [train]
+    return parts
+
+
 def _report(
     run: Run,
     encoders: Sequence[EncoderUnderTest],
     train_images: EvalImages | None,
     results: Results,
+    encoded: Mapping[str, Sequence[Features]],
     *,
     by_class: bool,
     trust: bool,
@@ -287,7 +309,7 @@ def _report(
         before = next((other.network for other in others if other.name == UNTRAINED), None)
         if train_images is not None and isinstance(first.network, Backbone):
             write_map_and_neighbors(
-                run, train_images, first.network, before, first.transform, recipe.seed
+                run, train_images, first.network, before, first.transform, recipe.seed, encoded
             )
         sentence = write_verdict(run, recipe).sentence
     _print(tables, run, sentence, quiet=quiet, notes=describe_results(results))

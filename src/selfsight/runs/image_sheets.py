@@ -1,6 +1,6 @@
 """Write the image sheets of the report: training views, the map of features, nearest neighbors."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -134,14 +134,21 @@ def write_map_and_neighbors(
     untrained: nn.Module | None,
     transform: EvalTransform,
     seed: int,
+    encoded: Mapping[str, Sequence[Features]] | None = None,
 ) -> None:
-    """Write the map of some images, and their nearest neighbors after and before training."""
+    """Write the map of some images, and their nearest neighbors after and before training.
+
+    `encoded` are features that were computed before, of the `trained` and `untrained` network.
+    """
     subset = sample_images(images, NEIGHBOR_IMAGES, seed)
     encode = partial(
         compute_features, images=images, transform=transform, index=subset, progress="images"
     )
-    h = encode(network)
-    before = None if untrained is None else encode(untrained)
+    known = encoded or {}
+    h = select_features(known.get("trained", ()), subset) or encode(network)
+    before = None
+    if untrained is not None:
+        before = select_features(known.get("untrained", ()), subset) or encode(untrained)
     shown: ImageStore
     if isinstance(images, EvalImages):
         shown, rows = images.crops(transform, subset)
@@ -150,6 +157,22 @@ def write_map_and_neighbors(
         shown = images
     write_map(run, shown, h, ends=transform)
     write_neighbors(run, shown, h, before, ends=transform)
+
+
+def select_features(parts: Sequence[Features], index: Int64[Tensor, " n"]) -> Features | None:
+    """Select the features of these images, in this order; None if one of them is missing."""
+    if not parts:
+        return None
+    device = parts[0].index.device
+    h = torch.empty(len(index), parts[0].h.shape[1], dtype=parts[0].h.dtype, device=device)
+    is_known = torch.zeros(len(index), dtype=torch.bool)
+    for part in (part for part in parts if len(part.index)):
+        places, order = part.index.cpu().sort()
+        nearest = torch.searchsorted(places, index).clamp(max=len(places) - 1)
+        found = places[nearest] == index
+        h[found.to(device)] = part.h[order[nearest[found]].to(part.h.device)].to(device)
+        is_known |= found
+    return Features(h, None, index.to(device)) if bool(is_known.all()) else None
 
 
 def names_and_labels(

@@ -52,10 +52,12 @@ def score_labeled(
     names: Sequence[str] = ("knn", "linear"),
     about: Mapping[str, Any] | None = None,
     data_set: DataSet | None = None,
+    cache: FeatureCache | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Score the named protocols on labeled images, and with kNN also the baselines.
 
     `about` is added to the settings of every result, and `data_set` names their folder.
+    `cache` receives the features that several protocols share.
     """
     about = {**(about or {}), "features": options.feature_name, "seed": options.seed}
     options = replace(options, split_folder=options.split_folder or run.path / "splits")
@@ -75,7 +77,7 @@ def score_labeled(
         )
         for encoder in encoders
     }
-    cache: FeatureCache = {}
+    cache = {} if cache is None else cache
     results: dict[str, dict[str, Any]] = {}
     for name in names:
         file = options.result_name(name)
@@ -88,8 +90,9 @@ def score_labeled(
         )
     if "knn" in names and len(encoders) > 1 and encoders[1].name == UNTRAINED:
         knn = KNN(data=data[UNTRAINED], ks=options.neighbor_counts, temperature=options.temperature)
+        measured = knn.score(*cache[UNTRAINED]) if UNTRAINED in cache else None
         results["baselines"] = {
-            **baselines(knn, encoders[1].network),
+            **baselines(knn, encoders[1].network, measured),
             "settings": {
                 **results[options.result_name("knn")]["settings"],
                 "features": BASELINE_FEATURES,

@@ -13,6 +13,8 @@ from selfsight.data.loader import check_batch_size
 from selfsight.errors import StoppedError, UserError
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
+from selfsight.evals.extract_features import Features
+from selfsight.evals.prediction_scores import Scores
 from selfsight.outside_code import list_outside_code, locate_code
 from selfsight.recipe import (
     Recipe,
@@ -293,8 +295,12 @@ def _evaluate_trained(
     untrained = build_untrained_student(recipe, images, device, steps=state.step, run=run).backbone
     score_label_free(run, recipe, trained, untrained, images)
     knn = build_online_knn(recipe, images)
+    encoded: dict[str, list[Features]] = {}
+    scores: dict[str, Scores] = {}
     if knn is not None:
-        scores = {"trained": knn(trained), UNTRAINED: knn(untrained)}
+        for name, network in (("trained", trained), (UNTRAINED, untrained)):
+            train, _ = knn.data.features(network, on_host=knn.data.is_large)
+            encoded[name], scores[name] = [train], knn.score(train, None)
         settings = knn.settings() | {
             "images": "training images",
             "seed": recipe.seed,
@@ -307,4 +313,6 @@ def _evaluate_trained(
         result = collect_scores(scores, class_names=knn.data.class_names)
         run.write_arrays("online_knn", collect_arrays(scores, fingerprint_test_images(knn.data)))
         run.write_result("online_knn", result | {"settings": settings | {"features": "backbone"}})
-    write_map_and_neighbors(run, images, trained, untrained, eval_transform(recipe), recipe.seed)
+    write_map_and_neighbors(
+        run, images, trained, untrained, eval_transform(recipe), recipe.seed, encoded
+    )
