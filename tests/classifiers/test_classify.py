@@ -208,6 +208,10 @@ def test_what_cannot_be_classified_is_a_sentence(home, trained, tmp_path):
         "top_k is 4, and there are 3 classes": {
             "predict": home / "new", "top_k": 4, "out": tmp_path / "x.csv"
         },
+        "is a folder. Give the name of a file": {
+            "predict": home / "new", "out": tmp_path, "overwrite": True
+        },
+        'classifier is "."': {"predict": home / "new", "classifier": "."},
         "There is no classifier": {"predict": home / "new", "classifier": "labled"},
         "trained without --image-size": {"predict": home / "new", "image_size": 40},
     }  # fmt: skip

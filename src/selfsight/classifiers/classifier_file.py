@@ -117,6 +117,8 @@ def read_classifier(path: Path) -> SavedClassifier:
 def name_file(folder: Path, name: str) -> Path:
     """The file of a classifier: `name` itself if it is a path, else the one of this name."""
     path = Path(name)
+    if not path.name:
+        raise UserError(f'--classifier is "{name}". Give a name, or a file that ends in {ENDING}.')
     if path.suffix == ENDING:
         return path
     path = path.with_name(f"{path.name}{ENDING}")

@@ -63,7 +63,9 @@ def check_options(options: ClassifyOptions) -> None:
 
 
 def check_new(path: Path, what: str, *, overwrite: bool) -> None:
-    """Raise a UserError if there is a file that must not be replaced."""
+    """Raise a UserError if there is a file that must not be replaced, or a folder."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder. Give the name of a file.")
     if path.exists() and not overwrite:
         raise UserError(f"{path} holds {what} already. Add --overwrite, or give another name.")
 
