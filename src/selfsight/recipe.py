@@ -36,6 +36,7 @@ from selfsight.options.parse_flags import list_settings, parse_flags
 from selfsight.options.pretrain_options import PRETRAIN_DEFAULTS
 from selfsight.outside_code import find_again, import_name, list_outside_code
 from selfsight.views import View, for_channels
+from selfsight.views.view_settings import check_channels
 
 ALL_METHODS = METHODS | BASELINES
 RANGES: dict[str, Range] = {
@@ -173,6 +174,8 @@ class Recipe:
                 f"{self.data.channels}, but the network gets the images as they are. "
                 "Set both to the same number."
             )
+        for view in self.views:
+            check_channels(view, self.data.channels)
         if not self.start.name and self.start != Start():
             raise UserError(
                 "start.lr_factor and start.freeze are for weights that a run starts from, and it "

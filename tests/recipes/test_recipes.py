@@ -150,3 +150,10 @@ def test_changed_settings_are_those_that_differ_from_their_defaults():
     views = (recipe.views[0], replace(recipe.views[1], blur_sigma=(0.3, 0.4)))
     moved = list_changed(replace(recipe, log_gradients=True, views=views))
     assert {*moved} - {*found} == {"log_gradients", "views.1.blur_sigma"}
+
+
+def test_views_for_other_channels_are_refused_before_a_run_begins():
+    recipe = RECIPES["moco.cifar10_r18_200ep"]()
+    gray = replace(recipe.backbone, in_channels=1)
+    with pytest.raises(UserError, match="mean and std have 3 numbers but the images have 1"):
+        replace(recipe, backbone=gray, data=replace(recipe.data, channels=1))

@@ -84,7 +84,7 @@ class EvalTransform:
             if len(values) not in (1, self.channels):
                 raise UserError(
                     f"{names} have {len(values)} numbers but the images have {self.channels} "
-                    f"channels. Give one number, or {self.channels}."
+                    "channels. Give one number for all, or one for each channel."
                 )
 
     @property

@@ -164,7 +164,7 @@ def check_channels(view: View, channels: int) -> None:
         if len(values) not in (1, channels):
             raise UserError(
                 f"{names} have {len(values)} numbers but the images have {channels} "
-                f"channels. Give one number, or {channels}."
+                "channels. Give one number for all, or one for each channel."
             )
     if channels == 3:
         return
