@@ -82,6 +82,8 @@ def test_a_damaged_run_and_one_of_other_images_are_named_and_the_others_shown(ru
     assert len([name for name in names if name.startswith("online_knn on")]) == 2
     with pytest.raises(UserError, match=r"is left out: .* is not a run folder"):
         write_several([Run(out.parent / "a"), Run(out.parent / "b")])
+    with pytest.raises(UserError, match="moco-seed1 is given twice"):
+        write_several([runs[1], *runs])
     with pytest.raises(UserError, match="Give at most"):
         write_several(runs * 10)
 

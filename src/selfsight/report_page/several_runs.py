@@ -58,6 +58,10 @@ def write_several(runs: Sequence[Run], out: str | Path | None = None) -> tuple[P
     path = default_page(runs) if out is None else Path(out)
     if len(runs) > MAX_RUNS:
         raise UserError(f"{len(runs)} runs are too many for one page. Give at most {MAX_RUNS}.")
+    folders = [run.path.resolve() for run in runs]
+    for run, folder in zip(runs, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise UserError(f"{run.path} is given twice. Name each run once.")
     contents, problems = _read_runs(runs)
     if not contents:
         raise UserError(" ".join(problems))
@@ -103,7 +107,7 @@ def _read_runs(runs: Sequence[Run]) -> tuple[list[RunContent], list[str]]:
 def _content(runs: Sequence[RunContent], problems: list[str]) -> dict[str, Any]:
     measures = _measures(runs)
     return {
-        "title": f"{len(runs)} runs",
+        "title": f"{len(runs)} runs" if len(runs) > 1 else runs[0].name,
         "problems": problems,
         "runs": [_about(run) for run in runs],
         "measures": measures,
