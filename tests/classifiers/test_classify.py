@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import selfsight
 from selfsight.classifiers import fit_classifier, predictions_csv
+from selfsight.classifiers.classifier_file import read_classifier, save_classifier
 from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import Features
@@ -146,6 +148,26 @@ def test_a_damaged_file_and_another_encoder_are_refused(home, trained, tmp_path)
     other = save_run(tmp_path / "other", name="resnet10_narrow", image_size=32)
     with pytest.raises(UserError, match="trained on another encoder"):
         selfsight.load_classifier(other, home / "mine/classifiers/labeled.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"measured": {"n": "many"}}, "has no measured|measured.n"),
+        ({"class_names": ["a", "b"]}, "does not fit its classes"),
+        ({"transform": {"size": -1}}, "size is -1"),
+        ({"encoder": {"name": "x"}}, "has no encoder.weights"),
+    ],
+)
+def test_a_file_of_a_stranger_is_checked_field_by_field(home, trained, change, sentence, tmp_path):
+    saved = read_classifier(home / "mine/classifiers/labeled.safetensors")
+    about, transform = saved.about | change, saved.transform
+    if "transform" in change:
+        transform = replace(transform)
+        object.__setattr__(transform, "size", -1)
+    save_classifier(tmp_path / "other.safetensors", saved.head, None, transform, about)
+    with pytest.raises(UserError, match=sentence):
+        read_classifier(tmp_path / "other.safetensors")
 
 
 @pytest.mark.slow

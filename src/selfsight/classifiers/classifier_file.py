@@ -42,9 +42,20 @@ ABOUT = {
     "encoder": dict[str, Any],
     "fine_tuned": bool,
     "images": int,
+    "images_per_class": dict[str, int],
     "settings": dict[str, Any],
     "measured": dict[str, Any],
     "versions": dict[str, str],
+}
+
+MEASURED = {"n": int, "trained_on": int, "temperature": float, "calibrated": bool}
+MEASURED_ON_IMAGES = {  # if n is not 0
+    "accuracy": float,
+    "guessed": float,
+    "measured_on": str,
+    "calibration_error": float,
+    "calibration_error_before": float,
+    "per_class": dict[str, dict[str, Any]],
 }
 
 
@@ -98,6 +109,9 @@ def read_classifier(path: Path) -> SavedClassifier:
     about = check_object(parse_json(header["about"], path), path)
     check_fields(about, ABOUT, path, required=tuple(ABOUT))
     check_fields(about["encoder"], ENCODER, path, required=tuple(ENCODER), prefix="encoder.")
+    found = about["measured"]
+    declared = MEASURED | (MEASURED_ON_IMAGES if found.get("n") else {})
+    check_fields(found, declared, path, required=tuple(declared), prefix="measured.")
     head = {n.removeprefix(HEAD): w for n, w in weights.items() if n.startswith(HEAD)}
     shapes = {name: tuple(value.shape) for name, value in head.items()}
     classes, width = shapes.get("weight", (0, 0))
