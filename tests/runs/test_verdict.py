@@ -568,3 +568,10 @@ def test_an_encoder_with_labels_that_gives_one_point_has_collapsed_and_no_predic
     found = judge_evidence(RunEvidence(**settings, classes=3))
     assert found.verdict == "collapsed" and "check the labels" in found.sentence
     assert "predictor" not in found.sentence
+
+
+@pytest.mark.parametrize("value", [[], "x", None, {"low": "x"}, {"low": 0.1}])
+def test_an_interval_that_is_damaged_is_left_out(value):
+    free = {"retrieval": {"trained": 0.5, "untrained": 0.2, "difference": value}, "settings": {}}
+    evidence = gather_evidence([], {"label_free": free}, {}, [])
+    assert evidence.retrieval == 0.5 and evidence.retrieval_gain is None

@@ -141,7 +141,7 @@ def gather_evidence(
         retrieval=_number(retrieval.get("trained")),
         untrained_retrieval=_number(retrieval.get("untrained")),
         retrieval_images=None if count is None else int(count),
-        retrieval_gain=_ends(retrieval.get("difference") or {}, "low", "high"),
+        retrieval_gain=_ends(retrieval.get("difference"), "low", "high"),
         rank_ends=_ends(rank, "trained_low", "trained_high"),
         # With negatives, embeddings do not collapse without a predictor.
         predictor=method.get("predictor") if _current(records, "chance_loss") is None else None,
@@ -222,8 +222,10 @@ def image_size(settings: Json) -> float | None:
     return _number(transform.get("size")) if isinstance(transform, Mapping) else None
 
 
-def _ends(numbers: Json, low: str, high: str) -> tuple[float, float] | None:
+def _ends(numbers: Any, low: str, high: str) -> tuple[float, float] | None:
     """The ends of an interval, if both are known."""
+    if not isinstance(numbers, Mapping):
+        return None
     ends = (_number(numbers.get(low)), _number(numbers.get(high)))
     return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
 
