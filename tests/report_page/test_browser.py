@@ -318,3 +318,8 @@ def test_the_page_rounds_as_python_does(tab):
     shown = tab.evaluate("values => values.map((v) => [toFixed(v, 1), toFixed(v, 2)])", values)
     expected = [[f"{v:.1f}", f"{v:.2f}"] for v in values]
     assert [pair for pair in zip(values, shown, expected, strict=True) if pair[1] != pair[2]] == []
+
+
+def test_durations_are_rounded_before_they_are_split(tab):
+    shown = tab.evaluate("[0.4, 59.7, 119.6, 3599.6, 7325].map(duration)")
+    assert shown == ["0 s", "1 min 0 s", "2 min 0 s", "1 h 0 min", "2 h 2 min"]

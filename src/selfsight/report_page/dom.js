@@ -19,6 +19,14 @@ function svg(tag, attributes = {}, ...children) {
   return populate(document.createElementNS(SVG_NAMESPACE, tag), attributes, children);
 }
 
+/** Hours and minutes, or minutes and seconds; rounded first, so that there are no 60 s. */
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  const whole = Math.round(seconds);
+  const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  return h ? `${h} h ${m} min` : m ? `${m} min ${s} s` : `${s} s`;
+}
+
 function missing(sentence) {
   return html("p", { class: "missing" }, sentence);
 }

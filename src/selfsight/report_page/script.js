@@ -15,10 +15,7 @@ function showHead() {
   const facts = [recipe.method?.name, recipe.backbone?.name, recipe.data?.path];
   if (recipe.epochs) facts.push(`${formatNumber(recipe.epochs)} epochs`);
   if (recipe.batch_size) facts.push(`${formatNumber(recipe.batch_size)} images per step`);
-  if (seconds !== null) {
-    const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.round(seconds % 60)];
-    facts.push(h ? `${h} h ${m} min` : m ? `${m} min ${s} s` : `${s} s`);
-  }
+  if (seconds !== null) facts.push(duration(seconds));
   const known = facts.filter((fact) => fact !== null && fact !== undefined);
   document.getElementById("facts").append(...known.map((fact) => html("span", {}, String(fact))));
 }

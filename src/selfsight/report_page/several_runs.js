@@ -19,12 +19,6 @@ function swatch(run) {
     svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, ...ink(run) }));
 }
 
-function duration(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.round(seconds % 60)];
-  return h ? `${h} h ${m} min` : m ? `${m} min ${s} s` : `${s} s`;
-}
-
 function table(heads, rows, name) {
   const head = html("tr", {}, ...heads.map((one) => html("th", { scope: "col" }, one)));
   return html("div", { class: "wide" }, html("table", { class: "runs", "aria-label": name },

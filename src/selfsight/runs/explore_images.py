@@ -86,6 +86,7 @@ def explore(
         "labels": 0 if labels is None else len(labels.names),
         "map": layout.method,
         "not_listed": lost,
+        "are_files": root is not None or paths is not None,
     }
 
 
@@ -96,8 +97,12 @@ def describe(written: dict[str, Any]) -> str:
     lines = [
         f"Wrote {written['page']}: {written['images']:,} images, {written['bytes'] / 1e6:,.1f} MB, "
         f"thumbnails{part} of {written['thumbnail']} pixels, map by {written['map']}.",
-        "Open it in a browser, lasso a group and save its list; `selfsight pretrain LIST.txt` and "
-        "every other command read it.",
+        "Open it in a browser, lasso a group and save its list; "
+        + (
+            "`selfsight pretrain LIST.txt` and every other command read it."
+            if written["are_files"]
+            else "it has names only, since these images are no files."
+        ),
     ]
     if written["not_listed"]:
         lines.append(
