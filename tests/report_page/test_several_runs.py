@@ -88,6 +88,13 @@ def test_a_damaged_run_and_one_of_other_images_are_named_and_the_others_shown(ru
         write_several(runs * 10)
 
 
+@pytest.mark.parametrize("part", ["data", "method", "backbone", "optim"])
+def test_a_part_of_the_recipe_that_holds_no_settings_is_named(part, tmp_path):
+    (tmp_path / "recipe.json").write_text(f'{{"{part}": NaN}}')
+    with pytest.raises(UserError, match=rf"recipe.json \({part}\) is damaged: it holds NaN"):
+        Run(tmp_path).saved_recipe()
+
+
 def test_the_page_of_several_runs_imports_no_torch(runs):
     code = (
         "import sys; from pathlib import Path; from selfsight.report_page import write_several; "

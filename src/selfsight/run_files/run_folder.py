@@ -46,6 +46,7 @@ ABOUT_RUN = {  # what recipe.json holds beside the settings
     "data_fingerprint": dict[str, str | int],
     "outside_code": dict[str, str],
 }
+PARTS = {"method", "backbone", "data", "optim"}  # settings of recipe.json that hold settings
 SEED_AND_RECORDS = {"seed", *ABOUT_RUN} - {"data_fingerprint"}  # what seeds of a recipe differ in
 DAMAGED_ARCHIVE = (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 RECORD = {"step": int, "epoch": float, "time": float | None, "online_knn": float | None}
@@ -134,6 +135,8 @@ class Run:
         """Read the settings of the run, and what was recorded beside them."""
         saved = read_object(self.recipe_path) or {}
         check_fields(saved, ABOUT_RUN, self.recipe_path)
+        for name in PARTS & saved.keys():
+            check_object(saved[name], f"{self.recipe_path} ({name})")
         if fingerprint := saved.get("data_fingerprint"):
             parts = ("images", "names", "bytes")
             check_fields(
