@@ -29,11 +29,11 @@ from selfsight.adaptation.compare_arms import ArmResult, choose, compare
 from selfsight.adaptation.measure_encoders import measure_label_free, measure_labeled
 from selfsight.data import open_source
 from selfsight.data.decoders.decode_image import decode
+from selfsight.device import resolve_device
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.encoder_options import AdaptOptions
 from selfsight.recipe import eval_transform
-from selfsight.recipes import auto_recipe
 from selfsight.run_files.json_files import write_json
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_encoder import load_encoder
@@ -120,7 +120,7 @@ def write_set(read: Callable[[str], Labeled], folder: Path, *, size: int, labels
 
 def measure_set(folder: Path, options: AdaptOptions) -> dict[str, Any]:
     """Run the arms of `adapt`; return its choices with and without labels, and the truth."""
-    began, device = time.monotonic(), auto_recipe.resolve_device(options.device)
+    began, device = time.monotonic(), resolve_device(options.device)
     out = folder / "adapt"
     out.mkdir(exist_ok=True)
     trial = try_arms.prepare_trial(

@@ -7,7 +7,7 @@ import pytest
 from selfsight import api
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
-from selfsight.runs import start_resume
+from selfsight.runs import start_or_resume
 from tests.folders import images
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ def photos(tmp_path_factory):
 @pytest.fixture
 def check(photos, tmp_path, monkeypatch):
     """`check(flags)` makes every check of `selfsight pretrain`, and does not train."""
-    monkeypatch.setattr(start_resume, "_write_recipe_and_train", lambda *_: True)
+    monkeypatch.setattr(start_or_resume, "_write_recipe_and_train", lambda *_: True)
 
     def pretrain(*flags, **options):
         options = {"method": "simclr", "batch_size": 8, "epochs": 3} | options
@@ -124,10 +124,10 @@ def test_the_advice_of_a_refusal_can_be_taken(check, wrong, match, advice):
 
 
 def test_processes_that_cannot_share_a_batch(check, monkeypatch):
-    monkeypatch.setattr(start_resume.dist, "world_size", lambda: 3)
-    monkeypatch.setattr(start_resume.dist, "gather_objects", lambda value: [value])
-    monkeypatch.setattr(start_resume.dist, "on_first", lambda function: function())
-    monkeypatch.setattr(start_resume.dist, "all_sum", lambda x: x)
+    monkeypatch.setattr(start_or_resume.dist, "world_size", lambda: 3)
+    monkeypatch.setattr(start_or_resume.dist, "gather_objects", lambda value: [value])
+    monkeypatch.setattr(start_or_resume.dist, "on_first", lambda function: function())
+    monkeypatch.setattr(start_or_resume.dist, "all_sum", lambda x: x)
     (multiple,) = refused(check, r"Use a multiple of (\d+)")
     check(batch_size=4 * int(multiple))
     check(batch_size=None)

@@ -15,6 +15,14 @@ from selfsight.adaptation.try_arms import adapt as adapt
 from selfsight.check_settings import check_setting
 from selfsight.data import data_summary
 from selfsight.data.loader import check_image_count
+from selfsight.device import adapt_to_device, resolve_device
+from selfsight.encoder_api import classify as classify
+from selfsight.encoder_api import embed as embed
+from selfsight.encoder_api import explore as explore
+from selfsight.encoder_api import export as export
+from selfsight.encoder_api import load as load
+from selfsight.encoder_api import load_classifier as load_classifier
+from selfsight.encoder_api import search as search
 from selfsight.errors import UserError, quote_word, suggest
 from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
 from selfsight.options.parse_flags import change_options
@@ -26,26 +34,25 @@ from selfsight.options.pretrain_options import (
 )
 from selfsight.options.report_options import REPORT_DEFAULTS, ReportOptions
 from selfsight.options.study_options import REPRODUCE_DEFAULTS, ReproduceOptions
-from selfsight.pretrain_recipe import (
+from selfsight.recipe import Recipe, to_dict
+from selfsight.recipe_from_options import (
     build_pretrain_recipe,
     check_same_settings,
     import_outside_code,
     profile_data,
 )
-from selfsight.recipe import Recipe, to_dict
-from selfsight.recipes import auto_recipe
 from selfsight.run_files.json_files import explain_write_errors
 from selfsight.run_files.run_folder import LOCK, Run, open_run
 from selfsight.runs import compare_runs as comparison
 from selfsight.runs import evaluate as evaluation
-from selfsight.runs import new_run_folder, run_lock, start_resume
+from selfsight.runs import new_run_folder, run_lock, start_or_resume
 from selfsight.runs import replay as replays
 from selfsight.runs import reproduce as reproduction
 from selfsight.runs.encoder_folders import check_one_encoder
+from selfsight.runs.init_encoder import import_start
 from selfsight.runs.load_encoder import load_recipe
 from selfsight.runs.serve_report import serve_report
 from selfsight.runs.slurm_script import slurm_script
-from selfsight.runs.start_encoder import import_start
 from selfsight.runs.tensorboard_wandb import LogTracker, check_tracker
 from selfsight.runs.train_seeds import train_seeds
 from selfsight.stopwatch import Stopwatch
@@ -54,13 +61,6 @@ from selfsight.studies.run_study import reproduce_arm
 from selfsight.studies.run_study import study as study
 from selfsight.terminal.console import build_table, open_console
 from selfsight.train.memory_forecast import foresee_memory
-from selfsight.use_encoder import classify as classify
-from selfsight.use_encoder import embed as embed
-from selfsight.use_encoder import explore as explore
-from selfsight.use_encoder import export as export
-from selfsight.use_encoder import load as load
-from selfsight.use_encoder import load_classifier as load_classifier
-from selfsight.use_encoder import search as search
 
 
 @overload
@@ -88,7 +88,7 @@ def pretrain(
     clock = Stopwatch(began)
     check_setting("data", data, str | Path)
     options = change_options(options, changes)
-    device = auto_recipe.resolve_device(options.device)
+    device = resolve_device(options.device)
     check_tracker(options.track)
     if options.seeds:
         return train_seeds(
@@ -121,7 +121,7 @@ def _pretrain(
             start = import_start(options)
             recipe, reasons = build_pretrain_recipe(data, options, device, start)
             automatic = options.recipe is None
-            start_resume.start_run(
+            start_or_resume.start_run(
                 recipe, reasons, run, device, _console(), clock, automatic=automatic, start=start
             )
     return run
@@ -137,7 +137,7 @@ def resume(
     >>> run = selfsight.resume(run, device="cpu")
     """
     clock = Stopwatch(began)
-    run, torch_device = open_run(run), auto_recipe.resolve_device(device)
+    run, torch_device = open_run(run), resolve_device(device)
     settings = {"command": "resume", "run": run.path.name}
     with dist.process_group(torch_device.type, settings), run_lock.lock_run(run):
         recipe = load_recipe(run, trust=trust)
@@ -158,8 +158,8 @@ def replay(
 
     >>> found = selfsight.replay(run, step=3, device="cpu")
     """
-    folder, torch_device = open_run(run), auto_recipe.resolve_device(device)
-    recipe, _ = auto_recipe.adapt_to_device(load_recipe(folder, trust=trust), torch_device)
+    folder, torch_device = open_run(run), resolve_device(device)
+    recipe, _ = adapt_to_device(load_recipe(folder, trust=trust), torch_device)
     console = open_console(stderr=True, quiet=quiet)
     found = replays.replay_run(folder, recipe, torch_device, console, step=step, trust=trust)
     if not quiet:
@@ -194,7 +194,7 @@ def evaluate(
         folder = Run(
             Path(options.out) if options.out else Path("runs") / new_run_folder.file_name(encoder)
         )
-    device = auto_recipe.resolve_device(options.device)
+    device = resolve_device(options.device)
     return evaluation.evaluate(folder, encoder, device, options, quiet=quiet)
 
 
@@ -243,7 +243,7 @@ def report(
     folder = open_run(run)
     page = report_page.write(folder, options.out)
     if options.serve:
-        serve_report(folder, auto_recipe.resolve_device(options.device), options)
+        serve_report(folder, resolve_device(options.device), options)
     return page
 
 
@@ -269,7 +269,7 @@ def doctor(
     names = ("method", "recipe", "batch_size", "settings")
     asked = {name: getattr(options, name) for name in names}
     summary = data_summary.inspect_data(data, sample=options.sample)
-    device = auto_recipe.resolve_device(options.device)
+    device = resolve_device(options.device)
     recipe, reasons = build_pretrain_recipe(
         data, PretrainOptions(**asked), device, profile=profile_data(summary)
     )
@@ -285,7 +285,7 @@ def doctor(
     if not quiet:
         console = open_console()
         console.print(*data_summary.describe(summary), sep="\n")
-        console.print(start_resume.recipe_table(recipe, reasons))
+        console.print(start_or_resume.recipe_table(recipe, reasons))
         if refusal is not None:
             console.print(f"Pretrain would refuse these images. {refusal}", soft_wrap=True)
         if memory is not None:
@@ -332,11 +332,11 @@ def _refuse_options(options: ReproduceOptions, names: Sequence[str], what: str) 
 
 
 def _reproduce_run(run: Run, options: ReproduceOptions, *, quiet: bool) -> dict[str, Any]:
-    device = auto_recipe.resolve_device(options.device)
+    device = resolve_device(options.device)
     recipe = load_recipe(run, trust=options.trust)
     if options.data is not None:
         recipe = replace(recipe, data=replace(recipe.data, path=str(options.data)))
-    adapted, _ = auto_recipe.adapt_to_device(recipe, device)
+    adapted, _ = adapt_to_device(recipe, device)
     console = open_console(stderr=True, quiet=quiet or not dist.prints())
     settings = {"command": "reproduce", "run": run.path.name} | vars(options)
     with dist.process_group(device.type, settings), contextlib.ExitStack() as stack:
@@ -387,8 +387,8 @@ def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.devi
 
 
 def _resume(run: Run, recipe: Recipe, device: torch.device, clock: Stopwatch, trust: bool) -> Run:
-    recipe, _ = auto_recipe.adapt_to_device(recipe, device)
-    start_resume.resume_run(recipe, run, device, _console(), clock, trust=trust)
+    recipe, _ = adapt_to_device(recipe, device)
+    start_or_resume.resume_run(recipe, run, device, _console(), clock, trust=trust)
     return run
 
 

@@ -22,7 +22,7 @@ from selfsight.check_settings import (
     check_settings,
     show_value,
 )
-from selfsight.data.decoders.non_photographs import Dtype, is_photo
+from selfsight.data.decoders.scientific_images import Dtype, is_photo
 from selfsight.data.eval_transform import EvalTransform, standard_transform
 from selfsight.data.pixel_statistics import PixelKind
 from selfsight.data.storage_plan import StorageSettings

@@ -13,7 +13,7 @@ from selfsight.errors import UserError
 from selfsight.options.eval_options import EvalOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.pretrain_recipe import _apply
+from selfsight.recipe_from_options import _apply
 from selfsight.recipes import RECIPES
 from tests.folders import images
 

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from selfsight.bench import run, run_bench
+from selfsight.bench.backbone_speed_limit import BackbonePass, count_passes
 from selfsight.bench.generated_images import HEIGHT, WIDTH, write_photo_like_images
-from selfsight.bench.network_limit import BackbonePass, count_passes
 from selfsight.bench.timer import median_ms
 from selfsight.cli.main import main
 from selfsight.errors import UserError

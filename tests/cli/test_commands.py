@@ -16,8 +16,8 @@ from selfsight.recipes import RECIPES
 from selfsight.run_files.run_folder import Run
 from selfsight.terminal.console import is_verbose, open_console
 from selfsight.terminal.progress import DelayedProgress
-from selfsight.train import progress_bar
-from selfsight.train.progress_bar import ProgressBar
+from selfsight.train import training_progress
+from selfsight.train.training_progress import ProgressBar
 
 ROOT = Path(__file__).parents[2]
 RECORD = {
@@ -43,7 +43,7 @@ def test_the_help_lists_every_command_and_every_exit_status(capsys):
 
 @pytest.mark.parametrize("level", ["--quiet", "--verbose", None])
 def test_quiet_leaves_out_notes_and_verbose_adds_every_record(level, capsys, monkeypatch):
-    monkeypatch.setattr(progress_bar, "LINE_EVERY", 1e9)
+    monkeypatch.setattr(training_progress, "LINE_EVERY", 1e9)
 
     def work(data, options, **_):
         console = open_console(stderr=True)

@@ -8,9 +8,9 @@ from selfsight import dist
 from selfsight.cli.main import main
 from selfsight.conformance import CHECKS, Subject, check, leakage_checks, run
 from selfsight.conformance.check_method import COMPILED
-from selfsight.conformance.local_processes import ProcessGroup, RankError
 from selfsight.conformance.method_under_test import BrokenRuleError
-from selfsight.conformance.training_checks import compare_traces, train
+from selfsight.conformance.processes_and_resume_checks import compare_traces, train
+from selfsight.conformance.start_processes import ProcessGroup, RankError
 from selfsight.methods import METHODS
 from tests.conformance.outside_method import OutsideConfig
 

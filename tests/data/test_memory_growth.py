@@ -18,7 +18,7 @@ from selfsight.data.sources.source import LazyNames, Source, resolve_unlabeled
 from selfsight.errors import UserError
 from selfsight.nn import MemoryBank
 from selfsight.terminal import progress
-from selfsight.train.progress_bar import ProgressBar
+from selfsight.train.training_progress import ProgressBar
 from tests.data.image_files import parquet, pixels, png
 from tests.data.sources.test_tar import three
 

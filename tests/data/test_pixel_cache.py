@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from selfsight.data import dataset_index as indexes
-from selfsight.data import load_images, open_source, pixel_cache
+from selfsight.data import load_images, open_source
+from selfsight.data.cache_eviction import evict, free_disk
 from selfsight.data.cache_files import create_part_file, list_abandoned, remove_abandoned
 from selfsight.data.dataset_index import IndexWriter, load_or_write_index
-from selfsight.data.pixel_cache import CacheWriter, evict
+from selfsight.data.pixel_cache import CacheWriter
 from selfsight.errors import UserError
 from tests.data.image_files import pixels, write
 from tests.data.sources.test_tar import same, three
@@ -90,7 +91,7 @@ def test_unfinished_files_of_a_killed_run_count_as_free_and_are_removed(tmp_path
     assert sorted(path.name[:3] for path in tmp_path.glob("*.part")) == ["ind", "key"]
     disk = os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 255))
     monkeypatch.setattr("os.statvfs", lambda folder: disk)
-    assert pixel_cache.free_disk(tmp_path) >= 3 * 80 * 80
+    assert free_disk(tmp_path) >= 3 * 80 * 80
     evict(tmp_path, 1)
     assert not list(tmp_path.iterdir())
 

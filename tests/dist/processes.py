@@ -2,6 +2,6 @@
 
 from functools import partial
 
-from selfsight.conformance.local_processes import ProcessGroup
+from selfsight.conformance.start_processes import ProcessGroup
 
 Processes = partial(ProcessGroup, preload=("tests.dist.preload",))

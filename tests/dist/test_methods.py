@@ -2,7 +2,7 @@
 
 import pytest
 
-from selfsight.conformance.training_checks import compare_traces, train
+from selfsight.conformance.processes_and_resume_checks import compare_traces, train
 from selfsight.methods import BASELINES, METHODS
 from tests.methods.small import small
 

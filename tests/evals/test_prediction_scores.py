@@ -5,14 +5,12 @@ from scipy import stats
 from sklearn import metrics
 
 from selfsight.evals.bootstrap_intervals import accuracy_interval, mean_interval
+from selfsight.evals.encoder_differences import Difference, paired_differences, unpaired_difference
 from selfsight.evals.prediction_scores import (
-    Difference,
     PerImage,
     confusion_matrix,
-    paired_differences,
     score_each_class,
     score_predictions,
-    unpaired_difference,
 )
 
 

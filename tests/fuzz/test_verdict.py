@@ -44,9 +44,9 @@ LEARNERS = {  # methods that gain within an epoch or two
 def _without_images_of_the_report(monkeypatch):
     """The map, the neighbors and the views take longer than these runs, and decide nothing."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # users have no type checks
-    for module in ("start_resume", "evaluate"):
+    for module in ("start_or_resume", "evaluate"):
         monkeypatch.setattr(f"selfsight.runs.{module}.write_map_and_neighbors", lambda *_: None)
-    monkeypatch.setattr("selfsight.runs.start_resume.write_views", lambda *_: None)
+    monkeypatch.setattr("selfsight.runs.start_or_resume.write_views", lambda *_: None)
 
 
 rendered_shapes = functools.cache(shapes)  # rendering takes longer than a run

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.conformance import CHECKS, check
 from selfsight.conformance.method_under_test import step_optimizer
-from selfsight.conformance.training_checks import check_compiled
+from selfsight.conformance.processes_and_resume_checks import check_compiled
 from selfsight.errors import UserError
 from selfsight.losses import float32_losses
 from selfsight.methods import BASELINES, METHODS, Moment

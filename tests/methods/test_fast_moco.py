@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from selfsight.catalog import build_recipe
-from selfsight.conformance.training_checks import compare_traces, train
+from selfsight.conformance.processes_and_resume_checks import compare_traces, train
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.nn import Backbone

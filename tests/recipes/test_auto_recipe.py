@@ -1,7 +1,6 @@
 """The automatic recipe: valid for any images, and each choice has its reason."""
 
 from dataclasses import fields, replace
-from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -13,14 +12,11 @@ from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import from_dict, to_dict
-from selfsight.recipes import auto_recipe
+from selfsight.recipe_from_options import build_pretrain_recipe
 from selfsight.recipes.auto_recipe import (
     DataProfile,
-    adapt_to_device,
     build_auto_recipe,
-    resolve_device,
 )
 from tests.folders import images
 
@@ -95,43 +91,6 @@ def test_only_a_supervised_vit_learns_its_patches(method):
 def test_views_follow_the_images_and_the_cpu_caps_them(side, size):
     made, _ = build_auto_recipe(DataProfile(count=1000, short_side=side), CPU)
     assert {view.size for view in made.views} == {size}
-
-
-def test_a_recipe_for_a_gpu_runs_on_the_cpu_and_says_what_changed():
-    made, reasons = adapt_to_device(build_recipe("mocov3.imagenet_r50_100ep"), CPU)
-    assert (made.precision, made.compile) == ("float32", False)
-    assert set(reasons) == {"precision", "compile"}
-
-
-def test_a_gpu_that_torch_cannot_use_is_a_sentence(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(UserError, match="no GPU that torch"):
-        resolve_device("cuda")
-    # A driver that is there but does not work must not mean silent work on the CPU either.
-    monkeypatch.setattr(auto_recipe, "GPU_FILE", Path(__file__))
-    for visible in (None, "0"):
-        if visible is not None:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        with pytest.raises(UserError, match="--device cpu"):
-            resolve_device("auto")
-
-
-@pytest.mark.parametrize("visible", ["", " ", "-1"])
-def test_whoever_hides_the_gpus_gets_the_cpu(visible, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(auto_recipe, "GPU_FILE", Path(__file__))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert resolve_device("auto") == CPU
-    assert "CUDA_VISIBLE_DEVICES hides the GPUs" in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES is .*, which hides all"):
-        resolve_device("cuda")
-
-
-def test_without_a_compiler_nothing_is_compiled(monkeypatch):
-    monkeypatch.setattr(auto_recipe.rng, "has_triton", lambda: False)
-    made, reasons = adapt_to_device(build_recipe("mocov3.imagenet_r50_100ep"), CPU)
-    assert not made.compile and "compile" in reasons["compile"]
 
 
 def test_a_setting_that_does_not_exist_is_refused_with_the_nearest():

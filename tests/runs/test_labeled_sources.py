@@ -12,7 +12,7 @@ from selfsight.data.sources.select_classes import CLASS_LISTS
 from selfsight.errors import UserError
 from selfsight.options.eval_options import EvalOptions
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.pretrain_recipe import build_pretrain_recipe
+from selfsight.recipe_from_options import build_pretrain_recipe
 from selfsight.runs.labeled_sources import open_labeled
 from selfsight.runs.open_run_images import open_recipe_source
 from tests.data.image_files import pixels, png, write

@@ -19,12 +19,8 @@ import torchvision
 
 from selfsight.backbones.foreign_checkpoints.load_backbone import load_backbone
 from selfsight.data import dataset_index, load_images, open_source
-from selfsight.data.pixel_cache import (
-    INDEX_SUFFIX,
-    DamagedCacheError,
-    cache_folder,
-    load_entry,
-)
+from selfsight.data.cache_files import INDEX_SUFFIX, cache_folder
+from selfsight.data.pixel_cache import DamagedCacheError, load_entry
 from selfsight.errors import UserError
 from selfsight.evals.detection import load_detection_dataset
 from selfsight.run_files.run_folder import Run

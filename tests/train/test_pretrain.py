@@ -24,9 +24,9 @@ from selfsight.catalog import build_recipe
 from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.run_files.json_files import WriteError
 from selfsight.run_files.run_folder import Run
-from selfsight.runs import load_encoder as encoders
-from selfsight.runs import start_resume
-from selfsight.runs.load_encoder import build_untrained, load_encoder, load_recipe
+from selfsight.runs import start_or_resume, untrained_network
+from selfsight.runs.load_encoder import load_encoder, load_recipe
+from selfsight.runs.untrained_network import build_untrained
 from selfsight.stopwatch import Stopwatch
 from selfsight.train import checkpoint, checkpoint_schedule, cuda_graph
 from selfsight.train import pretrain as driver
@@ -348,7 +348,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_anything_is_decoded(
     photos, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("os.sysconf", lambda name: 10)
-    monkeypatch.setattr(start_resume, "open_recipe_images", None)
+    monkeypatch.setattr(start_or_resume, "open_recipe_images", None)
     with pytest.raises(UserError, match="for each of 18 images takes 576 bytes"):
         pretrain(photos, tmp_path / "run", "instdisc")
 
@@ -379,7 +379,7 @@ def test_after_divergence_the_last_good_checkpoint_is_kept(copied, monkeypatch):
     longer = replace(recipe, epochs=12, save_steps=1)
     monkeypatch.setattr(driver, "train", exploding(driver.train, after=6))
     with pytest.raises(DivergedError, match="The last good checkpoint, of step 5, is kept"):
-        start_resume.resume_run(
+        start_or_resume.resume_run(
             longer, copied, torch.device("cpu"), Console(quiet=True), Stopwatch()
         )
     assert checkpoint.load(copied)["step"] == 5
@@ -447,7 +447,7 @@ def test_the_shown_loss_is_that_of_the_first_weights(finished):
 
     recipe = api.load_recipe(finished)
     device = torch.device("cpu")
-    found = start_resume.open_recipe_images(recipe, device)
+    found = start_or_resume.open_recipe_images(recipe, device)
     from selfsight.data import Loader
     from selfsight.methods import DataInfo, Moment
 
@@ -490,8 +490,8 @@ def test_all_seconds_of_a_run_are_accounted_for(finished):
 def test_an_untrained_network_without_batch_norm_reads_no_images(tmp_path, monkeypatch):
     recipe = shrink(build_recipe("mocov3.imagenet_vit_s16_300ep"))
     recipe = replace(recipe, method=replace(recipe.method, norm="ln"))
-    monkeypatch.setattr(encoders, "read_batches", None)  # calling it would fail
-    student = encoders.build_untrained_student(
+    monkeypatch.setattr(untrained_network, "read_batches", None)  # calling it would fail
+    student = untrained_network.build_untrained_student(
         recipe, small_images(), torch.device("cpu"), steps=10, run=Run(tmp_path)
     )
     assert student.backbone.dim == 24

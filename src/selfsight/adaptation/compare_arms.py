@@ -7,13 +7,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from selfsight.evals.bootstrap_intervals import Interval
-from selfsight.evals.prediction_scores import (
-    Difference,
-    PerImage,
-    Scores,
-    named_interval,
-    paired_differences,
-)
+from selfsight.evals.encoder_differences import Difference, paired_differences
+from selfsight.evals.prediction_scores import PerImage, Scores, named_interval
 
 ArmName = Literal["frozen", "continued", "scratch"]
 ARMS: tuple[ArmName, ...] = ("frozen", "continued", "scratch")  # the simplest first

@@ -9,9 +9,9 @@ from selfsight.data import ImageStore
 from selfsight.errors import UserError
 from selfsight.recipe import Recipe
 from selfsight.train.cuda_graph import CHOICE, can_record
+from selfsight.train.init_weights import Weights
 from selfsight.train.loop import load_batches, train
 from selfsight.train.pretrain import build_loader, build_new_state
-from selfsight.train.start_weights import Weights
 
 TIMED_SECONDS, TIMED_STEPS = 2.0, 20  # whichever comes first
 RESERVE = 1.2  # measuring later arms may take this much longer than the first

@@ -34,6 +34,7 @@ from selfsight.adaptation.time_budget import RESERVE, fit_epochs, measure_speed
 from selfsight.check_settings import check_setting
 from selfsight.data import ImageStore, Source
 from selfsight.data.loader import check_batch_size
+from selfsight.device import resolve_device
 from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
@@ -47,13 +48,13 @@ from selfsight.options.encoder_options import (
 from selfsight.options.eval_options import EvalOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import Recipe, Start, eval_transform, to_dict
-from selfsight.recipes import auto_recipe
+from selfsight.recipe_from_options import build_pretrain_recipe
 from selfsight.run_files.json_files import read_object, to_json, write_json
 from selfsight.run_files.run_folder import LOCK, Run
 from selfsight.runs import new_run_folder, run_lock
 from selfsight.runs.environment import describe_environment
+from selfsight.runs.init_encoder import StartEncoder, import_start, write_start
 from selfsight.runs.labeled_sources import open_labeled
 from selfsight.runs.load_encoder import load_recipe
 from selfsight.runs.open_run_images import (
@@ -62,11 +63,10 @@ from selfsight.runs.open_run_images import (
     open_recipe_source,
     resolve_storage,
 )
-from selfsight.runs.start_encoder import StartEncoder, import_start, write_start
 from selfsight.terminal.console import build_table, open_console
 from selfsight.train.memory_forecast import check_memory
 from selfsight.train.pretrain import build_method, pretrain
-from selfsight.train.progress_bar import format_duration
+from selfsight.train.training_progress import format_duration
 
 RESULT, SETTINGS, ENCODER = "adapt.json", "settings.json", "encoder"  # in the folder
 # Options that decide what the arms are; others, such as the minutes, may change from call to call.
@@ -118,7 +118,7 @@ def adapt(
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         raise UserError("adapt runs in one process. Start it without torchrun.")
     folder = _choose_folder(str(data), options)
-    console, device = open_console(stderr=True), auto_recipe.resolve_device(options.device)
+    console, device = open_console(stderr=True), resolve_device(options.device)
     with run_lock.lock_run(Run(folder)):
         _check_settings(folder, str(data), options)
         finished = read_object(folder / RESULT)

@@ -19,15 +19,16 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from selfsight.bench.backbone_speed_limit import PassTimes
 from selfsight.bench.evaluation_speed import EVALUATIONS, measure_evaluation
 from selfsight.bench.first_step import measure_first_step
-from selfsight.bench.network_limit import PassTimes
 from selfsight.bench.step_breakdown import measure_breakdown
 from selfsight.catalog import build_recipe
 from selfsight.data import Source
+from selfsight.device import adapt_to_device
 from selfsight.errors import UserError, suggest
 from selfsight.recipe import ALL_METHODS, Data, Recipe, override
-from selfsight.recipes import RECIPES, auto_recipe
+from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.open_run_images import open_recipe_source
 from selfsight.terminal.console import open_console
@@ -208,7 +209,7 @@ def _measure(
         recipe = case.build(batch_size, flags)
         if device.type == "cuda":
             recipe = replace(recipe, compile=True)
-        recipe, _ = auto_recipe.adapt_to_device(recipe, device)
+        recipe, _ = adapt_to_device(recipe, device)
         data = replace(recipe.data, path=data_for(recipe))
         recipe = replace(recipe, data=data)
         if data not in sources:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from selfsight.bench.network_limit import BackbonePass, PassTimes, time_forward, time_passes
+from selfsight.bench.backbone_speed_limit import BackbonePass, PassTimes, time_forward, time_passes
 from selfsight.bench.step_breakdown import Breakdown
 from selfsight.bench.timer import synchronize
 from selfsight.data import Source

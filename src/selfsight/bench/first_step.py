@@ -55,8 +55,8 @@ def run_steps(given: dict[str, Any]) -> dict[str, Any]:
 
     from selfsight.bench.step_breakdown import time_training
     from selfsight.catalog import build_recipe
+    from selfsight.device import adapt_to_device
     from selfsight.recipe import override
-    from selfsight.recipes import auto_recipe
     from selfsight.runs.open_run_images import (
         open_recipe_images,
         open_recipe_source,
@@ -70,7 +70,7 @@ def run_steps(given: dict[str, Any]) -> dict[str, Any]:
     recipe = override(recipe, {"batch_size": given["batch_size"]}, given["flags"], command="bench")
     if device.type == "cuda":
         recipe = replace(recipe, compile=True)
-    recipe, _ = auto_recipe.adapt_to_device(recipe, device)
+    recipe, _ = adapt_to_device(recipe, device)
     recipe = replace(recipe, data=replace(recipe.data, path=given["data"]))
     configure_torch(recipe, device)
     source = open_recipe_source(recipe)

@@ -18,11 +18,11 @@ from selfsight.bench.step_breakdown import describe, measure_breakdown
 from selfsight.bench.step_growth import measure_scaling
 from selfsight.catalog import build_recipe
 from selfsight.data.cgroup_limits import available_cpus
+from selfsight.device import adapt_to_device, resolve_device
 from selfsight.errors import UserError
 from selfsight.options.bench_options import BENCH_DEFAULTS, BenchOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.recipe import Recipe, override
-from selfsight.recipes import auto_recipe
 from selfsight.runs.open_run_images import open_recipe_source
 from selfsight.terminal.console import open_console
 
@@ -44,7 +44,7 @@ def run(
     options = change_options(options, changes)
     _check_options(options, recipe)
     seconds, against = options.seconds, options.against
-    console, device = open_console(quiet=quiet), auto_recipe.resolve_device(options.device)
+    console, device = open_console(quiet=quiet), resolve_device(options.device)
     if options.cores is not None:
         _use_cores(options.cores)
     if options.all:
@@ -57,7 +57,7 @@ def run(
     chosen = override(chosen, given, options.settings, command="bench RECIPE")
     if against:
         import_lightly(chosen)
-    chosen, _ = auto_recipe.adapt_to_device(chosen, device)
+    chosen, _ = adapt_to_device(chosen, device)
     if options.growth:
         console.print(f"{name}, random images, {device}")
         points = measure_scaling(chosen, device, seconds=seconds, console=console)

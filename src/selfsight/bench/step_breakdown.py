@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from selfsight import dist
-from selfsight.bench.network_limit import BackbonePass, PassTimes, count_passes, time_passes
+from selfsight.bench.backbone_speed_limit import BackbonePass, PassTimes, count_passes, time_passes
 from selfsight.bench.timer import median_ms, synchronize
 from selfsight.data import ImageStore, Source
 from selfsight.data.cgroup_limits import available_cpus

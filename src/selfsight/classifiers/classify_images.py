@@ -16,7 +16,7 @@ from selfsight.classifiers.fit_classifier import FINE_TUNE, fine_tune, train_hea
 from selfsight.classifiers.image_classifier import ImageClassifier
 from selfsight.classifiers.predictions_csv import write_predictions
 from selfsight.data import Source, open_source
-from selfsight.data.decoders.non_photographs import is_photo
+from selfsight.data.decoders.scientific_images import is_photo
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.pixel_statistics import PixelKind, find_kind
 from selfsight.dist.rendezvous import find_place

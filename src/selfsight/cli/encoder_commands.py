@@ -20,7 +20,7 @@ from selfsight.options.encoder_options import (
     ExportOptions,
     SearchOptions,
 )
-from selfsight.options.option_types import INLINE
+from selfsight.options.option_types_and_ranges import INLINE
 from selfsight.run_files.json_files import print_json
 
 
@@ -39,9 +39,9 @@ def export(
         run: Run folder, or a file in its checkpoints.
         json: Print JSON instead of text.
     """
-    from selfsight import use_encoder
+    from selfsight import encoder_api
 
-    written = use_encoder.export(run, options, quiet=json)
+    written = encoder_api.export(run, options, quiet=json)
     if json:
         print_json(written)
 
@@ -65,10 +65,10 @@ def embed(
             --backbone only the images.
         json: Print a summary as JSON instead of text.
     """
-    from selfsight import use_encoder
+    from selfsight import encoder_api
 
     run, data = _split_run_and_data(words, "embed", options.backbone)
-    written = use_encoder.embed(run, data, options, quiet=json)
+    written = encoder_api.embed(run, data, options, quiet=json)
     if json:
         print_json(written)
 
@@ -91,7 +91,7 @@ def search(
             With --backbone only the images and the queries.
         json: Print JSON instead of tables.
     """
-    from selfsight import use_encoder
+    from selfsight import encoder_api
 
     first = 0 if options.backbone is not None else 1
     if len(words) <= first:
@@ -100,7 +100,7 @@ def search(
             "query.jpg --backbone NAME`."
         )
     run = words[0] if first else None
-    found = use_encoder.search(run, words[first], words[first + 1 :], options, quiet=json)
+    found = encoder_api.search(run, words[first], words[first + 1 :], options, quiet=json)
     if json:
         print_json(found)
 
@@ -124,10 +124,10 @@ def explore(
             --backbone only the images.
         json: Print a summary as JSON instead of text.
     """
-    from selfsight import use_encoder
+    from selfsight import encoder_api
 
     run, data = _split_run_and_data(words, "explore", options.backbone)
-    written = use_encoder.explore(run, data, options, quiet=json)
+    written = encoder_api.explore(run, data, options, quiet=json)
     if json:
         print_json(written)
 
@@ -148,9 +148,9 @@ def classify(
         run: Run folder, or a file in its checkpoints. With --backbone none.
         json: Print JSON instead of text.
     """
-    from selfsight import use_encoder
+    from selfsight import encoder_api
 
-    found = use_encoder.classify(run, options, quiet=json)
+    found = encoder_api.classify(run, options, quiet=json)
     if json:
         print_json(found)
 

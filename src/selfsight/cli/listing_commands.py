@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from selfsight.errors import escape, quote_word
-from selfsight.options.option_types import File
+from selfsight.options.option_types_and_ranges import File
 from selfsight.run_files.json_files import print_json
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from selfsight.cli.check_commands import bench, conformance, reproduce, study
+from selfsight.cli.diagnostic_commands import bench, conformance, reproduce, study
 from selfsight.cli.encoder_commands import adapt, classify, embed, explore, export, search
 from selfsight.cli.help_page import describe_command, print_help
 from selfsight.cli.listing_commands import methods, recipes, studies

@@ -8,7 +8,7 @@ import tyro
 
 from selfsight.errors import UserError, escape
 from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
-from selfsight.options.option_types import INLINE, Number
+from selfsight.options.option_types_and_ranges import INLINE, Number
 from selfsight.options.pretrain_options import (
     DOCTOR_DEFAULTS,
     PRETRAIN_DEFAULTS,

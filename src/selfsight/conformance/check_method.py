@@ -13,8 +13,7 @@ import torch
 import tyro
 
 from selfsight.backbones import BackboneConfig
-from selfsight.conformance import contract_checks, leakage_checks, training_checks
-from selfsight.conformance.local_processes import RankError
+from selfsight.conformance import contract_checks, leakage_checks, processes_and_resume_checks
 from selfsight.conformance.method_under_test import (
     SMALL_BACKBONE,
     BrokenRuleError,
@@ -22,6 +21,7 @@ from selfsight.conformance.method_under_test import (
     Subject,
     reduce_settings,
 )
+from selfsight.conformance.start_processes import RankError
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.methods.base import validate_method
@@ -45,17 +45,17 @@ CHECKS: dict[str, Check] = {
     "skipped step": contract_checks.check_skipped_step,
     "mask of zero": contract_checks.check_mask_of_zero,
     "teacher follows": contract_checks.check_teacher_follows,
-    "repeatable": training_checks.check_repeatable,
-    "state dict": training_checks.check_state_dict,
-    "resume": training_checks.check_resume,
-    "bf16": training_checks.check_precision,
+    "repeatable": processes_and_resume_checks.check_repeatable,
+    "state dict": processes_and_resume_checks.check_state_dict,
+    "resume": processes_and_resume_checks.check_resume,
+    "bf16": processes_and_resume_checks.check_precision,
     "teacher gradient": leakage_checks.check_teacher_gradient,
     "positives": leakage_checks.check_positives,
     "labels": leakage_checks.check_labels,
     "image index": leakage_checks.check_image_index,
-    "two processes": training_checks.check_two_processes,
+    "two processes": processes_and_resume_checks.check_two_processes,
 }
-COMPILED: dict[str, Check] = {"compiled": training_checks.check_compiled}
+COMPILED: dict[str, Check] = {"compiled": processes_and_resume_checks.check_compiled}
 
 
 class Result(NamedTuple):

@@ -26,7 +26,14 @@ except ImportError:  # Windows, where an open file cannot be removed
 
 BLOCK = 4 << 20  # bytes that one thread hashes at once
 MAX_THREADS = 16
+INDEX_SUFFIX = ".sizes"
 SUFFIX = ".part"  # of files and folders that are still being written
+
+
+def cache_folder() -> Path:
+    """The folder `selfsight` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "selfsight"
 
 
 def hash_file(path: Path, title: str | None = None) -> str:

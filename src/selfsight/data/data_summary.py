@@ -16,9 +16,9 @@ from selfsight import rng
 from selfsight.data import Source, open_source
 from selfsight.data.cgroup_limits import available_cpus, free_memory
 from selfsight.data.decoders.decode_image import Header, decode, describe_error, read_header
-from selfsight.data.decoders.non_photographs import SampleFormat
 from selfsight.data.decoders.pillow_formats import pillow_warnings_ignored
 from selfsight.data.decoders.resize_to_store import stored_size
+from selfsight.data.decoders.scientific_images import SampleFormat
 from selfsight.data.pixel_statistics import (
     PixelKind,
     SampledPixels,

@@ -1,4 +1,4 @@
-"""How long the device waits for data: the number `data_wait` of the log."""
+"""How long the device waits for data, the number `data_wait` of the log, and what helps."""
 
 import contextlib
 import time
@@ -9,6 +9,13 @@ from typing import Any
 import torch
 
 MAX_LEAD = 4  # batches that the CPU may be ahead of the GPU: hides its work, bounds memory
+MAX_DATA_WAIT = 0.05  # share of all time so far above which advice is given
+ADVICE_AFTER = 10.0  # seconds of training that the share is measured over, at least
+ADVICE = (
+    "The network waited for data for {share:.0%} of the time so far. These help, best first: "
+    "--data.storage cache (decode once, if there is room), --data.decoder nvjpeg on a GPU, more "
+    "CPU cores, a smaller --data.store-size, images on a faster disk or in tar shards."
+)
 
 
 class WaitTimer:
@@ -51,3 +58,10 @@ class WaitTimer:
         event = torch.cuda.Event(enable_timing=True, blocking=True)
         event.record(torch.cuda.current_stream(self.device))
         return event
+
+
+def advise_on_wait(waited: float, seconds: float) -> str | None:
+    """Say what shortens the wait; None if it is short, or was measured for too few seconds."""
+    if seconds < ADVICE_AFTER or waited <= MAX_DATA_WAIT * seconds:
+        return None
+    return ADVICE.format(share=waited / seconds)

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from selfsight.check_settings import ANY, CHANNELS, PIXELS, POSITIVE, Range, check_settings
 from selfsight.data.decoders.decode_image import decode, describe_error
-from selfsight.data.decoders.non_photographs import Dtype, is_photo
 from selfsight.data.decoders.pillow_formats import decode_pillow
 from selfsight.data.decoders.resize_to_store import resize_samples
+from selfsight.data.decoders.scientific_images import Dtype, is_photo
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.sources.remote_files import read_file
 from selfsight.errors import UserError

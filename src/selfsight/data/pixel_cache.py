@@ -16,11 +16,13 @@ from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
 from selfsight import dist
+from selfsight.data.cache_eviction import LIMIT_VARIABLE, cache_limit, evict
 from selfsight.data.cache_files import (
+    INDEX_SUFFIX,
+    cache_folder,
     check_owner,
     create_part_file,
     hash_file,
-    list_abandoned,
     remove_abandoned,
     remove_any,
 )
@@ -30,15 +32,12 @@ from selfsight.data.decoders.decode_image import VERSION, describe_error
 from selfsight.data.decoders.decode_workers import decode_images
 from selfsight.data.decoders.npy import MAX_CHANNELS
 from selfsight.data.eval_transform import EvalTransform
-from selfsight.data.image_limits import check_regular, read_number
+from selfsight.data.image_limits import check_regular
 from selfsight.data.image_store import CachedImages
 from selfsight.data.sources.source import Source, digest, select_names
 from selfsight.errors import UserError, list_first
 
-LIMIT_VARIABLE = "SELFSIGHT_CACHE_GIB"  # environment variable
-INDEX_SUFFIX = ".sizes"
 DIGEST = 32  # bytes of a SHA-256
-DEFAULT_LIMIT_GIB = 200.0  # of disk space for all cached pixels
 
 
 def load_images(
@@ -138,44 +137,6 @@ def resolve_channels(source: Source, channels: int | None) -> int:
     if channels > MAX_CHANNELS:
         raise UserError(f"data.channels is {channels}; images have 1 to {MAX_CHANNELS}.")
     return channels
-
-
-def cache_folder() -> Path:
-    """The folder `selfsight` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "selfsight"
-
-
-def cache_limit() -> int:
-    """Bytes that all cached pixels may take on disk."""
-    return int(read_number(LIMIT_VARIABLE, DEFAULT_LIMIT_GIB, "GiB") * 2**30)
-
-
-def free_disk(folder: Path) -> int:
-    """Bytes that new cached pixels may take: old ones are evicted if necessary."""
-    while not os.path.exists(folder):  # False, without raising, where access is denied
-        folder = folder.parent
-    disk = os.statvfs(folder)
-    old = sum(file.stat().st_size for file in (*folder.glob("*.pixels"), *list_abandoned(folder)))
-    return min(cache_limit(), disk.f_bavail * disk.f_frsize + old)
-
-
-def evict(folder: Path, needed: int) -> None:
-    """Remove the least recently used pixels until `needed` bytes are within the limit.
-
-    A run that has mapped a removed file keeps its bytes until it ends. Unfinished files of runs
-    that were killed are removed first.
-    """
-    remove_abandoned(folder)
-    files = sorted(folder.glob("*.pixels"), key=lambda file: file.stat().st_mtime)
-    total = needed + sum(file.stat().st_size for file in files)
-    for file in files:
-        if total <= cache_limit():
-            return
-        total -= file.stat().st_size
-        for suffix in (INDEX_SUFFIX, ".npz"):  # first: without it pixels do not count
-            file.with_suffix(suffix).unlink(missing_ok=True)  # .npz: of earlier versions
-        file.unlink(missing_ok=True)
 
 
 class CacheEntry(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from selfsight.data.decoders.decode_image import Header, decode, read_header
-from selfsight.data.decoders.non_photographs import Dtype, SampleFormat
+from selfsight.data.decoders.scientific_images import Dtype, SampleFormat
 from selfsight.data.eval_transform import HIGH, LOW
 from selfsight.data.sources.source import Source
 from selfsight.data.storage_plan import read_sample

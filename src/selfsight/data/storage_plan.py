@@ -13,17 +13,17 @@ import torch
 
 from selfsight import dist, rng
 from selfsight.check_settings import check_settings
+from selfsight.data.cache_eviction import free_disk
+from selfsight.data.cache_files import cache_folder
 from selfsight.data.cgroup_limits import cpus_per_process, free_memory, processes_per_machine
 from selfsight.data.decoders.decode_image import Encoded, read_header
 from selfsight.data.decoders.jpeg import read_jpeg_header
-from selfsight.data.decoders.non_photographs import is_photo
 from selfsight.data.decoders.resize_to_store import stored_size
+from selfsight.data.decoders.scientific_images import is_photo
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.image_store import CachedImages, ImageStore
 from selfsight.data.pixel_cache import (
-    cache_folder,
     cache_key,
-    free_disk,
     has_entry,
     load_images,
     resolve_channels,

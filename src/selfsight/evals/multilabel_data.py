@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from selfsight.backbones.resnet import ResNet
 from selfsight.data import Source
-from selfsight.data.decoders.non_photographs import Dtype
+from selfsight.data.decoders.scientific_images import Dtype
 from selfsight.data.eval_transform import HIGH, LOW, MEAN, STD, EvalTransform
 from selfsight.errors import UserError, suggest
 from selfsight.evals.eval_images import EvalImages, Images

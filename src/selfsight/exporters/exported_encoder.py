@@ -6,7 +6,7 @@ from typing import NamedTuple
 import safetensors.torch
 from torch import Tensor, nn
 
-from selfsight.data.decoders.non_photographs import is_photo
+from selfsight.data.decoders.scientific_images import is_photo
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.exporters.network_shape import (
     LibraryNet,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tyro.conf import Suppress
 
 from selfsight.check_settings import check_settings
-from selfsight.options.option_types import (
+from selfsight.options.option_types_and_ranges import (
     RANGES,
     Name,
 )

@@ -9,7 +9,7 @@ from tyro.conf import Suppress, arg
 
 from selfsight.check_settings import POSITIVE, check_settings
 from selfsight.options.eval_options import EncoderOptions
-from selfsight.options.option_types import (
+from selfsight.options.option_types_and_ranges import (
     RANGES,
     Device,
     File,

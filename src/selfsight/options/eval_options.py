@@ -11,7 +11,7 @@ from typing import Annotated
 from tyro.conf import Suppress, arg
 
 from selfsight.check_settings import check_settings
-from selfsight.options.option_types import (
+from selfsight.options.option_types_and_ranges import (
     RANGES,
     ClassNames,
     Device,

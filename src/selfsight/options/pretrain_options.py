@@ -11,7 +11,7 @@ from tyro.conf import Suppress, arg
 
 from selfsight.check_settings import check_settings
 from selfsight.errors import UserError
-from selfsight.options.option_types import (
+from selfsight.options.option_types_and_ranges import (
     RANGES,
     ClassNames,
     Device,

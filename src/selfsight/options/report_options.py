@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from selfsight.check_settings import check_settings
 from selfsight.errors import UserError
-from selfsight.options.option_types import RANGES, Device, File
+from selfsight.options.option_types_and_ranges import RANGES, Device, File
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,29 +1,21 @@
 """The automatic recipe: settings for the images and the device, each with its reason."""
 
-import os
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from selfsight import dist, rng
 from selfsight.backbones import BackboneConfig, stem_for
-from selfsight.check_settings import check_setting
 from selfsight.data.pixel_statistics import PixelKind
 from selfsight.data.sources.tiles import count_tiles
-from selfsight.errors import UserError
+from selfsight.device import adapt_to_device
 from selfsight.methods import MethodConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe, method_config, method_name
-from selfsight.terminal.console import open_console
 from selfsight.views import View, for_channels
 from selfsight.views.domains import describe_kind, for_domain, for_kind, resolve_domain
 
 Reasons = dict[str, str]
-GPU_FILE = Path("/dev/nvidia0")  # there if a driver has a GPU, whether torch can use it or not
-GPUS_VISIBLE = "CUDA_VISIBLE_DEVICES"
-NO_GPU = ("", "-1", "NoDevFiles")  # values with which it hides all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,61 +27,6 @@ class DataProfile:
     size: tuple[int, int] = (0, 0)  # median width and height
     channels: int = 3
     kind: PixelKind | None = None  # of images that are not photographs
-
-
-def resolve_device(name: str) -> torch.device:
-    """Resolve auto, cpu or cuda; a GPU that cannot be used is an error, not the CPU.
-
-    auto leaves GPUs alone that CUDA_VISIBLE_DEVICES hides, and says so.
-    """
-    check_setting("device", name, str)
-    device_type = name.split(":")[0]
-    if device_type not in ("auto", "cpu", "cuda"):
-        raise UserError(f'--device is "{name}"; use auto, cpu or cuda.')
-    if device_type == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        hidden = os.environ.get(GPUS_VISIBLE, "all").strip() in NO_GPU
-        if device_type == "auto" and (hidden or not GPU_FILE.exists()):
-            quiet = not GPU_FILE.exists() or os.environ.get("RANK", "0") != "0"
-            console = open_console(stderr=True, quiet=quiet)
-            console.print(f"The CPU is used: {GPUS_VISIBLE} hides the GPUs.", soft_wrap=True)
-            return torch.device("cpu")
-        built = torch.version.cuda or "no CUDA at all"
-        why = "Is the driver recent enough (nvidia-smi shows it)?"
-        if hidden:
-            why = f'{GPUS_VISIBLE} is "{os.environ[GPUS_VISIBLE]}", which hides all of them.'
-        raise UserError(
-            f"There is no GPU that torch {torch.__version__} (built for CUDA {built}) can use. "
-            f"{why} To use the CPU instead, add --device cpu."
-        )
-    device = torch.device("cuda", dist.local_rank())
-    major, minor = torch.cuda.get_device_capability(device)
-    if not any(
-        arch.endswith(f"_{major}0") or arch.endswith(f"_{major}{minor}")
-        for arch in torch.cuda.get_arch_list()
-    ):
-        raise UserError(
-            f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor}) is too old "
-            f"for torch {torch.__version__}. Install a torch built for it, or add --device cpu."
-        )
-    return device
-
-
-def adapt_to_device(recipe: Recipe, device: torch.device) -> tuple[Recipe, Reasons]:
-    """Replace a precision or compilation that the device does not support, with the reasons."""
-    reasons = {}
-    precision: Literal["bf16", "fp16", "float32"] = recipe.precision
-    if device.type == "cpu" and precision != "float32":
-        precision, reasons["precision"] = "float32", "the CPU computes in float32"
-    elif precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        precision, reasons["precision"] = "fp16", "this GPU has no bf16; fp16 with loss scaling"
-    compiled = recipe.compile
-    if compiled and device.type == "cpu":
-        compiled, reasons["compile"] = False, "nothing is compiled on the CPU"
-    elif compiled and not rng.has_triton():
-        compiled, reasons["compile"] = False, "no C compiler was found, so nothing is compiled"
-    return replace(recipe, precision=precision, compile=compiled), reasons
 
 
 def build_auto_recipe(

@@ -23,7 +23,7 @@ MAP_SCRIPTS = ("points.js", "coloring.js", "map.js")
 SCRIPTS = (
     *("dom.js", "classes.js", "curves.js", "features.js", "images.js"),
     *MAP_SCRIPTS,
-    "script.js",
+    "report.js",
 )
 NOT_SETTINGS = ("reasons", "versions", "environment", "left_out", "changed")  # of recipe.json
 ALWAYS = ("method.name", "backbone.name", "data.path", "epochs", "batch_size", "images", "device")

@@ -8,13 +8,10 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from selfsight.check_settings import RESTORE
 from selfsight.errors import ADVICE, RunError, UserError
-
-if TYPE_CHECKING:
-    pass
 
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # flag of os.open; Windows has none
 # A list of numbers, each on its own line: strings of JSON have no line breaks.
@@ -72,6 +69,24 @@ def append_to_file(path: Path, text: str) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK
     with open(path, "a", opener=lambda name, _: os.open(name, flags, 0o666)) as file:
         file.write(text)
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read the object of each line, with the name of the line for errors.
+
+    A last line without an end was cut short when its writer was killed, and is left out.
+    """
+    lines = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        if line:
+            source = f"{path}, line {number},"
+            yield source, check_object(parse_json(line, source), source)
+
+
+def write_json_lines(path: Path, values: list[dict[str, Any]]) -> None:
+    """Write objects, one to a line. Fields that are not declared may hold any value."""
+    with explain_write_errors(path):
+        write_text(path, "".join(json.dumps(to_json(value)) + "\n" for value in values))
 
 
 def format_json(value: Any) -> str:

@@ -17,14 +17,13 @@ from selfsight.run_files.json_files import (
     check_object,
     explain_write_errors,
     is_finite,
-    parse_json,
     read_bytes,
     read_json,
+    read_json_lines,
     read_object,
     replace_file,
-    to_json,
     write_json,
-    write_text,
+    write_json_lines,
 )
 from selfsight.run_files.run_results import check_result
 
@@ -160,21 +159,21 @@ class Run:
 
     def records(self) -> list[dict[str, Any]]:
         """Read all complete log records; a half-written last line is left out."""
-        return _read_lines(self.log_path, RECORD, required=("step", "epoch"))
+        return _read_records(self.log_path, RECORD, required=("step", "epoch"))
 
     def truncate_log(self, until_step: int) -> None:
         """Drop records and events after this step, so that a resumed run logs each step once."""
-        _write_lines(self.log_path, [r for r in self.records() if r["step"] <= until_step])
+        write_json_lines(self.log_path, [r for r in self.records() if r["step"] <= until_step])
         if events := self.events():
-            _write_lines(self.events_path, [e for e in events if e["step"] <= until_step])
+            write_json_lines(self.events_path, [e for e in events if e["step"] <= until_step])
 
     def add_event(self, event: dict[str, Any]) -> None:
         """Append one event; of very many, the newest are kept."""
-        _write_lines(self.events_path, [*self.events(), event][-MAX_EVENTS:])
+        write_json_lines(self.events_path, [*self.events(), event][-MAX_EVENTS:])
 
     def events(self) -> list[dict[str, Any]]:
         """Read what went wrong while training, oldest first."""
-        return _read_lines(self.events_path, EVENT, required=("step", "event"))
+        return _read_records(self.events_path, EVENT, required=("step", "event"))
 
     def logged_seconds(self) -> float:
         """Return the seconds of training until the last record; 0 if there is none."""
@@ -245,19 +244,15 @@ class Run:
         write_json(self.images / f"{name}.json", value)
 
 
-def _read_lines(
+def _read_records(
     path: Path, declared: dict[str, Any], *, required: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Read an object from each complete line; the declared fields of each are checked."""
+    """Read an object from each line and check its declared fields."""
     values = []
-    lines = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        if line:
-            source = f"{path}, line {number},"
-            value = check_object(parse_json(line, source), source)
-            if not _are_numbers(value, declared):
-                check_fields(value, declared, source, required=required)
-            values.append(value)
+    for source, value in read_json_lines(path):
+        if not _are_numbers(value, declared):
+            check_fields(value, declared, source, required=required)
+        values.append(value)
     return values
 
 
@@ -267,12 +262,6 @@ def _are_numbers(value: dict[str, Any], declared: dict[str, Any]) -> bool:
         return False
     found = (value[name] for name in declared if name in value)
     return all(map(is_finite, found))
-
-
-def _write_lines(path: Path, values: list[dict[str, Any]]) -> None:
-    """Write records that were read: fields that are not declared may hold any value."""
-    with explain_write_errors(path):
-        write_text(path, "".join(json.dumps(to_json(value)) + "\n" for value in values))
 
 
 def select_settings(saved: dict[str, Any], *, with_seed: bool = False) -> dict[str, Any]:

@@ -7,12 +7,8 @@ from typing import Any, NamedTuple
 
 from selfsight.command_hint import write_command
 from selfsight.errors import UserError
-from selfsight.evals.prediction_scores import (
-    Difference,
-    named_interval,
-    paired_differences,
-    unpaired_difference,
-)
+from selfsight.evals.encoder_differences import Difference, paired_differences, unpaired_difference
+from selfsight.evals.prediction_scores import named_interval
 from selfsight.evals.select_checkpoint import select_checkpoint
 from selfsight.run_files.run_folder import Run, select_settings
 from selfsight.run_files.run_results import (

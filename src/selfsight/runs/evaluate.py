@@ -27,11 +27,6 @@ from selfsight.runs.analyze_features import analyze_features
 from selfsight.runs.check_eval_options import DEFAULT_PROTOCOLS, check_options
 from selfsight.runs.compare_runs import format_difference, format_measure, name_label_free
 from selfsight.runs.describe_results import describe_results, tabulate_classes, tabulate_results
-from selfsight.runs.evaluated_images import (
-    identify_boxes,
-    identify_images,
-    identify_multilabel,
-)
 from selfsight.runs.image_sheets import write_map_and_neighbors
 from selfsight.runs.labeled_sources import (
     LabeledSources,
@@ -43,9 +38,7 @@ from selfsight.runs.labeled_sources import (
     open_labeled,
 )
 from selfsight.runs.load_encoder import (
-    UNTRAINED,
     EncoderUnderTest,
-    build_untrained,
     check_encodes,
     load_encoder,
     load_recipe,
@@ -53,13 +46,19 @@ from selfsight.runs.load_encoder import (
 )
 from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.runs.open_run_images import open_run_images
+from selfsight.runs.result_fingerprint import (
+    identify_boxes,
+    identify_images,
+    identify_multilabel,
+)
 from selfsight.runs.score_encoders import (
     FeatureCache,
     score_label_free,
     score_labeled,
     score_protocol,
 )
-from selfsight.runs.start_resume import write_verdict
+from selfsight.runs.start_or_resume import write_verdict
+from selfsight.runs.untrained_network import UNTRAINED, build_untrained
 from selfsight.terminal.console import build_table, open_console
 
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")

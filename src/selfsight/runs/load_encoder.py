@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-import safetensors.torch
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -14,33 +13,20 @@ from selfsight.backbones.foreign_checkpoints.import_report import ImportReport
 from selfsight.backbones.input_channels import fit_network
 from selfsight.backbones.last_blocks import LastBlocks
 from selfsight.check_settings import check_setting
-from selfsight.data import ImageStore, read_batches
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
 from selfsight.data.pixel_statistics import PixelKind
 from selfsight.data.sources.select_classes import class_words
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import encode, eval_mode, module_device
-from selfsight.evals.label_free import EPOCH
 from selfsight.methods import Method
 from selfsight.nn import Encoder
-from selfsight.nn.batch_norm import track_statistics
-from selfsight.nn.ema_teacher import reinitialized
 from selfsight.options.eval_options import EncoderOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
-from selfsight.run_files.json_files import replace_file
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_run_networks import find_checkpoint, load_method
 from selfsight.terminal.console import open_console
-from selfsight.train.online_eval import sample_images
-from selfsight.train.pretrain import build_method
-from selfsight.train.skipped_steps import STATISTICS
-from selfsight.train.start_weights import read_start
-from selfsight.views import apply_views
 
 IMAGE_SIZE = 224  # of encoders that do not state their image size
-UNTRAINED = "untrained"
-UPDATES = 44  # of batch-norm statistics: 1 % of the initial ones is left
-MAX_IMAGES = 64  # per update
 FeatureSource = Literal["backbone", "projector"]
 Preprocess = Literal["standard", "native"]  # this project's transform, or that of a library
 
@@ -136,7 +122,7 @@ def load_encoder(
         recipe = load_recipe(where.run, trust=trust)
         method = load_method(where, recipe, device)
         transform = eval_transform(recipe, image_size)
-        network = _feature_network(method.student, source)
+        network = feature_network(method.student, source)
         license_name = recipe.start.license
         return EncoderUnderTest(
             name, select(network), transform, method, recipe, license=license_name
@@ -199,55 +185,6 @@ def _imported_transform(
     )
 
 
-def build_untrained_student(
-    recipe: Recipe, images: ImageStore, device: torch.device, *, steps: int, run: Run
-) -> Encoder:
-    """Build a run's initial weights with the batch-norm statistics that its images give them.
-
-    Training changes these statistics even at a learning rate of 0, and by themselves they can move
-    kNN by several points: without them the comparison would show more than what was learned.
-    They are saved for evaluations, which may not have these images. Weights that a run starts from
-    keep their statistics: with them they could be used instead.
-    """
-    student = build_method(recipe, device, start=read_start(run, recipe.start)).student
-    if recipe.start.name or not any(
-        name.endswith(STATISTICS) for name, _ in student.named_buffers()
-    ):
-        return student
-    updates, batch = min(steps, UPDATES), min(recipe.batch_size, MAX_IMAGES)
-    index = sample_images(images, updates * batch, recipe.seed)
-    rows = torch.arange(updates * batch).view(updates, batch) % len(index)
-    parts = ((EPOCH - i, index[rows[i]]) for i in range(updates))
-    batches = read_batches(images, parts, device)
-    views = (
-        apply_views(recipe.views[:1], raw.images, raw.index, seed=recipe.seed, epoch=raw.epoch)[0]
-        for raw in batches
-    )
-    track_statistics(nn.Sequential(student.backbone, student.projector), views)
-    tracked = {k: v for k, v in student.state_dict().items() if k.endswith(STATISTICS)}
-    with replace_file(run.untrained_statistics) as file:
-        file.write(safetensors.torch.save(tracked))
-    return student
-
-
-def build_untrained(
-    encoder: EncoderUnderTest, device: torch.device, source: str = "backbone"
-) -> EncoderUnderTest:
-    """Build the same network untrained: a run's initial weights, or newly sampled ones."""
-    if encoder.recipe is None:
-        torch.manual_seed(0)
-        return encoder._replace(name=UNTRAINED, network=reinitialized(encoder.network), weights=())
-    where = find_checkpoint(encoder.name)
-    start = None if where is None else read_start(where.run, encoder.recipe.start)
-    method = build_method(encoder.recipe, device, start=start)
-    if where is not None and where.run.untrained_statistics.exists():
-        tracked = safetensors.torch.load_file(where.run.untrained_statistics)
-        method.student.load_state_dict(tracked, strict=False)
-    network = _feature_network(method.student, source)
-    if isinstance(last := encoder.network, LastBlocks):
-        network = LastBlocks(network, last.num_blocks, patch_mean=last.patch_mean)
-    return encoder._replace(name=UNTRAINED, network=network, method=method)
-
-
-def _feature_network(student: Encoder, source: str) -> nn.Module:
+def feature_network(student: Encoder, source: str) -> nn.Module:
+    """The network whose output is the features: the backbone, or with the projector."""
     return student.backbone if source == "backbone" else ProjectorFeatures(student)

@@ -15,9 +15,9 @@ from selfsight.terminal.progress import DelayedProgress
 from selfsight.train import checkpoint
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.cudnn_and_determinism import configure_torch
+from selfsight.train.init_weights import read_start
 from selfsight.train.loop import load_batches
 from selfsight.train.pretrain import build_loader, build_new_state
-from selfsight.train.start_weights import read_start
 from selfsight.train.step import Batch, compute_views
 from selfsight.train.trace_non_finite import Fault, FiniteWatch
 from selfsight.train.training_state import State

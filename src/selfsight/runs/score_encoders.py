@@ -12,6 +12,7 @@ from selfsight import dist
 from selfsight.data import ImageStore
 from selfsight.evals.baselines import baselines
 from selfsight.evals.detection import DetectionEvaluator
+from selfsight.evals.encoder_differences import paired_differences
 from selfsight.evals.eval_images import Images, describe_transform
 from selfsight.evals.extract_features import Features
 from selfsight.evals.knn import KNN
@@ -20,7 +21,7 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.evals.linear_sgd import LinearSGDProbe
 from selfsight.evals.multilabel_data import MultilabelData
-from selfsight.evals.prediction_scores import Scores, paired_differences
+from selfsight.evals.prediction_scores import Scores
 from selfsight.evals.protocols import Evaluator, build_evaluator
 from selfsight.evals.retrieval import Retrieval
 from selfsight.evals.stratified_splits import load_or_create_split
@@ -31,8 +32,9 @@ from selfsight.run_files.json_files import to_json
 from selfsight.run_files.run_folder import Run
 from selfsight.run_files.run_results import DataSet
 from selfsight.runs.build_result import collect_arrays, collect_scores, read_per_image
-from selfsight.runs.evaluated_images import fingerprint_boxes, fingerprint_test_images
-from selfsight.runs.load_encoder import UNTRAINED, EncoderUnderTest
+from selfsight.runs.load_encoder import EncoderUnderTest
+from selfsight.runs.result_fingerprint import fingerprint_boxes, fingerprint_test_images
+from selfsight.runs.untrained_network import UNTRAINED
 from selfsight.terminal.console import open_console
 
 Built = TypeVar("Built")

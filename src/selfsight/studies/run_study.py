@@ -1,12 +1,12 @@
 """Train a study, and train an arm again to compare it with the ledger."""
 
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from selfsight import dist
+from selfsight.device import adapt_to_device, resolve_device
 from selfsight.errors import UserError
 from selfsight.options.parse_flags import change_options
 from selfsight.options.study_options import (
@@ -14,8 +14,8 @@ from selfsight.options.study_options import (
     ReproduceOptions,
     StudyOptions,
 )
-from selfsight.recipes import auto_recipe
 from selfsight.run_files.json_files import to_json
+from selfsight.stopwatch import process_began
 from selfsight.studies import ARMS, find_study, train_arms
 from selfsight.studies.judge_claims import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, read_ledger
@@ -36,13 +36,11 @@ def study(
     options = change_options(options, changes)
     end = None
     if options.minutes is not None:
-        end = time.monotonic() - train_arms.process_seconds() + 60 * options.minutes
-    console, device = open_console(quiet=quiet), auto_recipe.resolve_device(options.device)
+        end = process_began() + 60 * options.minutes
+    console, device = open_console(quiet=quiet), resolve_device(options.device)
     ledger = Path(options.ledger) if options.ledger else RESULTS
     entries = read_ledger((RESULTS, ledger))
-    jobs = plan_jobs(
-        find_study(name), options, lambda recipe: auto_recipe.adapt_to_device(recipe, device)[0]
-    )
+    jobs = plan_jobs(find_study(name), options, lambda recipe: adapt_to_device(recipe, device)[0])
     repeat = options.quick or options.again
     todo = [job for job in jobs if repeat or not job.is_done(entries)]
     console.print(

@@ -2,7 +2,6 @@
 
 import gc
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,11 +23,12 @@ from selfsight.run_files.json_files import read_json, write_json
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.run_lock import lock_run
+from selfsight.stopwatch import process_began
 from selfsight.studies.ledger import Entry, hash_recipe
 from selfsight.studies.plan_jobs import Job, StudyData, open_study_data
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
-from selfsight.train.progress_bar import format_duration
+from selfsight.train.training_progress import format_duration
 
 SECONDS = "seconds.json"  # of training so far, in the run folder
 CURVE_POINTS = 20  # measurements of online_knn during a run
@@ -91,7 +91,7 @@ def run_jobs(
     for number, job in enumerate(jobs, 1):
         if (images := opened.get(job.recipe.data)) is None:
             images = opened[job.recipe.data] = open_study_data(job, data, device, console)
-            startup = process_seconds()
+            startup = time.monotonic() - process_began()
         seconds = estimate_seconds(
             job.recipe, [*entries, *finished], device_name(device), len(images.train)
         )
@@ -295,13 +295,3 @@ def _rounded(value: int | float | None) -> int | float | None:
 def _seconds_so_far(job: Job, work: Path) -> float:
     """Seconds that earlier calls have trained a job for."""
     return sum((read_json(job.run_folder(work).path / SECONDS) or {}).values(), 0.0)
-
-
-def process_seconds() -> float:
-    """Seconds since this process was started, imports included; Linux only, else 0."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 0.0
-    return uptime - ticks / os.sysconf("SC_CLK_TCK")

@@ -19,8 +19,7 @@ from torch import nn
 
 from selfsight import dist
 from selfsight.compile_options import COMPILE_OPTIONS, allow_many_versions
-from selfsight.data.cache_files import is_private
-from selfsight.data.pixel_cache import cache_folder
+from selfsight.data.cache_files import cache_folder, is_private
 from selfsight.methods import Method
 from selfsight.nn import encoders
 from selfsight.nn.activation_checkpointing import RecomputedBlocks, find_blocks

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from selfsight.data import Source
-from selfsight.data.pixel_cache import cache_folder
+from selfsight.data.cache_files import cache_folder
 from selfsight.data.storage_plan import foresee_cache
 from selfsight.errors import UserError
 from selfsight.methods import DataInfo

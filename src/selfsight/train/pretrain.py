@@ -27,12 +27,12 @@ from selfsight.train.alarms import Alarms
 from selfsight.train.checkpoint_schedule import Saver
 from selfsight.train.cuda_graph import CHOICE, can_record
 from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.init_weights import Weights, load_start, read_start
 from selfsight.train.log_records import MAX_RECORDS, Metrics, log_spacing
 from selfsight.train.loop import load_batches, train
 from selfsight.train.online_eval import OnlineProbe, count_dips
-from selfsight.train.progress_bar import ProgressBar
-from selfsight.train.start_weights import Weights, load_start, read_start
 from selfsight.train.stop_request import StopRequest
+from selfsight.train.training_progress import ProgressBar
 from selfsight.train.training_state import State
 
 

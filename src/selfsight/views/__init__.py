@@ -4,7 +4,7 @@ from selfsight.views.apply import (
     apply_views,
     apply_views_reference,
 )
-from selfsight.views.presets import (
+from selfsight.views.paper_augmentations import (
     PRESETS,
     barlow_twins,
     byol,

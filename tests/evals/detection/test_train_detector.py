@@ -34,7 +34,7 @@ from selfsight.evals.detection.train_detector import (
     recompute_batch_norm,
     total_loss,
 )
-from selfsight.evals.prediction_scores import paired_differences
+from selfsight.evals.encoder_differences import paired_differences
 from selfsight.nn.batch_norm import BatchNorm
 from tests.evals.detection.generated_data import TINY, rectangles
 

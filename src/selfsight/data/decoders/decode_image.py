@@ -1,7 +1,7 @@
 """Decode any image file to pixels: choose the decoder by the content of the file.
 
 On the CPU, libjpeg (jpeg.py) decodes most JPEG files and Pillow (pillow_formats.py) other
-photographs; non_photographs.py reads the files of more bits or channels. A batch of JPEG files is
+photographs; scientific_images.py reads the files of more bits or channels. A batch of JPEG files is
 decoded on a GPU by nvjpeg.py.
 """
 
@@ -14,14 +14,6 @@ from PIL import Image
 
 from selfsight.data.decoders.exif_orientation import make_upright
 from selfsight.data.decoders.jpeg import decode_with_libjpeg
-from selfsight.data.decoders.non_photographs import (
-    Dtype,
-    SampleFormat,
-    is_photo,
-    read_format,
-    read_samples,
-    to_stored,
-)
 from selfsight.data.decoders.npy import MAGIC as NPY_MAGIC
 from selfsight.data.decoders.npy import read_array
 from selfsight.data.decoders.pillow_formats import (
@@ -33,6 +25,14 @@ from selfsight.data.decoders.pillow_formats import (
     pillow_reason,
 )
 from selfsight.data.decoders.resize_to_store import resize_to_store, stored_size
+from selfsight.data.decoders.scientific_images import (
+    Dtype,
+    SampleFormat,
+    is_photo,
+    read_format,
+    read_samples,
+    to_stored,
+)
 from selfsight.data.image_limits import (
     UnreadableError,
     check_bytes,

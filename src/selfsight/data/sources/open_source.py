@@ -2,7 +2,6 @@
 
 import glob
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +19,16 @@ from selfsight.data.sources.remote_files import BRACES, File, is_url, list_files
 from selfsight.data.sources.select_classes import Classes, are_all, select_classes
 from selfsight.data.sources.source import Source, resolve_unlabeled
 from selfsight.data.sources.torchvision_sets import PREFIX, list_vision_splits, open_vision
+from selfsight.data.sources.train_test_splits import (
+    SPLITS,
+    find_split_folders,
+    normalize_split,
+    splits_by_name,
+)
 from selfsight.errors import UserError, suggest
 
 BUILT_IN = {"shapes": shapes.load_shapes_split, "digits": digits.load_digits_split}
 SHARD_SUFFIXES = (".tar", ".parquet")
-SPLITS = ("train", "test")
-TRAIN_NAMES = ("train", "training")
-TEST_NAMES = ("val", "valid", "validation", "test", "testing")
 
 
 def open_source(
@@ -78,12 +80,12 @@ def list_splits(data: str | Path) -> tuple[str, ...]:
     if spec.startswith(PREFIX):
         return list_vision_splits(spec)
     if is_url(spec):
-        return SPLITS if _splits_by_name(_select_shards(list_files(spec))) else ()
+        return SPLITS if splits_by_name(_select_shards(list_files(spec))) else ()
     if not path.is_dir():
         return ()
-    if _find_split_folders(path):
+    if find_split_folders(path):
         return SPLITS
-    return SPLITS if _splits_by_name(_list_shards(path, list_folder(path).files)) else ()
+    return SPLITS if splits_by_name(_list_shards(path, list_folder(path).files)) else ()
 
 
 def find_url(data: str | Path) -> str | None:
@@ -99,11 +101,11 @@ def find_url(data: str | Path) -> str | None:
 
 def _open_spec(spec: str, split: str | None, labels: bool, label_column: str | None) -> Source:
     if spec in BUILT_IN:
-        return _open_built_in(spec, _normalize_split(spec, split))
+        return _open_built_in(spec, normalize_split(spec, split))
     if spec.startswith(PREFIX):
         if split is not None and not list_vision_splits(spec):
             raise UserError(f'{spec} is not divided into splits, so it has no split "{split}".')
-        return open_vision(spec, split=_normalize_split(spec, split), labels=labels)
+        return open_vision(spec, split=normalize_split(spec, split), labels=labels)
     if is_url(spec):
         return _open_url(spec, split, label_column)
     path = Path(spec).expanduser()
@@ -123,35 +125,26 @@ def _open_built_in(name: str, split: str) -> Source:
     return Source(name=name, names=names, labels=labels, class_names=class_names, read=read)
 
 
-def _normalize_split(spec: str, split: str | None) -> str:
-    """ "train" or "test"; "train" if no split is given."""
-    if split is None or split in TRAIN_NAMES:
-        return "train"
-    if split in TEST_NAMES:
-        return "test"
-    raise UserError(f'{spec} has no split "{split}"; it has train and test.')
-
-
 def _open_directory(
     path: Path, spec: str, split: str | None, labels: bool, label_column: str | None
 ) -> Source:
-    split_folders = _find_split_folders(path)
+    split_folders = find_split_folders(path)
     if split and split_folders and (path / split).is_dir():
         folder = path / split
     else:
-        folder = split_folders[_normalize_split(spec, split)] if split_folders else path
+        folder = split_folders[normalize_split(spec, split)] if split_folders else path
     listed = list_folder(folder)
     shards = _list_shards(folder, listed.files)
     if not shards and (split_folders or split is None):
         return open_folder(folder, listed, name=spec, labels=labels)
-    by_split = {} if split_folders else _splits_by_name(shards)
+    by_split = {} if split_folders else splits_by_name(shards)
     if split is not None and not split_folders and not by_split:
         raise UserError(
             f'{spec} has no split "{split}": it would need the folders {path}/train and '
             f"{path}/test, or tar or Parquet files with these words in their names."
         )
     source = _open_shards(
-        by_split[_normalize_split(spec, split)] if by_split else shards, spec, label_column
+        by_split[normalize_split(spec, split)] if by_split else shards, spec, label_column
     )
     return replace(source, notes=(*listed.notes, *source.notes))
 
@@ -159,12 +152,12 @@ def _open_directory(
 def _open_url(spec: str, split: str | None, label_column: str | None) -> Source:
     files = list_files(spec)
     shards = _select_shards(files)
-    by_split = _splits_by_name(shards)
+    by_split = splits_by_name(shards)
     if split is not None and not by_split:
         raise UserError(f'{spec} is not divided into splits, so it has no split "{split}".')
     if shards:
         return _open_shards(
-            by_split[_normalize_split(spec, split)] if by_split else shards, spec, label_column
+            by_split[normalize_split(spec, split)] if by_split else shards, spec, label_column
         )
     if len(files) == 1 and files[0].name.lower().endswith(".txt"):
         return open_list(files[0], spec)
@@ -245,14 +238,6 @@ def _describe_missing(spec: str, path: Path) -> str:
     return f'There is no file or folder "{spec}".{hint} {_describe_data()}'
 
 
-def _find_split_folders(path: Path) -> dict[str, Path]:
-    """The folders of the two splits, if both exist."""
-    folders = {name: path / name for name in (*TRAIN_NAMES, *TEST_NAMES) if (path / name).is_dir()}
-    train = next((folders[n] for n in TRAIN_NAMES if n in folders), None)
-    test = next((folders[n] for n in TEST_NAMES if n in folders), None)
-    return {"train": train, "test": test} if train and test else {}
-
-
 def _select_shards(files: list[File]) -> list[File]:
     """The tar and Parquet files; none if there are image files too."""
     if any(is_image(file.name) for file in files):
@@ -266,15 +251,3 @@ def _list_shards(folder: Path, names: list[str]) -> list[File]:
     if not shards or any(map(is_image, names)):
         return []
     return [File(str(folder / name)) for name in shards]
-
-
-def _splits_by_name(files: list[File]) -> dict[str, list[File]]:
-    """Files by the split that their path names, if both splits occur."""
-    by_split: dict[str, list[File]] = {"train": [], "test": []}
-    for file in files:
-        words = re.split(r"[-_./\\]", "/".join(Path(file.path).parts[-2:]).lower())
-        if set(words) & set(TRAIN_NAMES):
-            by_split["train"].append(file)
-        elif set(words) & set(TEST_NAMES):
-            by_split["test"].append(file)
-    return by_split if all(by_split.values()) else {}

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int8, Int64
 
+from selfsight.data.cache_files import cache_folder
 from selfsight.data.cgroup_limits import free_memory
 from selfsight.data.dataset_index import IndexWriter, load_or_write_index
-from selfsight.data.pixel_cache import cache_folder
 from selfsight.data.sources.parquet_file import check_row_groups, open_table
 from selfsight.data.sources.remote_files import File
 from selfsight.data.sources.source import (

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from selfsight.data.cache_files import cache_folder
 from selfsight.data.dataset_index import Index, IndexWriter, load_or_write_index
 from selfsight.data.decoders.decode_image import describe_error
 from selfsight.data.image_limits import UnreadableError, check_bytes
-from selfsight.data.pixel_cache import cache_folder
 from selfsight.data.sources.folder import IMAGE_SUFFIXES, is_image
 from selfsight.data.sources.remote_files import File, fingerprint_files
 from selfsight.data.sources.source import (

@@ -23,8 +23,9 @@ from selfsight.evals.detection.instances import (
 from selfsight.evals.detection.loader import DecodedImages, load_batches, plan_test_batches
 from selfsight.evals.detection.resampled_ap import resample_average_precision
 from selfsight.evals.detection.train_detector import fit
+from selfsight.evals.encoder_differences import paired_differences
 from selfsight.evals.extract_features import module_device
-from selfsight.evals.prediction_scores import PerImage, Scores, paired_differences, score_per_image
+from selfsight.evals.prediction_scores import PerImage, Scores, score_per_image
 from selfsight.terminal.progress import track
 
 

@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 
 TIMEOUT = 120.0  # seconds that a function may take
 # torch's optimizers import the compiler at their first step
-PRELOAD = ("selfsight.conformance.training_checks", "torch._dynamo")
+PRELOAD = ("selfsight.conformance.processes_and_resume_checks", "torch._dynamo")
 
 
 class RankError(RuntimeError):

@@ -16,6 +16,7 @@ from selfsight.classifiers.describe_classifier import (
 )
 from selfsight.classifiers.image_classifier import ImageClassifier
 from selfsight.data import Source, open_source
+from selfsight.device import resolve_device
 from selfsight.errors import UserError, list_first
 from selfsight.exporters.export_encoder import export_encoder
 from selfsight.nn import Backbone
@@ -34,7 +35,6 @@ from selfsight.options.encoder_options import (
 from selfsight.options.eval_options import EncoderOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.recipe import eval_transform
-from selfsight.recipes import auto_recipe
 from selfsight.run_files.json_files import explain_write_errors
 from selfsight.run_files.run_folder import Run
 from selfsight.runs import embed_images as embedding
@@ -63,7 +63,7 @@ def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> 
     check_setting("run", run, Run | str | Path)
     where = open_checkpoint(run)
     recipe = load_recipe(where.run, trust=trust)
-    method = load_method(where, recipe, auto_recipe.resolve_device(device))
+    method = load_method(where, recipe, resolve_device(device))
     return ImageEncoder(method.student.backbone, eval_transform(recipe)).eval()
 
 
@@ -120,7 +120,7 @@ def embed(
     options = change_options(options, changes)
     images = _name_images(data, options.split)
     name, folder = choose_folder(run, options, "embeddings", images)
-    device = auto_recipe.resolve_device(options.device)
+    device = resolve_device(options.device)
     written = embedding.embed(name, str(data), Path(options.out or folder), device, options)
     if not quiet and dist.prints():
         print(embedding.describe(written))
@@ -155,7 +155,7 @@ def search(
     loaded, source, folder = _embed_first(run, data, source, options)
     assert isinstance(loaded.network, Backbone)  # features of a projector are not an option here
     encoder = ImageEncoder(loaded.network, loaded.transform)
-    device = auto_recipe.resolve_device(options.device)
+    device = resolve_device(options.device)
     vectors = searching.read_vectors(Path(folder))
     how: dict[str, Any] = {"index": options.index, "device": device}
     found: dict[str, Any] = {"images": len(vectors.paths), "vectors": folder}
@@ -234,7 +234,7 @@ def explore(
         title=str(data),
         clusters=options.clusters,
         max_mb=options.max_mb,
-        device=auto_recipe.resolve_device(options.device),
+        device=resolve_device(options.device),
     )
     if not quiet and dist.prints():
         print(exploration.describe(written))
@@ -264,7 +264,7 @@ def _embed_first(
 ) -> tuple[EncoderUnderTest, Source, str]:
     """Embed the images if they are not yet; the encoder, the images it sees, and the vectors."""
     name, folder = choose_folder(run, options, "embeddings", _name_images(data, options.split))
-    device = auto_recipe.resolve_device(options.device)
+    device = resolve_device(options.device)
     shared = [field.name for field in fields(EncoderOptions)] + ["split", "device"]
     embed_options = EmbedOptions(**{name: getattr(options, name) for name in shared})
     settings = {"encoder": name, "data": str(data)} | vars(options)
@@ -332,7 +332,7 @@ def classify(
         _, path = choose_folder(run, options, "predictions", images)
         out = Path(options.out or path.with_name(f"{path.name}.csv"))
         classifying.check_new(out, "predictions", overwrite=options.overwrite)
-    device, found = auto_recipe.resolve_device(options.device), {}
+    device, found = resolve_device(options.device), {}
     if options.labeled is not None:
         kept = str(options.classifier or new_run_folder.file_name(_name_images(options.labeled)))
         path = name_file(folder, kept)
@@ -374,4 +374,4 @@ def load_classifier(
     options = ClassifyOptions(backbone=backbone, trust=trust)
     name, folder = classifier_folder(run, options)
     path = find_classifier(folder, classifier)
-    return classifying.load(name, path, auto_recipe.resolve_device(device), options)
+    return classifying.load(name, path, resolve_device(device), options)

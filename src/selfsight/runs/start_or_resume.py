@@ -32,9 +32,8 @@ from selfsight.runs.environment import (
     describe_environment,
     device_name,
 )
-from selfsight.runs.evaluated_images import fingerprint_test_images
 from selfsight.runs.image_sheets import write_map_and_neighbors, write_views
-from selfsight.runs.load_encoder import UNTRAINED, build_untrained_student
+from selfsight.runs.init_encoder import StartEncoder, write_start
 from selfsight.runs.new_run_folder import restore_old_run, set_old_run_aside
 from selfsight.runs.open_run_images import (
     Reasons,
@@ -47,8 +46,9 @@ from selfsight.runs.open_run_images import (
     print_skipped,
     resolve_storage,
 )
+from selfsight.runs.result_fingerprint import fingerprint_test_images
 from selfsight.runs.score_encoders import BASELINE_FEATURES, score_label_free
-from selfsight.runs.start_encoder import StartEncoder, write_start
+from selfsight.runs.untrained_network import UNTRAINED, build_untrained_student
 from selfsight.runs.verdict import Verdict, judge
 from selfsight.stopwatch import Stopwatch, describe_seconds
 from selfsight.terminal.console import RecordTable, build_table, open_console

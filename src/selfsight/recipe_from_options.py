@@ -13,6 +13,7 @@ from selfsight.catalog import build_recipe
 from selfsight.check_settings import check_setting
 from selfsight.data import data_summary, open_source
 from selfsight.data.sources.select_classes import class_words
+from selfsight.device import adapt_to_device
 from selfsight.errors import UserError, list_first
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.outside_code import import_name, list_outside_code
@@ -26,7 +27,7 @@ from selfsight.recipe import (
 )
 from selfsight.recipes import auto_recipe
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.start_encoder import (
+from selfsight.runs.init_encoder import (
     LR_FACTOR,
     StartEncoder,
     check_fits,
@@ -86,7 +87,7 @@ def build_pretrain_recipe(
     reasons = {
         k: why for k, why in reasons.items() if attrgetter(k)(given) == attrgetter(k)(recipe)
     }
-    recipe, adapted = auto_recipe.adapt_to_device(given, device)
+    recipe, adapted = adapt_to_device(given, device)
     if start is not None:
         check_fits(recipe, start)
     return recipe, reasons | adapted
@@ -121,8 +122,7 @@ def check_same_settings(
         same["path"] = saved.data.path
     asked = replace(asked, data=replace(asked.data, **same))
     (asked, _), (saved, _) = (
-        auto_recipe.adapt_to_device(replace(r, backbone=r.backbone.resolved()), device)
-        for r in (asked, saved)
+        adapt_to_device(replace(r, backbone=r.backbone.resolved()), device) for r in (asked, saved)
     )
     differences = list_differences(to_dict(asked), to_dict(saved))
     if options.method not in (None, method_name(saved.method)):

@@ -12,10 +12,10 @@ from selfsight.methods import Moment
 from selfsight.nn import encoders
 from selfsight.optim import Optim, build_optimizer
 from selfsight.options.pretrain_options import PretrainOptions
-from selfsight.pretrain_recipe import build_pretrain_recipe
 from selfsight.recipe import Start
-from selfsight.runs.start_encoder import import_start
-from selfsight.train import start_weights
+from selfsight.recipe_from_options import build_pretrain_recipe
+from selfsight.runs.init_encoder import import_start
+from selfsight.train import init_weights
 from selfsight.train.pretrain import build_method
 from tests.folders import images
 
@@ -106,7 +106,7 @@ def test_a_run_keeps_its_start_and_is_repeated_to_the_bit(photos, file, weights,
     )
     start = api.load_recipe(run).start
     assert (start.name, start.license, start.lr_factor) == (str(file), "cc-by-4.0", 0.1)
-    kept = start_weights.read_start(run, start)
+    kept = init_weights.read_start(run, start)
     assert all(torch.equal(kept[name], value) for name, value in weights.items())
     assert "its start" in run.result("verdict")["sentence"]
     # The file of --init may be gone by now.
@@ -117,10 +117,10 @@ def test_a_run_keeps_its_start_and_is_repeated_to_the_bit(photos, file, weights,
     other = tmp_path / "other.safetensors"
     run.start_weights.rename(other)
     with pytest.raises(UserError, match=r"start\.safetensors holds .* --init"):
-        start_weights.read_start(run, start)
+        init_weights.read_start(run, start)
     run.start_weights.write_bytes(other.read_bytes()[:-4] + bytes(4))
     with pytest.raises(UserError, match="is not the file that this run started from"):
-        start_weights.read_start(run, start)
+        init_weights.read_start(run, start)
     with pytest.raises(UserError, match="init is None in the command"):
         api.pretrain(photos, out=run.path, resume=True, device="cpu", epochs=1, batch_size=8)
 

@@ -22,7 +22,7 @@ from selfsight.recipe import Recipe, Start, has_photos
 from selfsight.run_files.json_files import replace_file
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_run_networks import find_checkpoint
-from selfsight.train.start_weights import Weights, checksum
+from selfsight.train.init_weights import Weights, checksum
 from selfsight.views import View
 
 LR_FACTOR = 0.1  # of the backbone, whose weights are trained already; the heads are new

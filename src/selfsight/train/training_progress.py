@@ -7,17 +7,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from selfsight.data.data_wait import advise_on_wait
 from selfsight.terminal.console import is_verbose
 
 LINE_EVERY = 10.0  # seconds between lines if there is no terminal
 SHOWN_DATA_WAIT = 0.03  # share of time spent waiting for data that a line mentions
-MAX_DATA_WAIT = 0.05  # share of all time so far above which advice is given
-ADVICE_AFTER = 10.0  # seconds of training that the share is measured over, at least
-ADVICE = (
-    "The network waited for data for {share:.0%} of the time so far. These help, best first: "
-    "--data.storage cache (decode once, if there is room), --data.decoder nvjpeg on a GPU, more "
-    "CPU cores, a smaller --data.store-size, images on a faster disk or in tar shards."
-)
 
 
 class ProgressBar:
@@ -84,12 +78,10 @@ class ProgressBar:
             self.seconds += seconds
             self.waited += seconds * record["data_wait"]
         self.last_time = record["time"]
-        if self.advised or self.seconds < ADVICE_AFTER:
-            return
-        share = self.waited / self.seconds
-        if share > MAX_DATA_WAIT and (self.has_bar or self.prints_lines):
+        advice = advise_on_wait(self.waited, self.seconds)
+        if advice and not self.advised and (self.has_bar or self.prints_lines):
             self.advised = True
-            self.console.print(ADVICE.format(share=share), highlight=False, soft_wrap=True)
+            self.console.print(advice, highlight=False, soft_wrap=True)
 
 
 def summary_line(record: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.conformance.local_processes import ProcessGroup
 from selfsight.conformance.method_under_test import (
     BrokenRuleError,
     Subject,
@@ -16,6 +15,7 @@ from selfsight.conformance.method_under_test import (
     find_difference,
     trained_parameters,
 )
+from selfsight.conformance.start_processes import ProcessGroup
 from selfsight.methods import Method
 from selfsight.nn.batch_norm import average_running_statistics
 

@@ -9,7 +9,7 @@ from selfsight.options.conformance_options import (
     CONFORMANCE_DEFAULTS,
     ConformanceOptions,
 )
-from selfsight.options.option_types import INLINE
+from selfsight.options.option_types_and_ranges import INLINE
 from selfsight.options.study_options import (
     REPRODUCE_DEFAULTS,
     STUDY_DEFAULTS,

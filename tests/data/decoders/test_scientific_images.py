@@ -12,7 +12,7 @@ from PIL import Image
 
 from selfsight.data import load_images, open_source
 from selfsight.data.decoders.decode_image import decode, read_header, try_decode
-from selfsight.data.decoders.non_photographs import SampleFormat, read_format
+from selfsight.data.decoders.scientific_images import SampleFormat, read_format
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.pixel_statistics import choose_kind, find_kind
