@@ -38,7 +38,7 @@ from selfsight.run_files.json_files import write_json
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_encoder import load_encoder
 from selfsight.terminal.console import build_table, open_console
-from selfsight.train.pretrain import build_method
+from selfsight.train.init_weights import build_method
 
 Labeled = Iterator[tuple[str, np.ndarray]]  # class and HWC pixels
 LIMIT = 3000  # images of a split

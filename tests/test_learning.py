@@ -16,8 +16,9 @@ from selfsight.optim import Schedule
 from selfsight.recipe import Recipe, to_dict
 from selfsight.run_files.json_files import write_json
 from selfsight.run_files.run_folder import Run
+from selfsight.train.init_weights import build_method
 from selfsight.train.online_eval import build_online_knn
-from selfsight.train.pretrain import build_method, pretrain
+from selfsight.train.pretrain import pretrain
 
 # What all methods share: the demo's recipe with larger crops, since most of a shape must be seen
 # to tell it, heads for a narrow network, and a higher rate for some hundred steps.

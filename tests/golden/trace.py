@@ -25,8 +25,8 @@ from selfsight.nn.combinatorial_patches import Patches
 from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.init_weights import build_method
 from selfsight.train.loop import train
-from selfsight.train.pretrain import build_method
 from selfsight.train.step import Batch
 from selfsight.train.training_state import State
 from selfsight.views import View

@@ -16,8 +16,8 @@ from selfsight.methods.msbreg import MSBRegConfig
 from selfsight.optim import Optim, Schedule, build_optimizer, cosine
 from selfsight.recipe import Recipe
 from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.init_weights import build_method
 from selfsight.train.loop import load_batches, train
-from selfsight.train.pretrain import build_method
 from selfsight.train.training_state import State
 from selfsight.views import View, apply_views_reference
 from tests.data.image_files import read_padded

@@ -16,7 +16,7 @@ from selfsight.recipe import Start
 from selfsight.recipe_from_options import build_pretrain_recipe
 from selfsight.runs.init_encoder import import_start
 from selfsight.train import init_weights
-from selfsight.train.pretrain import build_method
+from selfsight.train.init_weights import build_method
 from tests.folders import images
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from selfsight.recipe import Recipe, to_dict
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.image_sheets import write_sheet
 from selfsight.train import checkpoint
-from selfsight.train.pretrain import build_method
+from selfsight.train.init_weights import build_method
 from tests.security.hostile import CONTENTS, WRITERS
 
 SLIM = build_recipe("simclr.shapes")

@@ -17,8 +17,8 @@ from selfsight.recipe import Recipe
 from selfsight.train.cuda_graph import TIMED_STEPS, WARMUP_STEPS, StepRunner
 from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.init_weights import build_method
 from selfsight.train.loop import load_batches
-from selfsight.train.pretrain import build_method
 from selfsight.train.training_state import State
 from selfsight.views import View
 from tests.methods.small import SMALL

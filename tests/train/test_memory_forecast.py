@@ -11,8 +11,8 @@ from selfsight.backbones import BackboneConfig
 from selfsight.catalog import build_recipe
 from selfsight.methods import Moment
 from selfsight.recipe import override
+from selfsight.train.init_weights import build_method
 from selfsight.train.memory_forecast import foresee_memory
-from selfsight.train.pretrain import build_method
 
 CPU = torch.device("cpu")
 

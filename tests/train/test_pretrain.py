@@ -31,7 +31,7 @@ from selfsight.stopwatch import Stopwatch
 from selfsight.train import checkpoint, checkpoint_schedule, cuda_graph
 from selfsight.train import pretrain as driver
 from selfsight.train.grad_scaler import GradScaler
-from selfsight.train.pretrain import build_method
+from selfsight.train.init_weights import build_method
 from tests.folders import images, largest_file
 from tests.methods.small import SMALL
 from tests.recipes.small import images as small_images
@@ -442,8 +442,8 @@ def test_a_streak_that_ended_before_the_record_is_seen():
 
 def test_the_shown_loss_is_that_of_the_first_weights(finished):
     """The driver changes nothing before the first step: its first loss is a plain forward's."""
+    from selfsight.train.init_weights import build_method
     from selfsight.train.loop import load_batches
-    from selfsight.train.pretrain import build_method
 
     recipe = api.load_recipe(finished)
     device = torch.device("cpu")

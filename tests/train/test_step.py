@@ -16,8 +16,8 @@ from selfsight.recipe import Recipe
 from selfsight.train import log_records, step
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.init_weights import build_method
 from selfsight.train.online_eval import OnlineProbe, count_dips
-from selfsight.train.pretrain import build_method
 from selfsight.train.skipped_steps import STATISTICS, step_if_finite
 from selfsight.train.step import Batch
 from selfsight.train.training_state import State

@@ -64,8 +64,9 @@ from selfsight.runs.open_run_images import (
     resolve_storage,
 )
 from selfsight.terminal.console import build_table, open_console
+from selfsight.train.init_weights import build_method
 from selfsight.train.memory_forecast import check_memory
-from selfsight.train.pretrain import build_method, pretrain
+from selfsight.train.pretrain import pretrain
 from selfsight.train.training_progress import format_duration
 
 RESULT, SETTINGS, ENCODER = "adapt.json", "settings.json", "encoder"  # in the folder

@@ -23,7 +23,7 @@ from selfsight.recipe import Recipe
 from selfsight.terminal.console import fit_line
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.grad_scaler import GradScaler
-from selfsight.train.pretrain import build_method
+from selfsight.train.init_weights import build_method
 from selfsight.train.step import Batch
 from selfsight.train.training_state import State
 

@@ -31,8 +31,9 @@ from selfsight.train.cuda_graph import TIMED_STEPS, StepRunner
 from selfsight.train.cuda_graph import WARMUP_STEPS as UNTIMED_STEPS
 from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.init_weights import build_method
 from selfsight.train.loop import load_batches
-from selfsight.train.pretrain import build_loader, build_method
+from selfsight.train.pretrain import build_loader
 from selfsight.train.skipped_steps import step_if_finite
 from selfsight.train.step import autocast, compute_views
 from selfsight.train.training_state import State

@@ -32,6 +32,7 @@ def build_optimizer(
         exclude_1d=config.exclude_1d,
         split_1d=config.lr_1d is not None,
         split_backbone=backbone_lr != 1,
+        constant_predictor=config.predictor_lr == "constant",
     )
     device = groups[0]["params"][0].device
     fused = device.type == "cuda" if fused is None else fused
@@ -39,12 +40,10 @@ def build_optimizer(
         base_lr = config.lr_1d if group["is_1d"] and config.lr_1d is not None else config.lr
         base_lr *= backbone_lr if group["in_backbone"] else 1.0
         lr = scaled_lr(base_lr, config.scale, batch_size)
-        constant = group["in_predictor"] and config.predictor_lr == "constant"
         group["base_lr"] = base_lr
         group["lr"] = torch.tensor(lr, device=device) if fused else lr
         group.setdefault("weight_decay", config.weight_decay)
         group.setdefault("adapt", config.name in ("lars", "lamb"))
-        group["schedule"] = "constant" if constant else "main"
 
     if config.name == "sgd":
         sgd = torch.optim.SGD(

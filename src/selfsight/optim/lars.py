@@ -22,11 +22,10 @@ from selfsight.check_settings import check_setting
 from selfsight.optim.trust_ratio import (
     add_weight_decay,
     groups_with_grads,
-    norms,
-    one_where_any_is_zero,
     optimizer_defaults,
     sgd_step,
     state_tensors,
+    trust_ratios,
 )
 
 LARSVariant = Literal["mocov3", "simclr", "larc", "fastmoco"]
@@ -78,20 +77,3 @@ class LARS(torch.optim.Optimizer):
             if variant == "simclr":
                 torch._foreach_mul_(updates, lr)
             sgd_step(params, updates, 1.0 if variant == "simclr" else lr, found_inf, **memory)
-
-
-def trust_ratios(
-    group: dict[str, Any], params: list[Tensor], grads: list[Tensor], updates: list[Tensor]
-) -> list[Tensor]:
-    """Return the trust ratio r of each tensor, as device scalars."""
-    weight_norm = norms(params)
-    if group["variant"] in ("mocov3", "simclr"):
-        update_norm = norms(updates)
-        ratio = group["trust_coefficient"] * weight_norm / update_norm
-    else:
-        grad_norm = norms(grads)
-        update_norm = grad_norm + group["weight_decay"] * weight_norm
-        ratio = group["trust_coefficient"] * weight_norm / (update_norm + 1e-8)
-        if group["variant"] == "larc":
-            ratio = ratio.where(grad_norm > 0, 0.0)
-    return list(one_where_any_is_zero(ratio, weight_norm, update_norm).unbind())

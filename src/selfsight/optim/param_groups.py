@@ -24,6 +24,7 @@ def param_groups(
     exclude_1d: bool = True,
     split_1d: bool = False,
     split_backbone: bool = False,
+    constant_predictor: bool = False,
 ) -> list[dict[str, Any]]:
     """Split trainable parameters into groups for an optimizer, e.g. `LARS(param_groups(net), lr)`.
 
@@ -32,9 +33,10 @@ def param_groups(
         exclude_1d: Give biases and norms a group with `weight_decay=0` and `adapt=False`.
         split_1d: Give biases and norms a group even if they are not excluded.
         split_backbone: Give the student's backbone groups of its own.
+        constant_predictor: Exempt parameters named "predictor." from the schedule.
 
-    Parameters named "predictor." have separate groups, so that their learning rate can be
-    constant. Settings that a group does not state are those given to the optimizer.
+    The predictor has groups of its own. Settings that a group does not state are those given to
+    the optimizer.
     """
     named = module.named_parameters() if isinstance(module, nn.Module) else module
     split_1d = split_1d or exclude_1d
@@ -59,8 +61,8 @@ def param_groups(
             "params": parameters[key],
             "label": label,
             "in_backbone": in_backbone,
-            "in_predictor": in_predictor,
             "is_1d": is_1d,
+            "schedule": "constant" if in_predictor and constant_predictor else "main",
         }
         if is_1d and exclude_1d:
             group |= {"weight_decay": 0.0, "adapt": False}

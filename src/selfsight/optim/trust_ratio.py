@@ -113,3 +113,20 @@ def sgd_step(
         is_first_step=False,
         found_inf=found_inf,
     )
+
+
+def trust_ratios(
+    group: dict[str, Any], params: list[Tensor], grads: list[Tensor], updates: list[Tensor]
+) -> list[Tensor]:
+    """Return the trust ratio r of each tensor, as device scalars."""
+    weight_norm = norms(params)
+    if group["variant"] in ("mocov3", "simclr"):
+        update_norm = norms(updates)
+        ratio = group["trust_coefficient"] * weight_norm / update_norm
+    else:
+        grad_norm = norms(grads)
+        update_norm = grad_norm + group["weight_decay"] * weight_norm
+        ratio = group["trust_coefficient"] * weight_norm / (update_norm + 1e-8)
+        if group["variant"] == "larc":
+            ratio = ratio.where(grad_norm > 0, 0.0)
+    return list(one_where_any_is_zero(ratio, weight_norm, update_norm).unbind())

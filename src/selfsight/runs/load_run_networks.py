@@ -12,7 +12,7 @@ from selfsight.methods import Method
 from selfsight.recipe import Recipe
 from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint
-from selfsight.train.pretrain import build_method
+from selfsight.train.init_weights import build_method
 
 LOADED = ("student.", "teacher.", "queue.")  # what an evaluation looks at
 

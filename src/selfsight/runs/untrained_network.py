@@ -15,9 +15,8 @@ from selfsight.run_files.json_files import replace_file
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.load_encoder import EncoderUnderTest, feature_network
 from selfsight.runs.load_run_networks import find_checkpoint
-from selfsight.train.init_weights import read_start
+from selfsight.train.init_weights import build_method, read_start
 from selfsight.train.online_eval import sample_images
-from selfsight.train.pretrain import build_method
 from selfsight.train.skipped_steps import STATISTICS
 from selfsight.views import apply_views
 

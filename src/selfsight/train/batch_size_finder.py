@@ -11,8 +11,8 @@ from selfsight.methods import DataInfo
 from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.init_weights import build_method
 from selfsight.train.loop import train
-from selfsight.train.pretrain import build_method
 from selfsight.train.step import DTYPES, Batch
 from selfsight.train.training_state import State
 

@@ -1,7 +1,7 @@
 """Collapse: its symptoms with their limits, and the alarm while a run goes on.
 
 Limits come from small experiments (ten classes of photographs, ResNets of 64 and 128 features,
-some hundred steps; spread and rank as in evals.spectrum). Healthy SimCLR, MoCo and BYOL had
+some hundred steps; spread and rank as in feature_statistics). Healthy SimCLR, MoCo and BYOL had
 embeddings of spread 0.75 to 0.98 and rank 13 to 28. BYOL without its predictor had spread 0.10 and
 falling, and rank 4, although the features before the projector had spread 0.6 and rank 32. MoCo
 with a stale queue had rank 2. So the projector's output is checked too.

@@ -1,16 +1,20 @@
-"""The weights that a run starts from: read from its folder, loaded into every backbone."""
+"""The initial weights of a run: random, from its seed, or those of --init from its folder."""
 
 import hashlib
 from collections.abc import Mapping
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from selfsight.backbones.freeze_stages import freeze_stages
 from selfsight.backbones.input_channels import fit_weights
 from selfsight.errors import UserError
-from selfsight.methods import Method
+from selfsight.methods import DataInfo, Method
+from selfsight.methods.base import NO_DATA_INFO
 from selfsight.nn import encoders
+from selfsight.nn.activation_checkpointing import recompute_blocks
+from selfsight.nn.ema_teacher import set_chunk_size
 from selfsight.recipe import Recipe, Start
 from selfsight.run_files.run_folder import Run
 
@@ -50,3 +54,26 @@ def load_start(method: Method, recipe: Recipe, weights: Weights | None) -> None:
         if weights is not None:
             encoder.backbone.load_state_dict(fit_weights(weights, encoder.backbone.state_dict()))
         freeze_stages(encoder.backbone, recipe.start.freeze)
+
+
+def build_method(
+    recipe: Recipe,
+    device: torch.device,
+    data: DataInfo = NO_DATA_INFO,
+    *,
+    start: Weights | None = None,
+) -> Method:
+    """Build the recipe's method with the initial weights of its seed, in training mode.
+
+    The backbone has the weights `start`, if they are given.
+    """
+    torch.manual_seed(recipe.seed)
+    method = recipe.method.build(recipe.backbone.build(), data).to(device)
+    if recipe.chunk is not None:
+        set_chunk_size(method, recipe.chunk)
+    if recipe.activation_checkpointing:
+        recompute_blocks(method)
+    # Convolutions run up to twice as fast in this layout, on the CPU too.
+    method = method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    load_start(method, recipe, start)
+    return method

@@ -15,7 +15,7 @@ from selfsight.data.cgroup_limits import free_memory, processes_per_machine
 from selfsight.errors import UserError
 from selfsight.methods import DataInfo, Moment
 from selfsight.recipe import Recipe
-from selfsight.train.pretrain import build_method
+from selfsight.train.init_weights import build_method
 from selfsight.train.step import DTYPES, autocast
 
 COPIES = {"sgd": 3, "lars": 3, "adamw": 4, "lamb": 4}  # weights, gradients, optimizer state

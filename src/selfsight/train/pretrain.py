@@ -11,10 +11,7 @@ from selfsight.data import ImageStore
 from selfsight.data.loader import Loader
 from selfsight.errors import DivergedError, StoppedError
 from selfsight.evals.knn import KNN
-from selfsight.methods import DataInfo, Method
-from selfsight.methods.base import NO_DATA_INFO
-from selfsight.nn.activation_checkpointing import recompute_blocks
-from selfsight.nn.ema_teacher import set_chunk_size
+from selfsight.methods import DataInfo
 from selfsight.optim import build_optimizer, describe_groups
 from selfsight.recipe import Recipe
 from selfsight.run_files.json_files import WriteError
@@ -27,36 +24,13 @@ from selfsight.train.alarms import Alarms
 from selfsight.train.checkpoint_schedule import Saver
 from selfsight.train.cuda_graph import CHOICE, can_record
 from selfsight.train.grad_scaler import GradScaler
-from selfsight.train.init_weights import Weights, load_start, read_start
+from selfsight.train.init_weights import Weights, build_method, read_start
 from selfsight.train.log_records import MAX_RECORDS, Metrics, log_spacing
 from selfsight.train.loop import load_batches, train
 from selfsight.train.online_eval import OnlineProbe, count_dips
-from selfsight.train.stop_request import StopRequest
+from selfsight.train.stop_on_signal import StopRequest
 from selfsight.train.training_progress import ProgressBar
 from selfsight.train.training_state import State
-
-
-def build_method(
-    recipe: Recipe,
-    device: torch.device,
-    data: DataInfo = NO_DATA_INFO,
-    *,
-    start: Weights | None = None,
-) -> Method:
-    """Build the recipe's method with the initial weights of its seed, in training mode.
-
-    The backbone has the weights `start`, if they are given.
-    """
-    torch.manual_seed(recipe.seed)
-    method = recipe.method.build(recipe.backbone.build(), data).to(device)
-    if recipe.chunk is not None:
-        set_chunk_size(method, recipe.chunk)
-    if recipe.activation_checkpointing:
-        recompute_blocks(method)
-    # Convolutions run up to twice as fast in this layout, on the CPU too.
-    method = method.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    load_start(method, recipe, start)
-    return method
 
 
 def build_new_state(

@@ -1,4 +1,4 @@
-"""Views of images: settings (spec), random parameters (sampling), operations on batches (apply)."""
+"""Views of images: settings, random parameters (sampling), operations on batches (apply)."""
 
 from selfsight.views.apply import (
     apply_views,

@@ -8,7 +8,7 @@ import time
 
 from selfsight import dist
 from selfsight.errors import UserError
-from selfsight.train.stop_request import Request, StopRequest
+from selfsight.train.stop_on_signal import Request, StopRequest
 
 
 def train_until_signal(rank, number):
