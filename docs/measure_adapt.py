@@ -30,13 +30,13 @@ from selfsight.adaptation.measure_encoders import measure_label_free, measure_la
 from selfsight.data import open_source
 from selfsight.data.decoders.decode_image import decode
 from selfsight.device import resolve_device
+from selfsight.encoders.load_encoder import load_encoder
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.encoder_options import AdaptOptions
 from selfsight.recipe import eval_transform
 from selfsight.run_files.json_files import write_json
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.load_encoder import load_encoder
 from selfsight.terminal.console import build_table, open_console
 from selfsight.train.init_weights import build_method
 

@@ -19,13 +19,13 @@ from selfsight.backbones.foreign_checkpoints.load_backbone import load_backbone
 from selfsight.catalog import build_recipe
 from selfsight.cli.main import main
 from selfsight.command_hint import write_command
+from selfsight.encoders.load_encoder import load_recipe
+from selfsight.encoders.load_run_networks import RunCheckpoint, load_method
 from selfsight.errors import UserError
 from selfsight.evals.select_checkpoint import select_run
 from selfsight.recipe import to_dict
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.compare_runs import compare
-from selfsight.runs.load_encoder import load_recipe
-from selfsight.runs.load_run_networks import RunCheckpoint, load_method
 from selfsight.train import checkpoint
 from selfsight.train.alarms import Alarms
 from selfsight.train.checkpoint_schedule import Saver

@@ -23,6 +23,8 @@ from selfsight.encoder_api import export as export
 from selfsight.encoder_api import load as load
 from selfsight.encoder_api import load_classifier as load_classifier
 from selfsight.encoder_api import search as search
+from selfsight.encoders.init_encoder import import_start
+from selfsight.encoders.load_encoder import load_recipe
 from selfsight.errors import UserError, quote_word, suggest
 from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
 from selfsight.options.parse_flags import change_options
@@ -48,10 +50,6 @@ from selfsight.runs import evaluate as evaluation
 from selfsight.runs import new_run_folder, run_lock, start_or_resume
 from selfsight.runs import replay as replays
 from selfsight.runs import reproduce as reproduction
-from selfsight.runs.encoder_folders import check_one_encoder
-from selfsight.runs.init_encoder import import_start
-from selfsight.runs.load_encoder import load_recipe
-from selfsight.runs.serve_report import serve_report
 from selfsight.runs.slurm_script import slurm_script
 from selfsight.runs.tensorboard_wandb import LogTracker, check_tracker
 from selfsight.runs.train_seeds import train_seeds
@@ -61,6 +59,8 @@ from selfsight.studies.run_study import reproduce_arm
 from selfsight.studies.run_study import study as study
 from selfsight.terminal.console import build_table, open_console
 from selfsight.train.memory_forecast import foresee_memory
+from selfsight.vectors.encoder_folders import check_one_encoder
+from selfsight.vectors.serve_report import serve_report
 
 
 @overload

@@ -17,6 +17,9 @@ from selfsight.classifiers.describe_classifier import (
 from selfsight.classifiers.image_classifier import ImageClassifier
 from selfsight.data import Source, open_source
 from selfsight.device import resolve_device
+from selfsight.encoders.image_encoder import ImageEncoder
+from selfsight.encoders.load_encoder import EncoderUnderTest, load_recipe
+from selfsight.encoders.load_run_networks import find_checkpoint, load_method
 from selfsight.errors import UserError, list_first
 from selfsight.exporters.export_encoder import export_encoder
 from selfsight.nn import Backbone
@@ -37,15 +40,12 @@ from selfsight.options.parse_flags import change_options
 from selfsight.recipe import eval_transform
 from selfsight.run_files.json_files import explain_write_errors
 from selfsight.run_files.run_folder import Run
-from selfsight.runs import embed_images as embedding
-from selfsight.runs import explore_images as exploration
 from selfsight.runs import new_run_folder
-from selfsight.runs import search_images as searching
-from selfsight.runs.encoder_folders import choose_folder, classifier_folder, open_checkpoint
-from selfsight.runs.image_encoder import ImageEncoder
-from selfsight.runs.load_encoder import EncoderUnderTest, load_recipe
-from selfsight.runs.load_run_networks import find_checkpoint, load_method
 from selfsight.terminal.console import build_table, open_console
+from selfsight.vectors import embed_images as embedding
+from selfsight.vectors import explore_images as exploration
+from selfsight.vectors import search_images as searching
+from selfsight.vectors.encoder_folders import choose_folder, classifier_folder, open_checkpoint
 
 
 def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> ImageEncoder:

@@ -14,6 +14,13 @@ from selfsight.check_settings import check_setting
 from selfsight.data import data_summary, open_source
 from selfsight.data.sources.select_classes import class_words
 from selfsight.device import adapt_to_device
+from selfsight.encoders.init_encoder import (
+    LR_FACTOR,
+    StartEncoder,
+    check_fits,
+    with_start,
+    with_statistics,
+)
 from selfsight.errors import UserError, list_first
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.outside_code import import_name, list_outside_code
@@ -27,13 +34,6 @@ from selfsight.recipe import (
 )
 from selfsight.recipes import auto_recipe
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.init_encoder import (
-    LR_FACTOR,
-    StartEncoder,
-    check_fits,
-    with_start,
-    with_statistics,
-)
 from selfsight.views.domains import for_domain
 
 SAMPLE = 128  # images that the automatic recipe is chosen from

@@ -15,6 +15,7 @@ from selfsight import api
 from selfsight.backbones import BackboneConfig
 from selfsight.backbones.vit import ViT
 from selfsight.cli.main import main
+from selfsight.encoders.load_encoder import EncoderUnderTest, check_encodes, load_recipe
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.extract_features import Features
@@ -25,7 +26,6 @@ from selfsight.run_files.run_folder import Run
 from selfsight.runs import describe_results, evaluate, image_sheets
 from selfsight.runs.build_result import collect_arrays, collect_scores
 from selfsight.runs.compare_runs import compare, format_number, format_records, tabulate_seeds
-from selfsight.runs.load_encoder import EncoderUnderTest, check_encodes, load_recipe
 from selfsight.runs.score_encoders import score_labeled
 from selfsight.train import checkpoint
 from tests.cli.test_main import fails

@@ -21,12 +21,13 @@ from rich.console import Console
 
 from selfsight import api
 from selfsight.catalog import build_recipe
+from selfsight.encoders import untrained_network
+from selfsight.encoders.load_encoder import load_encoder, load_recipe
+from selfsight.encoders.untrained_network import build_untrained
 from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.run_files.json_files import WriteError
 from selfsight.run_files.run_folder import Run
-from selfsight.runs import start_or_resume, untrained_network
-from selfsight.runs.load_encoder import load_encoder, load_recipe
-from selfsight.runs.untrained_network import build_untrained
+from selfsight.runs import start_or_resume
 from selfsight.stopwatch import Stopwatch
 from selfsight.train import checkpoint, checkpoint_schedule, cuda_graph
 from selfsight.train import pretrain as driver

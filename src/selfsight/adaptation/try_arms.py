@@ -35,6 +35,8 @@ from selfsight.check_settings import check_setting
 from selfsight.data import ImageStore, Source
 from selfsight.data.loader import check_batch_size
 from selfsight.device import resolve_device
+from selfsight.encoders.init_encoder import StartEncoder, import_start, write_start
+from selfsight.encoders.load_encoder import load_recipe
 from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
@@ -54,9 +56,7 @@ from selfsight.run_files.json_files import read_object, to_json, write_json
 from selfsight.run_files.run_folder import LOCK, Run
 from selfsight.runs import new_run_folder, run_lock
 from selfsight.runs.environment import describe_environment
-from selfsight.runs.init_encoder import StartEncoder, import_start, write_start
 from selfsight.runs.labeled_sources import open_labeled
-from selfsight.runs.load_encoder import load_recipe
 from selfsight.runs.open_run_images import (
     fingerprint_everywhere,
     open_recipe_images,

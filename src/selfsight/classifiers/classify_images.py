@@ -20,6 +20,9 @@ from selfsight.data.decoders.scientific_images import is_photo
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.pixel_statistics import PixelKind, find_kind
 from selfsight.dist.rendezvous import find_place
+from selfsight.encoders.image_encoder import ImageEncoder
+from selfsight.encoders.load_encoder import EncoderUnderTest, load_recipe, load_with_options
+from selfsight.encoders.load_run_networks import find_checkpoint
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
@@ -27,13 +30,10 @@ from selfsight.nn import Backbone
 from selfsight.options.encoder_options import CLASSIFY_DEFAULTS, ClassifyOptions
 from selfsight.options.eval_options import EncoderOptions, EvalOptions
 from selfsight.run_files.json_files import to_json, write_json
-from selfsight.runs.embed_images import hash_weights
-from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.labeled_sources import LabeledSources, cut_labeled, open_labeled
-from selfsight.runs.load_encoder import EncoderUnderTest, load_recipe, load_with_options
-from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.runs.open_run_images import cut_like_run
 from selfsight.terminal.console import open_console
+from selfsight.vectors.embed_images import hash_weights
 from selfsight.version import __version__
 
 LOADING = ("image_size", "preprocess", "part", "stem")  # options that decide the encoder

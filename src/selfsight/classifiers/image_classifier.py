@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selfsight.data.eval_transform import EvalTransform, ImageLike, is_single
+from selfsight.encoders.image_encoder import ImageEncoder
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import BATCH_SIZE
-from selfsight.runs.image_encoder import ImageEncoder
 
 
 class Prediction(NamedTuple):

@@ -19,8 +19,8 @@ from selfsight.data import Source
 from selfsight.data.sources.source import clean
 from selfsight.evals.extract_features import BATCH_SIZE
 from selfsight.run_files.json_files import explain_write_errors, replace_file
-from selfsight.runs.embed_images import encode_source
 from selfsight.terminal.progress import DelayedProgress
+from selfsight.vectors.embed_images import encode_source
 
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")  # noqa: RUF001 # the wide ones count too
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")

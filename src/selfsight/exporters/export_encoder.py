@@ -17,6 +17,8 @@ from selfsight.classifiers.classifier_file import read_classifier
 from selfsight.classifiers.classify_images import load_encoder_of
 from selfsight.classifiers.describe_classifier import describe_labels, describe_measures
 from selfsight.data.eval_transform import EvalTransform
+from selfsight.encoders.load_encoder import load_with_options
+from selfsight.encoders.load_run_networks import find_checkpoint
 from selfsight.errors import UserError
 from selfsight.exporters import (
     to_detectron2,
@@ -31,8 +33,6 @@ from selfsight.exporters.model_card import describe_origin, write_card
 from selfsight.exporters.network_shape import NetworkShape, describe_network
 from selfsight.options.encoder_options import ExportOptions
 from selfsight.run_files.json_files import explain_write_errors, write_json, write_text
-from selfsight.runs.load_encoder import load_with_options
-from selfsight.runs.load_run_networks import find_checkpoint
 
 TARGETS: dict[str, ModuleType] = {
     "safetensors": to_safetensors,

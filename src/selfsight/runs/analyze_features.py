@@ -9,18 +9,18 @@ import torch
 from selfsight.data import ImageStore, load_images, open_source
 from selfsight.data.decoders.scientific_images import is_photo
 from selfsight.data.eval_transform import EvalTransform
+from selfsight.encoders.load_encoder import EncoderUnderTest
+from selfsight.encoders.load_run_networks import find_checkpoint, load_kept_methods
+from selfsight.encoders.untrained_network import UNTRAINED
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import augmentation_size, describe_skipped
 from selfsight.evals.feature_analysis import EQCO_NUMBERS, FeatureAnalysis
 from selfsight.evals.protocols import build_evaluator
 from selfsight.options.eval_options import EvalOptions
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.load_encoder import EncoderUnderTest
-from selfsight.runs.load_run_networks import find_checkpoint, load_kept_methods
 from selfsight.runs.open_run_images import open_run_images
 from selfsight.runs.result_fingerprint import identify_images
 from selfsight.runs.score_encoders import describe_data_set, name_file, write_result
-from selfsight.runs.untrained_network import UNTRAINED
 from selfsight.views import View, for_channels, moco_v2
 
 UNTRAINED_QUEUE = (

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from selfsight.encoders.untrained_network import UNTRAINED
 from selfsight.evals.encoder_differences import paired_differences
 from selfsight.evals.prediction_scores import PerImage, Scores, confusion_matrix, score_each_class
-from selfsight.runs.untrained_network import UNTRAINED
 
 MAX_CONFUSION = 100  # classes; a larger confusion matrix follows from the predictions
 REPLICATES = "_replicates"  # end of the name of an array

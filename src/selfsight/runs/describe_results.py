@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from selfsight.encoders.untrained_network import UNTRAINED
 from selfsight.evals.encoder_differences import Difference
 from selfsight.run_files.run_results import find_headline
 from selfsight.runs.compare_runs import format_measure, format_number, is_end
-from selfsight.runs.untrained_network import UNTRAINED
 
 # Hyperparameters that a protocol selects, and the settings that hold the values it tries.
 SELECTED = {"lr": ("lrs", "head_lrs"), "weight_decay": ("weight_decays",)}

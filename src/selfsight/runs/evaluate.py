@@ -9,6 +9,15 @@ import torch
 
 from selfsight import dist
 from selfsight.data.eval_transform import EvalTransform
+from selfsight.encoders.load_encoder import (
+    EncoderUnderTest,
+    check_encodes,
+    load_encoder,
+    load_recipe,
+    run_classes,
+)
+from selfsight.encoders.load_run_networks import find_checkpoint
+from selfsight.encoders.untrained_network import UNTRAINED, build_untrained
 from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator
 from selfsight.evals.eval_images import EvalImages, augmentation_size
@@ -37,14 +46,6 @@ from selfsight.runs.labeled_sources import (
     load_several_labels,
     open_labeled,
 )
-from selfsight.runs.load_encoder import (
-    EncoderUnderTest,
-    check_encodes,
-    load_encoder,
-    load_recipe,
-    run_classes,
-)
-from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.runs.open_run_images import open_run_images
 from selfsight.runs.result_fingerprint import (
     identify_boxes,
@@ -58,7 +59,6 @@ from selfsight.runs.score_encoders import (
     score_protocol,
 )
 from selfsight.runs.start_or_resume import write_verdict
-from selfsight.runs.untrained_network import UNTRAINED, build_untrained
 from selfsight.terminal.console import build_table, open_console
 
 TRAIN_SPLITS, TEST_SPLITS = ("trainval", "train"), ("test", "val")

@@ -17,13 +17,13 @@ from selfsight.data.sources.select_classes import (
     has_all_classes,
     select_classes,
 )
+from selfsight.encoders.load_run_networks import find_checkpoint
 from selfsight.errors import UserError, list_first
 from selfsight.evals.detection import DetectionDataset, load_detection_dataset
 from selfsight.evals.multilabel_data import MultilabelData, load_multilabel, load_voc07
 from selfsight.evals.protocols import get_protocol
 from selfsight.options.eval_options import EvalOptions
 from selfsight.recipe import Recipe
-from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.runs.open_run_images import cut_like_run
 
 

@@ -10,6 +10,8 @@ from torch import nn
 
 from selfsight import dist
 from selfsight.data import ImageStore
+from selfsight.encoders.load_encoder import EncoderUnderTest
+from selfsight.encoders.untrained_network import UNTRAINED
 from selfsight.evals.baselines import baselines
 from selfsight.evals.detection import DetectionEvaluator
 from selfsight.evals.encoder_differences import paired_differences
@@ -32,9 +34,7 @@ from selfsight.run_files.json_files import to_json
 from selfsight.run_files.run_folder import Run
 from selfsight.run_files.run_results import DataSet
 from selfsight.runs.build_result import collect_arrays, collect_scores, read_per_image
-from selfsight.runs.load_encoder import EncoderUnderTest
 from selfsight.runs.result_fingerprint import fingerprint_boxes, fingerprint_test_images
-from selfsight.runs.untrained_network import UNTRAINED
 from selfsight.terminal.console import open_console
 
 Built = TypeVar("Built")

@@ -10,6 +10,8 @@ from selfsight import dist, report_page
 from selfsight.command_hint import write_command
 from selfsight.data import ImageStore, StreamedImages
 from selfsight.data.loader import check_batch_size
+from selfsight.encoders.init_encoder import StartEncoder, write_start
+from selfsight.encoders.untrained_network import UNTRAINED, build_untrained_student
 from selfsight.errors import StoppedError, UserError
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
@@ -33,7 +35,6 @@ from selfsight.runs.environment import (
     device_name,
 )
 from selfsight.runs.image_sheets import write_map_and_neighbors, write_views
-from selfsight.runs.init_encoder import StartEncoder, write_start
 from selfsight.runs.new_run_folder import restore_old_run, set_old_run_aside
 from selfsight.runs.open_run_images import (
     Reasons,
@@ -48,7 +49,6 @@ from selfsight.runs.open_run_images import (
 )
 from selfsight.runs.result_fingerprint import fingerprint_test_images
 from selfsight.runs.score_encoders import BASELINE_FEATURES, score_label_free
-from selfsight.runs.untrained_network import UNTRAINED, build_untrained_student
 from selfsight.runs.verdict import Verdict, judge
 from selfsight.stopwatch import Stopwatch, describe_seconds
 from selfsight.terminal.console import RecordTable, build_table, open_console

@@ -6,6 +6,8 @@ from torch import nn
 
 from selfsight.backbones.last_blocks import LastBlocks
 from selfsight.data import ImageStore, read_batches
+from selfsight.encoders.load_encoder import EncoderUnderTest, feature_network
+from selfsight.encoders.load_run_networks import find_checkpoint
 from selfsight.evals.label_free import EPOCH
 from selfsight.nn import Encoder
 from selfsight.nn.batch_norm import track_statistics
@@ -13,8 +15,6 @@ from selfsight.nn.ema_teacher import reinitialized
 from selfsight.recipe import Recipe
 from selfsight.run_files.json_files import replace_file
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.load_encoder import EncoderUnderTest, feature_network
-from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.train.init_weights import build_method, read_start
 from selfsight.train.online_eval import sample_images
 from selfsight.train.skipped_steps import STATISTICS

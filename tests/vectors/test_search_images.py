@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw
 import selfsight
 from selfsight.cli.main import main
 from selfsight.errors import UserError
-from selfsight.runs import embed_images as embedding
-from selfsight.runs import search_images as searching
+from selfsight.vectors import embed_images as embedding
+from selfsight.vectors import search_images as searching
 from tests.exporters.saved_run import save_run
 
 

@@ -11,12 +11,13 @@ from PIL import Image
 
 from selfsight.data.decoders.decode_image import decode
 from selfsight.data.image_limits import UnreadableError
+from selfsight.encoders.image_encoder import ImageEncoder
+from selfsight.encoders.load_run_networks import RunCheckpoint, load_method
 from selfsight.evals.extract_features import features, module_device
 from selfsight.evals.feature_statistics import unit
 from selfsight.evals.knn import nearest_neighbors
 from selfsight.recipe import Recipe, eval_transform
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.runs.image_sheets import (
     NEIGHBOR_IMAGES,
     load_uncropped,
@@ -25,7 +26,6 @@ from selfsight.runs.image_sheets import (
     to_bytes,
     to_image,
 )
-from selfsight.runs.load_run_networks import RunCheckpoint, load_method
 from selfsight.runs.open_run_images import open_run_images
 from selfsight.train.online_eval import sample_images
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from selfsight.encoders.load_run_networks import RunCheckpoint, find_checkpoint
 from selfsight.errors import UserError
 from selfsight.options.eval_options import EncoderOptions
 from selfsight.run_files.run_folder import Run, open_run
-from selfsight.runs.load_run_networks import RunCheckpoint, find_checkpoint
 from selfsight.runs.new_run_folder import file_name
 
 

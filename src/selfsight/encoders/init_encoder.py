@@ -14,6 +14,7 @@ from selfsight.backbones.foreign_checkpoints.read_checkpoint import read_encoder
 from selfsight.backbones.freeze_stages import freeze_stages
 from selfsight.backbones.input_channels import fit_weights
 from selfsight.backbones.resnet import ResNet, find_stem
+from selfsight.encoders.load_run_networks import find_checkpoint
 from selfsight.errors import UserError
 from selfsight.nn import Backbone
 from selfsight.nn.group_and_layer_norm import Norm
@@ -21,7 +22,6 @@ from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.recipe import Recipe, Start, has_photos
 from selfsight.run_files.json_files import replace_file
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.train.init_weights import Weights, checksum
 from selfsight.views import View
 

@@ -27,6 +27,8 @@ from selfsight.data.data_fingerprint import fingerprint_data
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.pixel_statistics import find_kind
 from selfsight.data.sources.source import clean
+from selfsight.encoders.load_encoder import EncoderUnderTest, load_with_options
+from selfsight.encoders.load_run_networks import find_checkpoint
 from selfsight.errors import UserError, list_first
 from selfsight.evals.extract_features import BATCH_SIZE, encode_batches, eval_mode
 from selfsight.options.encoder_options import EmbedOptions
@@ -40,8 +42,6 @@ from selfsight.run_files.json_files import (
     write_json,
 )
 from selfsight.run_files.run_folder import LOCK, Run
-from selfsight.runs.load_encoder import EncoderUnderTest, load_with_options
-from selfsight.runs.load_run_networks import find_checkpoint
 from selfsight.runs.open_run_images import cut_like_run
 from selfsight.runs.run_lock import lock_run
 from selfsight.terminal.console import is_verbose, open_console

@@ -21,9 +21,9 @@ from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.run_files.run_folder import Run
-from selfsight.runs import explore_images as exploration
-from selfsight.runs.map_layout import lay_out, place_by_neighbors
-from selfsight.runs.search_images import Neighbors
+from selfsight.vectors import explore_images as exploration
+from selfsight.vectors.map_layout import lay_out, place_by_neighbors
+from selfsight.vectors.search_images import Neighbors
 from tests.exporters.saved_run import save_photo, save_run
 from tests.report_page.folders import HOSTILE
 from tests.report_page.test_report import Page

@@ -16,6 +16,7 @@ from selfsight.check_settings import check_setting
 from selfsight.data.eval_transform import MEAN, STD, EvalTransform, standard_transform, with_size
 from selfsight.data.pixel_statistics import PixelKind
 from selfsight.data.sources.select_classes import class_words
+from selfsight.encoders.load_run_networks import find_checkpoint, load_method
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import encode, eval_mode, module_device
 from selfsight.methods import Method
@@ -23,7 +24,6 @@ from selfsight.nn import Encoder
 from selfsight.options.eval_options import EncoderOptions
 from selfsight.recipe import Recipe, eval_transform, from_dict
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.load_run_networks import find_checkpoint, load_method
 from selfsight.terminal.console import open_console
 
 IMAGE_SIZE = 224  # of encoders that do not state their image size

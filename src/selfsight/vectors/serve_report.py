@@ -7,13 +7,13 @@ import torch
 
 from selfsight import report_page
 from selfsight.data.image_limits import max_image_bytes
+from selfsight.encoders.load_encoder import load_recipe
 from selfsight.errors import StoppedError
 from selfsight.options.report_options import ReportOptions
 from selfsight.report_page.serve_page import LOOPBACK, build_server
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.load_encoder import load_recipe
-from selfsight.runs.query_image import build_finder
 from selfsight.terminal.console import open_console
+from selfsight.vectors.query_image import build_finder
 
 
 def serve_report(run: Run, device: torch.device, options: ReportOptions) -> None:

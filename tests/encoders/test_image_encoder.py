@@ -14,11 +14,11 @@ import selfsight
 from selfsight import api
 from selfsight.cli.main import main
 from selfsight.data import open_source
+from selfsight.encoders.load_encoder import load_encoder
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.extract_features import features
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.load_encoder import load_encoder
 from tests.folders import QUICK, images
 
 CPU = torch.device("cpu")

@@ -16,9 +16,9 @@ from PIL import Image
 import selfsight
 from selfsight.cli.main import main
 from selfsight.data.image_limits import UnreadableError
+from selfsight.encoders.load_encoder import load_recipe
 from selfsight.run_files.json_files import write_json
-from selfsight.runs.load_encoder import load_recipe
-from selfsight.runs.query_image import build_finder
+from selfsight.vectors.query_image import build_finder
 from tests.exporters.saved_run import save_photo, save_run
 
 

@@ -16,11 +16,11 @@ from selfsight.data import Source
 from selfsight.data.decoders.decode_image import decode
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.sources.source import clean
+from selfsight.encoders.image_encoder import ImageEncoder
 from selfsight.errors import UserError
 from selfsight.evals.feature_statistics import unit
 from selfsight.evals.knn import neighbors_in_blocks
 from selfsight.run_files.json_files import explain_write_errors
-from selfsight.runs.image_encoder import ImageEncoder
 from selfsight.terminal.progress import DelayedProgress
 
 CPU = torch.device("cpu")

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from selfsight import api
+from selfsight.encoders.load_run_networks import RunCheckpoint, find_checkpoint, load_method
 from selfsight.errors import UserError
 from selfsight.recipe import to_dict
 from selfsight.recipes import RECIPES
 from selfsight.run_files.json_files import write_json
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.load_run_networks import RunCheckpoint, find_checkpoint, load_method
 from selfsight.train import checkpoint
 from selfsight.train.pretrain import build_state
 from tests.folders import images as image_folder

@@ -16,8 +16,8 @@ from selfsight.data.sources.source import clean
 from selfsight.errors import UserError
 from selfsight.report_page.explore_page import Group, MapPage, Thumbnails, measure_page, write_page
 from selfsight.runs.image_sheets import BACKGROUND, to_bytes, to_image
-from selfsight.runs.map_layout import lay_out
-from selfsight.runs.search_images import Vectors
+from selfsight.vectors.map_layout import lay_out
+from selfsight.vectors.search_images import Vectors
 
 SIDES = (96, 64, 48, 32, 24, 16)  # of a thumbnail in pixels: the largest whose sum fits
 TRIED = 64  # thumbnails by which the bytes of all are foreseen

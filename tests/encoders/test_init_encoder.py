@@ -7,6 +7,7 @@ import torch
 
 from selfsight import api
 from selfsight.backbones import BackboneConfig
+from selfsight.encoders.init_encoder import import_start
 from selfsight.errors import UserError
 from selfsight.methods import Moment
 from selfsight.nn import encoders
@@ -14,7 +15,6 @@ from selfsight.optim import Optim, build_optimizer
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.recipe import Start
 from selfsight.recipe_from_options import build_pretrain_recipe
-from selfsight.runs.init_encoder import import_start
 from selfsight.train import init_weights
 from selfsight.train.init_weights import build_method
 from tests.folders import images

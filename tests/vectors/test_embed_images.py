@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 import selfsight
 from selfsight.cli.main import main
 from selfsight.errors import UserError
-from selfsight.runs import embed_images as embedding
 from selfsight.terminal import progress
+from selfsight.vectors import embed_images as embedding
 from tests.dist.commands import commands, wait_until
 from tests.exporters.saved_run import save_run
 from tests.folders import images

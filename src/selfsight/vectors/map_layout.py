@@ -12,7 +12,7 @@ from selfsight import rng
 from selfsight.evals.feature_statistics import unit
 from selfsight.evals.knn import neighbors_in_blocks
 from selfsight.evals.tsne_map import reduce_to_plane
-from selfsight.runs.search_images import OUTLIER_NEIGHBORS, Neighbors, score_outliers
+from selfsight.vectors.search_images import OUTLIER_NEIGHBORS, Neighbors, score_outliers
 
 SAMPLE = 5000  # images that t-SNE lays out, in 25 s of one core; the others are placed by them
 CLUSTER_DIMS = 50  # of PCA, in which k-means clusters

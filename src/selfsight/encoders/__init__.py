@@ -1,0 +1,1 @@
+"""Load encoders to measure, use or start from: of a run, of a file, of a library, or untrained."""
