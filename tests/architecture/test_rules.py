@@ -17,7 +17,7 @@ from selfsight.recipes import FILES
 ALL_METHODS = METHODS | BASELINES
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/selfsight"
-SHARED = ("__init__", "base", "setting_ranges")
+SHARED = ("__init__", "base")
 METHOD_FILES = [p for p in (SOURCE / "methods").glob("*.py") if p.stem not in SHARED]
 
 

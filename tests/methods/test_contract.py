@@ -2,7 +2,7 @@
 
 import copy
 import math
-from dataclasses import fields
+from typing import get_args
 
 import jaxtyping
 import pytest
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from selfsight.check_settings import field_types
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.conformance import CHECKS, check
 from selfsight.conformance.method_under_test import step_optimizer
@@ -17,7 +18,7 @@ from selfsight.conformance.processes_and_resume_checks import check_compiled
 from selfsight.errors import UserError
 from selfsight.losses import float32_losses
 from selfsight.methods import BASELINES, METHODS, Moment
-from selfsight.methods.setting_ranges import RANGES
+from selfsight.methods.base import RANGES
 from selfsight.nn import Backbone
 from selfsight.train.compile import compile_networks
 from tests.methods.small import SMALL, Tiny, make, moment, small, views
@@ -97,16 +98,19 @@ def test_a_method_that_must_know_the_data_says_so():
 
 
 def numeric_settings(config):
-    values = {field.name: getattr(config(), field.name) for field in fields(config)}
-    return {k: v for k, v in values.items() if type(v) in (int, float)}
+    """The type of each setting that is a number, or may be None instead."""
+    types = {
+        name: (declared, *get_args(declared)) for name, declared in field_types(config).items()
+    }
+    return {name: kind for name, kinds in types.items() for kind in (int, float) if kind in kinds}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_numeric_setting_out_of_range_is_refused_by_its_name(name):
     config = CONFIGS[name]
-    for setting, value in numeric_settings(config).items():
+    for setting, kind in numeric_settings(config).items():
         assert setting in RANGES | config.ranges
-        for wrong in (-1.0, math.nan, -math.inf) if isinstance(value, float) else (-1,):
+        for wrong in (-1.0, math.nan, -math.inf) if kind is float else (-1,):
             with pytest.raises(UserError, match=f"method.{setting} is {wrong}"):
                 config(**SMALL[name] | {setting: wrong}).build(Tiny())
 

@@ -1,4 +1,4 @@
-"""Every method by name: each file of this folder, but `base` and `setting_ranges`, is one.
+"""Every method by name: each file of this folder, but `base`, is one.
 
 The classes of all files can be imported from here: `from selfsight.methods import MoCoConfig`.
 """
@@ -17,8 +17,7 @@ def _read_classes(name: str, base: Any) -> list[Any]:
     return [c for c in classes if issubclass(c, base) and c.__module__ == module.__name__]
 
 
-_SHARED = ("base", "setting_ranges")
-_FILES = [file.name for file in pkgutil.iter_modules(__path__) if file.name not in _SHARED]
+_FILES = [file.name for file in pkgutil.iter_modules(__path__) if file.name != "base"]
 _CLASSES = {c.__name__: c for f in _FILES for c in _read_classes(f, Method | MethodConfig)}
 _CONFIGS: dict[str, type[MethodConfig]] = {f: _read_classes(f, MethodConfig)[0] for f in _FILES}
 METHODS = {name: config for name, config in _CONFIGS.items() if not config.needs_labels}

@@ -1,7 +1,9 @@
 """Barlow Twins (Zbontar et al. 2021, arXiv:2103.03230), algorithm 1."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from selfsight.check_settings import NOT_NEGATIVE, Range
 from selfsight.losses.decorrelation import barlow_twins
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, mlp
@@ -10,6 +12,8 @@ from selfsight.nn import Backbone, Encoder, mlp
 @dataclass(frozen=True, kw_only=True)
 class BarlowTwinsConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet (official code)."""
+
+    ranges: ClassVar[dict[str, Range]] = {"redundancy": NOT_NEGATIVE}
 
     dim: int = 8192
     hidden_dim: int = 8192

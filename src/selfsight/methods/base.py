@@ -9,17 +9,36 @@ from torch import Tensor, nn
 
 from selfsight import dist, rng
 from selfsight.check_settings import (
+    COUNT,
+    FEW,
+    POSITIVE,
+    SHARE,
+    WIDTH,
     Range,
     check_settings,
 )
 from selfsight.errors import UserError
-from selfsight.methods.setting_ranges import RANGES
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.nn.batch_norm import BatchNormMode, convert_batch_norm
 from selfsight.nn.group_and_layer_norm import Norm, replace_batch_norm
 from selfsight.views import View, small_crop
 
 Views = list[Float[Tensor, "n c _ _"]]
+RANGES: dict[str, Range] = {  # of numeric settings that several methods have
+    "alpha": POSITIVE,
+    "bn_group": COUNT,
+    "dim": WIDTH,
+    "hidden_dim": WIDTH,
+    "momentum": SHARE,
+    "momentum_end": SHARE,
+    "num_layers": FEW,
+    "num_negatives": COUNT,
+    "num_small": Range(0, 100),
+    "num_views": Range(2, 100),
+    "predictor_dim": WIDTH,
+    "queue_size": COUNT,
+    "temperature": POSITIVE,
+}
 
 
 class Step(NamedTuple):
@@ -146,7 +165,7 @@ class MethodConfig:
     needs_labels: ClassVar[bool] = False  # only the supervised baseline
     needs_memory_bank: ClassVar[bool] = False  # stores `dim` numbers for each image of the data
     info_nce: ClassVar[bool] = False  # its loss is InfoNCE: the mutual-information bound applies
-    ranges: ClassVar[dict[str, Range]] = {}  # of this method alone, before those of RANGES
+    ranges: ClassVar[dict[str, Range]] = {}  # of this method's own settings, beside RANGES
 
     bn: BatchNormMode = "sync"
     """Batch norm over the whole global batch, or over groups of bn_group images; `shuffle` also

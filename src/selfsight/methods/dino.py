@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.check_settings import BELOW_ONE, POSITIVE, WIDTH, Range
+from selfsight.check_settings import BELOW_ONE, COUNT_OR_NONE, POSITIVE, WIDTH, Range
 from selfsight.losses.clustering import centered_codes, swapped_prediction
 from selfsight.methods.base import (
     DataInfo,
@@ -40,9 +40,9 @@ class DINOConfig(MethodConfig):
         "student_temperature": POSITIVE,
         "teacher_temperature": POSITIVE,
         "teacher_temperature_start": POSITIVE,
-        "temperature_epochs": Range(0, 10**9),
+        "temperature_epochs": COUNT_OR_NONE,
         "center_momentum": BELOW_ONE,
-        "freeze_epochs": Range(0, 10**9),
+        "freeze_epochs": COUNT_OR_NONE,
     }
 
     dim: int = 256  # of the unit vector before the last layer

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from selfsight.check_settings import BELOW_ONE, NOT_NEGATIVE, WIDTH, Range
 from selfsight.errors import UserError
 from selfsight.losses import instdisc_losses
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
@@ -18,6 +19,12 @@ class InstDiscConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet, released code. The paper has proximal_lambda=30."""
 
     needs_memory_bank: ClassVar[bool] = True
+    ranges: ClassVar[dict[str, Range]] = {
+        "num_noise": WIDTH,
+        "memory_momentum": BELOW_ONE,
+        "proximal_lambda": NOT_NEGATIVE,
+    }
+
     dim: int = 128
     loss: Literal["nce", "softmax"] = "nce"
     num_noise: int = 4096  # draws of NCE for each image, with replacement

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 
+from selfsight.check_settings import NOT_NEGATIVE, Range
 from selfsight.losses.contrastive import jcl, queue_info_nce
 from selfsight.methods.base import (
     DataInfo,
@@ -27,6 +28,10 @@ class JCLConfig(MethodConfig):
     """Defaults: the paper's. The released script: num_keys=4, strength=2."""
 
     has_keys: ClassVar[bool] = True
+    ranges: ClassVar[dict[str, Range]] = {
+        "num_keys": Range(2, 100),  # a covariance needs two
+        "strength": NOT_NEGATIVE,
+    }
 
     dim: int = 128
     num_keys: int = 5

@@ -1,10 +1,11 @@
 """MSBReg (Moon et al. 2022, arXiv:2207.03552): L = L_c + lambda_s L_s + lambda_b L_b."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
+from selfsight.check_settings import NOT_NEGATIVE, Range
 from selfsight.errors import UserError
 from selfsight.losses import msbreg_losses
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
@@ -21,6 +22,10 @@ CENTROIDS = {
 @dataclass(frozen=True, kw_only=True)
 class MSBRegConfig(MethodConfig):
     """Defaults: ResNet-18 on ImageNet-100, the best lambdas of table 5 of the supplement."""
+
+    ranges: ClassVar[dict[str, Range]] = dict.fromkeys(
+        ("singular_weight", "brownian_weight", "uniformity_weight"), NOT_NEGATIVE
+    )
 
     num_views: int = 4
     dim: int = 128

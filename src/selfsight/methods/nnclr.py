@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selfsight.check_settings import SHARE, Range
 from selfsight.losses.contrastive import neighbor_info_nce
 from selfsight.losses.float32_losses import unit
 from selfsight.methods.base import (
@@ -32,6 +33,7 @@ class NNCLRConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet, 1000 epochs."""
 
     info_nce: ClassVar[bool] = True
+    ranges: ClassVar[dict[str, Range]] = {"teacher_momentum": SHARE}
 
     dim: int = 256
     hidden_dim: int = 2048

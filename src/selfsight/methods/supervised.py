@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from selfsight.check_settings import BELOW_ONE, Range
 from selfsight.errors import UserError
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder
@@ -20,6 +21,7 @@ class SupervisedConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet, 90 epochs (torchvision's first recipe)."""
 
     needs_labels: ClassVar[bool] = True
+    ranges: ClassVar[dict[str, Range]] = {"label_smoothing": BELOW_ONE}
 
     label_smoothing: float = 0.0
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from selfsight import dist
-from selfsight.check_settings import COUNT_OR_NONE, Range
+from selfsight.check_settings import COUNT_OR_NONE, WIDTH, Range
 from selfsight.errors import UserError
 from selfsight.losses.clustering import codes, prototype_scores, swapped_prediction
 from selfsight.methods.base import (
@@ -33,7 +33,10 @@ from selfsight.views import View
 class SwAVConfig(MethodConfig):
     """Defaults: ResNet-50, batch 4096 with multi-crop (official scripts)."""
 
-    ranges: ClassVar[dict[str, Range]] = {"queue_size": COUNT_OR_NONE}
+    ranges: ClassVar[dict[str, Range]] = {
+        "num_prototypes": WIDTH,
+        **dict.fromkeys(("queue_size", "queue_epoch", "freeze_steps"), COUNT_OR_NONE),
+    }
 
     dim: int = 128
     hidden_dim: int = 2048

@@ -1,7 +1,9 @@
 """VICReg (Bardes, Ponce, LeCun 2021, arXiv:2105.04906), algorithm 1."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from selfsight.check_settings import NOT_NEGATIVE, Range
 from selfsight.losses.decorrelation import vicreg
 from selfsight.methods.base import DataInfo, Method, MethodConfig, Moment, Step, Views
 from selfsight.nn import Backbone, Encoder, mlp
@@ -10,6 +12,10 @@ from selfsight.nn import Backbone, Encoder, mlp
 @dataclass(frozen=True, kw_only=True)
 class VICRegConfig(MethodConfig):
     """Defaults: ResNet-50 on ImageNet (official code)."""
+
+    ranges: ClassVar[dict[str, Range]] = dict.fromkeys(
+        ("invariance", "variance", "covariance"), NOT_NEGATIVE
+    )
 
     dim: int = 8192
     hidden_dim: int = 8192
