@@ -9,6 +9,7 @@ from PIL import Image
 from torch import nn
 
 from selfsight.backbones import BackboneConfig
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals import transfer_settings
 from selfsight.evals.bootstrap_intervals import RESAMPLES, replicate_interval, resampled_rows
@@ -22,6 +23,7 @@ from selfsight.evals.multilabel_data import (
     load_voc_split,
     one_hot,
     read_voc_labels,
+    to_squares,
 )
 from selfsight.evals.stratified_splits import stratified
 from selfsight.evals.svm import SVM, build_published_svm, normalize_rows
@@ -243,9 +245,7 @@ def test_images_are_squashed_whole():
         test=from_pixels([wide]),
         test_y=torch.ones(1, 1, dtype=torch.int8),
         class_names=("a",),
-        size=8,
-        mean=(0.0,),
-        std=(1.0,),
+        transform=EvalTransform(size=8, resize=8, keep_aspect=False, mean=(0.0,), std=(1.0,)),
     )
     (train, _), (test, _) = data.features(nn.Flatten())
     x = train.view(2, 3, 8, 8)
@@ -345,7 +345,7 @@ def test_voc_s_images_come_with_their_marks(devkit):
 def test_voc07_learns_from_trainval_and_is_scored_on_test(devkit):
     lists = devkit / "ImageSets/Main"
     (lists / "test.txt").write_text("002\n001\n")
-    data = load_voc07(devkit, size=4)
+    data = load_voc07(devkit, transform=to_squares(EvalTransform(), 4))
     assert list(data.test.names) == ["002", "001"] and data.class_names == ("cat", "dog")
     assert data.test_y.tolist() == [EXPECTED[1], EXPECTED[0]]
     (lists / "test.txt").write_text("002\n")

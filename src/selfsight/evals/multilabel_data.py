@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from selfsight.backbones.resnet import ResNet
 from selfsight.data import Source
-from selfsight.data.decoders.scientific_images import Dtype
-from selfsight.data.eval_transform import HIGH, LOW, MEAN, STD, EvalTransform
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError, suggest
 from selfsight.evals.eval_images import EvalImages, Images
 from selfsight.evals.extract_features import features
@@ -23,8 +22,6 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.nn import Backbone
 
 ABSENT, PRESENT, IGNORED = 0, 1, -1
-SIZE = 224  # of the squares
-PIXELS = ("mean", "std", "channels", "dtype", "low", "high")  # settings of a transform
 POOL = 6  # window of VISSL: maps of 7 x 7 become 2 x 2
 
 
@@ -52,12 +49,21 @@ class PooledMaps(Backbone):
         return F.avg_pool2d(self.network.forward_to_stage(x, 4), POOL, stride=1).flatten(1)
 
 
+def to_squares(transform: EvalTransform, size: int | None = None) -> EvalTransform:
+    """The same channels and statistics, but images resized to squares without cropping (VISSL)."""
+    side = transform.size if size is None else size
+    return replace(transform, size=side, resize=side, keep_aspect=False, interpolation="bilinear")
+
+
+SQUARES = to_squares(EvalTransform())  # of 224 pixels
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MultilabelData:
     """Training and test images with several classes each, resized to squares.
 
-    With `pool_maps` a ResNet's last maps, averaged over windows, are the features (VISSL). Other
-    networks use their own features.
+    A ResNet's last maps, averaged over windows, are its features (VISSL). Other networks use their
+    own features.
     """
 
     train: Images
@@ -67,14 +73,7 @@ class MultilabelData:
     class_names: tuple[str, ...]
     train_index: Int64[Tensor, " n"] | None = None  # images that the labels belong to; None: all
     test_index: Int64[Tensor, " m"] | None = None
-    size: int = SIZE
-    pool_maps: bool = True
-    mean: tuple[float, ...] = MEAN
-    std: tuple[float, ...] = STD
-    channels: int = 3
-    dtype: Dtype = "uint8"
-    low: tuple[float, ...] = LOW
-    high: tuple[float, ...] = HIGH
+    transform: EvalTransform = SQUARES
     batch_size: int = 256
     autocast: torch.dtype | None = None
     progress: bool = False
@@ -97,8 +96,9 @@ class MultilabelData:
 
     def features(self, backbone: nn.Module) -> tuple[MultilabelFeatures, MultilabelFeatures]:
         """Encode training and test images."""
-        pooled = self.pool_maps and isinstance(backbone, ResNet) and self.size >= 32 * POOL
-        network = PooledMaps(backbone) if pooled and isinstance(backbone, ResNet) else backbone
+        network = backbone
+        if isinstance(backbone, ResNet) and self.transform.size >= 32 * POOL:
+            network = PooledMaps(backbone)
         return (
             MultilabelFeatures(
                 self._encode(network, self.train, self.train_index, "training"), self.train_y
@@ -112,15 +112,6 @@ class MultilabelData:
     def notes(self) -> tuple[str, ...]:
         """Sentences on the labels that were read."""
         return (*self.train.notes, *self.test.notes)
-
-    @property
-    def transform(self) -> EvalTransform:
-        """The whole image as a square."""
-        return replace(square(self.size), **{name: getattr(self, name) for name in PIXELS})
-
-    def for_encoder(self, transform: EvalTransform, *, size: int) -> "MultilabelData":
-        """The same images as squares of a size, with the channels and statistics of an encoder."""
-        return replace(self, size=size, **{name: getattr(transform, name) for name in PIXELS})
 
     def _encode(
         self, network: nn.Module, images: Images, index: Tensor | None, title: str
@@ -137,12 +128,7 @@ class MultilabelData:
         ).h
 
 
-def square(size: int) -> EvalTransform:
-    """Resize to a square, without cropping."""
-    return EvalTransform(size=size, resize=size, keep_aspect=False)
-
-
-def as_multilabel(data: LabeledData, *, pool_maps: bool = True) -> MultilabelData:
+def as_multilabel(data: LabeledData) -> MultilabelData:
     """Convert images with one class each, resized as VISSL resizes those of VOC07."""
     if not data.has_test_images:
         raise UserError("An SVM is scored on images it was not trained on. Give a test set.")
@@ -155,9 +141,7 @@ def as_multilabel(data: LabeledData, *, pool_maps: bool = True) -> MultilabelDat
         test_y=test_y,
         test_index=None if data.split is None else data.split.test,
         class_names=data.train.class_names or tuple(map(str, range(data.num_classes))),
-        size=data.transform.size,
-        pool_maps=pool_maps,
-        **{name: getattr(data.transform, name) for name in PIXELS},
+        transform=to_squares(data.transform),
         batch_size=data.batch_size,
         autocast=data.autocast,
         progress=data.progress,
@@ -178,8 +162,7 @@ def load_multilabel(
     The classes are those of either.
     """
     class_names = tuple(dict.fromkeys((*train.class_names, *test.class_names)))
-    pixels = {name: getattr(transform, name) for name in PIXELS}
-    transform = replace(square(transform.size), **pixels)
+    transform = to_squares(transform)
     images = [EvalImages(source, transform, device) for source in (train, test)]
     labels = []
     for source in (images[0].source, images[1].source):  # without unreadable images
@@ -198,8 +181,7 @@ def load_multilabel(
         test=images[1],
         test_y=labels[1],
         class_names=class_names,
-        size=transform.size,
-        **pixels,
+        transform=transform,
         **settings,
     )
 
@@ -237,7 +219,7 @@ def load_voc_split(
             f"JPEGImages/{missing[0]}. Unpack the archive again."
         )
     source = Source(f"{root} {split}", names, None, (), lambda i: paths[i].read_bytes())
-    images = EvalImages(source, square(SIZE))
+    images = EvalImages(source, SQUARES)
     row = {name: i for i, name in enumerate(names)}
     rows = torch.tensor([row[name] for name in images.names])  # unreadable images are left out
     return images, torch.from_numpy(labels)[rows], classes

@@ -106,7 +106,7 @@ class SVM:
         multilabel = isinstance(data, MultilabelData)
         data_settings: dict[str, Any] = {}
         if isinstance(data, MultilabelData):
-            view = f"{data.size} px, resized to squares"
+            view = f"{data.transform.size} px, resized to squares"
             data_settings = {
                 "train": len(data.train_y),
                 "test": len(data.test_y),

@@ -22,7 +22,7 @@ from selfsight.errors import UserError
 from selfsight.evals.detection import DetectionDataset, DetectionEvaluator
 from selfsight.evals.eval_images import EvalImages, augmentation_size
 from selfsight.evals.extract_features import Features
-from selfsight.evals.multilabel_data import MultilabelData
+from selfsight.evals.multilabel_data import MultilabelData, to_squares
 from selfsight.evals.protocols import (
     Evaluator,
     build_evaluator,
@@ -238,8 +238,8 @@ def _build_svm(
     """Build the SVM of an encoder on squares of its size; those of a VOC folder have VISSL's."""
     assert data is not None
     is_voc = find_voc_folder(str(options.labeled)) is not None
-    size = data.size if is_voc else encoder.transform.size
-    return build_evaluator(name, data.for_encoder(encoder.transform, size=size), options)
+    transform = to_squares(encoder.transform, data.transform.size if is_voc else None)
+    return build_evaluator(name, replace(data, transform=transform), options)
 
 
 def _evaluate_label_free(

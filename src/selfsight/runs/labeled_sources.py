@@ -20,7 +20,13 @@ from selfsight.data.sources.select_classes import (
 from selfsight.encoders.load_run_networks import find_checkpoint
 from selfsight.errors import UserError, list_first
 from selfsight.evals.detection import DetectionDataset, load_detection_dataset
-from selfsight.evals.multilabel_data import MultilabelData, load_multilabel, load_voc07
+from selfsight.evals.multilabel_data import (
+    SQUARES,
+    MultilabelData,
+    load_multilabel,
+    load_voc07,
+    to_squares,
+)
 from selfsight.evals.protocols import get_protocol
 from selfsight.options.eval_options import EvalOptions
 from selfsight.recipe import Recipe
@@ -119,7 +125,7 @@ def load_several_labels(
                 f"{options.labeled} is a VOC folder, which has its own test images. Leave --test "
                 "out."
             )
-        settings |= {} if options.image_size is None else {"size": options.image_size}
+        settings["transform"] = to_squares(SQUARES, options.image_size)
         return load_voc07(str(find_voc_folder(str(options.labeled))), **settings)
     several = f"{options.labeled} has several classes per image in its column "
     several += f'"{sources.train.label_column}"'
