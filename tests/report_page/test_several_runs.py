@@ -64,6 +64,12 @@ def test_curves_results_and_settings_of_all_runs_are_in_one_page(runs, tmp_path)
     assert [len(chart["points"]) for chart in found["against_time"]] == [3] * 3
 
 
+def test_seeds_that_were_measured_in_other_ways_have_no_common_mean(runs):
+    runs[1].write_result("online_knn", {"accuracy": 0.6, "settings": {"num_classes": 3}})
+    seeds = {one["name"] for one in content(write_several(runs)[0])["seeds"]}
+    assert "knn" in seeds and "online_knn" not in seeds
+
+
 def test_a_damaged_run_and_one_of_other_images_are_named_and_the_others_shown(runs, capsys):
     runs[0].log_path.write_text("{\n")
     recipe = json.loads(runs[2].recipe_path.read_text())

@@ -28,7 +28,7 @@ from selfsight.report_page.page import (
 )
 from selfsight.report_page.score_figures import read_interval
 from selfsight.run_files.json_files import explain_write_errors, write_text
-from selfsight.run_files.run_folder import Run, open_run, select_settings
+from selfsight.run_files.run_folder import Run, group_seeds, open_run, select_settings
 from selfsight.run_files.run_results import find_headline, find_training_data, name_results
 
 SCRIPTS = ("dom.js", "curves.js", "features.js", "several_runs.js")
@@ -145,7 +145,7 @@ def _measures(runs: Sequence[RunContent]) -> list[dict[str, Any]]:
     for i, run in enumerate(runs):
         for called, result in run.results.items():
             for name, unit, cell in _numbers(called, section(result)):
-                row = rows.setdefault((name, unit), {"name": name, "unit": unit})
+                row = rows.setdefault((name, unit), {"name": name, "unit": unit, "result": called})
                 row.setdefault("cells", [None] * len(runs))[i] = cell
     free = {text["name"] for text in TEXTS["label_free"]}
     return sorted(rows.values(), key=lambda row: row["name"].split(" on ")[0] in free)
@@ -180,27 +180,25 @@ def _spread_over_seeds(
     runs: Sequence[RunContent], measures: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Mean and standard deviation of each number over runs that differ in the seed alone."""
-    groups: dict[str, dict[Any, int]] = {}
-    for i, run in enumerate(runs):
-        if run.recipe:
-            seeds = groups.setdefault(repr(select_settings(run.recipe)), {})
-            seeds.setdefault(run.recipe.get("seed"), i)  # a seed counts once
     spreads = []
-    for seeds in (group for group in groups.values() if len(group) > 1):
-        for measure in measures:
-            cells = [measure["cells"][i] for i in seeds.values()]
-            values = [cell["value"] for cell in cells if cell is not None]
-            if len(values) > 1:
-                spreads.append(
-                    {
-                        "runs": [runs[i].name for i in seeds.values()],
-                        "name": measure["name"],
-                        "unit": measure["unit"],
-                        "n": len(values),
-                        "mean": statistics.mean(values),
-                        "std": statistics.stdev(values),
-                    }
-                )
+    for measure in measures:
+        cells = zip(runs, measure["cells"], strict=True)
+        values = {run.name: cell["value"] for run, cell in cells if cell is not None}
+        found = [run for run in runs if run.name in values]
+        results = {run.name: run.results[measure["result"]] for run in found}
+        for seeds in group_seeds({run.name: run.recipe for run in found}, results):
+            firsts = [names[0] for names in seeds.values()]  # a seed counts once
+            of_seeds = [values[name] for name in firsts]
+            spreads.append(
+                {
+                    "runs": firsts,
+                    "name": measure["name"],
+                    "unit": measure["unit"],
+                    "n": len(firsts),
+                    "mean": statistics.mean(of_seeds),
+                    "std": statistics.stdev(of_seeds),
+                }
+            )
     return spreads
 
 

@@ -5,7 +5,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from selfsight.run_files.json_files import (
     write_json,
     write_json_lines,
 )
-from selfsight.run_files.run_results import check_result
+from selfsight.run_files.run_results import COMPARED_SETTINGS, check_result
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -268,6 +268,23 @@ def select_settings(saved: dict[str, Any], *, with_seed: bool = False) -> dict[s
     """Select the settings of a recipe.json, which runs that differ in the seed share."""
     left_out = {*ABOUT_RUN} if with_seed else SEED_AND_RECORDS
     return {name: value for name, value in saved.items() if name not in left_out}
+
+
+def group_seeds(
+    recipes: Mapping[str, dict[str, Any]], results: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, list[str]]]:
+    """Group runs that differ in the seed alone, and whose result was measured alike.
+
+    Both are by the name of the run. A group has two seeds or more, each with its runs.
+    """
+    groups: dict[str, dict[str, list[str]]] = {}
+    for run, result in results.items():
+        if recipe := recipes[run]:
+            settings = result.get("settings", {})
+            alike = (select_settings(recipe), [settings.get(key) for key in COMPARED_SETTINGS])
+            seeds = groups.setdefault(repr(alike), {})
+            seeds.setdefault(str(recipe.get("seed")), []).append(run)
+    return [seeds for seeds in groups.values() if len(seeds) > 1]
 
 
 def open_run(run: Run | str | Path) -> Run:

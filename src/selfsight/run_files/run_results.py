@@ -26,6 +26,11 @@ FIELDS_OF_RESULT: dict[str, dict[str, Any]] = {  # those that are read from one 
 }
 DATA_SET = {"name": str, "fingerprint": str, "images": int}  # fields of settings.data_set
 HEADLINES = ("accuracy", "map", "box_AP")  # the main number of a result is the first that it has
+# Settings that must agree for the numbers of two results to be comparable.
+COMPARED_SETTINGS = (
+    *("label_column", "num_classes", "train", "test"),
+    *("features", "view", "view_settings"),
+)
 ANALYSIS = "analysis"  # of any images: without labels, they have another fingerprint
 
 

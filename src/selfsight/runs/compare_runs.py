@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import groupby, takewhile
+from itertools import chain, groupby, takewhile
 from typing import Any, NamedTuple
 
 from selfsight.command_hint import write_command
@@ -10,9 +10,10 @@ from selfsight.errors import UserError
 from selfsight.evals.encoder_differences import Difference, paired_differences, unpaired_difference
 from selfsight.evals.prediction_scores import named_interval
 from selfsight.evals.select_checkpoint import select_checkpoint
-from selfsight.run_files.run_folder import Run, select_settings
+from selfsight.run_files.run_folder import Run, group_seeds
 from selfsight.run_files.run_results import (
     ANALYSIS,
+    COMPARED_SETTINGS,
     find_data_set,
     find_headline,
     find_training_data,
@@ -27,13 +28,6 @@ PERCENT = (
     *("knn", "linear", "few_labels", "fine_tune"),
 )
 ANALYSIS_COLUMNS = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
-# Settings that must agree for numbers to be comparable.
-COMPARED_SETTINGS = (
-    *("label_column", "num_classes", "train", "test"),
-    *("features", "view", "view_settings"),
-)
-
-
 OVER_SEEDS = (
     "The standard deviation over seeds is how far training again moves a number; an interval is "
     "how far other test images move it."
@@ -177,20 +171,15 @@ def _compare_pairs(measure: Measure, named: Mapping[str, NamedResults]) -> list[
 
 def _spread_over_seeds(measure: Measure, named: Mapping[str, NamedResults]) -> list[SeedSpread]:
     """Find the recipes with runs of several seeds, evaluated alike; a seed counts once."""
-    recipes: dict[str, list[tuple[str, str, float]]] = {}
-    for name, of_run in named.items():
-        recipe, number = of_run.run.saved_recipe(), of_run.number(measure)
-        if recipe and number is not None:
-            settings = of_run.results[measure.result].get("settings", {})
-            alike = (select_settings(recipe), [settings.get(key) for key in COMPARED_SETTINGS])
-            recipes.setdefault(repr(alike), []).append((name, str(recipe.get("seed")), number))
-    spreads = []
-    for runs in recipes.values():
-        by_seed = {seed: number for _, seed, number in reversed(runs)}  # the first run of a seed
-        if len(by_seed) > 1:
-            names = tuple(name for name, _, _ in runs)
-            spreads.append(SeedSpread(measure, names, tuple(by_seed.values())))
-    return spreads
+    found = {name: value for name, r in named.items() if (value := r.number(measure)) is not None}
+    recipes = {name: named[name].run.saved_recipe() for name in found}
+    results = {name: named[name].results[measure.result] for name in found}
+    return [
+        SeedSpread(
+            measure, tuple(chain(*seeds.values())), tuple(found[s[0]] for s in seeds.values())
+        )
+        for seeds in group_seeds(recipes, results)
+    ]
 
 
 def _describe_data_sets(named: Mapping[str, NamedResults]) -> list[str]:
