@@ -33,9 +33,9 @@ from selfsight.options.encoder_options import (
     EmbedOptions,
     ExploreOptions,
     ExportOptions,
+    ImageOptions,
     SearchOptions,
 )
-from selfsight.options.eval_options import EncoderOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.recipe import eval_transform
 from selfsight.run_files.json_files import explain_write_errors
@@ -265,7 +265,7 @@ def _embed_first(
     """Embed the images if they are not yet; the encoder, the images it sees, and the vectors."""
     name, folder = choose_folder(run, options, "embeddings", _name_images(data, options.split))
     device = resolve_device(options.device)
-    shared = [field.name for field in fields(EncoderOptions)] + ["split", "device"]
+    shared = (field.name for field in fields(ImageOptions))
     embed_options = EmbedOptions(**{name: getattr(options, name) for name in shared})
     settings = {"encoder": name, "data": str(data)} | vars(options)
     with dist.process_group(device.type, settings):

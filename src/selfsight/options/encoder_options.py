@@ -48,7 +48,17 @@ class ExportOptions(EncoderOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedOptions(EncoderOptions):
+class ImageOptions(EncoderOptions):
+    """Which images an encoder embeds, and where: options of embed, search and explore."""
+
+    split: Name = None
+    """Split of the data, such as train or test. If not given, train if there are splits."""
+    device: Device = "auto"
+    """auto, cpu or cuda."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions(ImageOptions):
     """Options of `selfsight embed`, which are also keywords of `selfsight.embed`.
 
     >>> options = selfsight.EmbedOptions(format="npy", shard_size=1024)
@@ -64,20 +74,16 @@ class EmbedOptions(EncoderOptions):
     """Images of a shard. What a stopped job loses is at most one shard."""
     precision: Annotated[Literal["fp32", "bf16"], arg(metavar="NAME")] = "fp32"
     """fp32, in which encoders are evaluated, or bf16, which is faster on a GPU."""
-    split: Name = None
-    """Split of the data, such as train or test. If not given, train if there are splits."""
     labels: bool = False
     """Read labels from sub-folders; those of lists, tar shards and Parquet are always read."""
     label_column: Name = None
     """Column of the labels in Parquet. If not given, the first that is called so."""
-    device: Device = "auto"
-    """auto, cpu or cuda."""
     overwrite: bool = False
     """Replace other vectors in the folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(EncoderOptions):
+class SearchOptions(ImageOptions):
     """Options of `selfsight search`, which are also keywords of `selfsight.search`.
 
     >>> options = selfsight.SearchOptions(count=5)
@@ -100,14 +106,10 @@ class SearchOptions(EncoderOptions):
     some."""
     vectors: Folder = None
     """Folder of vectors, which are written if they are missing. If not given, that of embed."""
-    split: Name = None
-    """Split of the data, such as train or test. If not given, train if there are splits."""
-    device: Device = "auto"
-    """auto, cpu or cuda."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExploreOptions(EncoderOptions):
+class ExploreOptions(ImageOptions):
     """Options of `selfsight explore`, which are also keywords of `selfsight.explore`.
 
     >>> options = selfsight.ExploreOptions(clusters=20)
@@ -127,10 +129,6 @@ class ExploreOptions(EncoderOptions):
     """Column of the labels in Parquet. If not given, the first that is called so."""
     vectors: Folder = None
     """Folder of vectors, which are written if they are missing. If not given, that of embed."""
-    split: Name = None
-    """Split of the data, such as train or test. If not given, train if there are splits."""
-    device: Device = "auto"
-    """auto, cpu or cuda."""
 
 
 @dataclass(frozen=True, kw_only=True)
