@@ -91,7 +91,7 @@ __all__ = [
 ]
 
 MODULES = ("backbones", "losses", "methods", "nn", "optim", "views")
-MODULE_OF = {
+MODULE_OF = {  # of the names that are not in selfsight.api
     "METHODS": "selfsight.methods",
     "AdaptOptions": "selfsight.options.encoder_options",
     "ClassifyOptions": "selfsight.options.encoder_options",
@@ -105,28 +105,6 @@ MODULE_OF = {
     "ReportOptions": "selfsight.options.report_options",
     "SearchOptions": "selfsight.options.encoder_options",
     "StudyOptions": "selfsight.options.study_options",
-    **dict.fromkeys(
-        (
-            "adapt",
-            "classify",
-            "compare",
-            "doctor",
-            "embed",
-            "evaluate",
-            "explore",
-            "export",
-            "load",
-            "load_classifier",
-            "pretrain",
-            "replay",
-            "report",
-            "reproduce",
-            "resume",
-            "search",
-            "study",
-        ),
-        "selfsight.api",
-    ),
 }
 
 
@@ -136,8 +114,8 @@ def __getattr__(name: str) -> "Any":
 
     if name in MODULES:
         return importlib.import_module(f"selfsight.{name}")
-    if name in MODULE_OF:
-        return getattr(importlib.import_module(MODULE_OF[name]), name)
+    if name in __all__:
+        return getattr(importlib.import_module(MODULE_OF.get(name, "selfsight.api")), name)
     raise AttributeError(f"module 'selfsight' has no attribute '{name}'")
 
 
