@@ -116,7 +116,6 @@ class FeatureAnalysis:
     analysis: AnalysisSettings = AnalysisSettings()
     seed: int = 0
     batch_size: int = 256
-    autocast: torch.dtype | None = None
     progress: bool = False
     distributed: bool = False  # every process calls this and encodes a part of the images
 
@@ -250,14 +249,14 @@ class FeatureAnalysis:
     ) -> tuple[dict[str, Float[Tensor, "b m _"]], Float[Tensor, "b e"] | None]:
         """The views of a batch at each layer, and its keys if there is a projector."""
         if not (isinstance(student, Encoder) and isinstance(teacher, Encoder)):
-            h = [encode(student, x, self.autocast) for x in views]
+            h = [encode(student, x) for x in views]
             return {"backbone": torch.stack(h, dim=1)}, None
         h, z = [], []
         for number, x in enumerate(views):
-            h.append(encode(student.backbone, x, self.autocast))
+            h.append(encode(student.backbone, x))
             z.append(self._project(student, h[-1]))
             if number == 1:
-                k = self._project(teacher, encode(teacher.backbone, x, self.autocast))
+                k = self._project(teacher, encode(teacher.backbone, x))
         return {"backbone": torch.stack(h, dim=1), "projector": torch.stack(z, dim=1)}, k
 
     def _sample_index(self) -> Int64[Tensor, " n"]:
@@ -278,8 +277,7 @@ class FeatureAnalysis:
 
     @torch.no_grad()
     def _project(self, encoder: Encoder, h: Float[Tensor, "b d"]) -> Float[Tensor, "b e"]:
-        with torch.autocast(h.device.type, self.autocast, enabled=self.autocast is not None):
-            z = encoder.projector(h.to(next(encoder.parameters()).dtype))
+        z = encoder.projector(h.to(next(encoder.parameters()).dtype))
         return z.to(torch.promote_types(z.dtype, torch.float32))
 
     def _find_queue(self, network: nn.Module) -> Float[Tensor, "k e"] | None:

@@ -49,7 +49,6 @@ class LabelFreeEvaluator:
     seed: int = 0
     max_images: int = 2048  # retrieval among fewer images is easier: compare equal numbers only
     batch_size: int = 256
-    autocast: torch.dtype | None = None
     progress: bool = False
 
     def __post_init__(self) -> None:
@@ -78,7 +77,7 @@ class LabelFreeEvaluator:
             batches = read_batches(self.images, ((EPOCH, part) for part in parts), device)
             for raw in track(batches, "views" if self.progress else None, len(parts)):
                 pixels = apply_views(pair, raw.images, raw.index, seed=self.seed, epoch=raw.epoch)
-                rows.append([encode(backbone, x, self.autocast) for x in pixels])
+                rows.append([encode(backbone, x) for x in pixels])
         h1, h2 = (torch.cat(column) for column in zip(*rows, strict=True))
         return h1, h2
 

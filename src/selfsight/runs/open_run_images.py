@@ -47,7 +47,7 @@ def describe_other_images(run: Run, fingerprint: Fingerprint) -> str | None:
 
 
 def open_run_images(
-    run: Run, recipe: Recipe, device: torch.device, *, trust: bool = False, quiet: bool = False
+    run: Run, recipe: Recipe, device: torch.device, *, trust: bool = False
 ) -> ImageStore:
     """Open the images of a run to evaluate with them; say so if they have changed since."""
     check_local(run, recipe, trust=trust)
@@ -61,7 +61,7 @@ def open_run_images(
     fingerprint = dist.on_first(lambda: fingerprint_data(source))
     difference = describe_other_images(run, fingerprint)
     if difference is not None:
-        open_console(stderr=True, quiet=quiet or dist.rank() != 0).print(
+        open_console(stderr=True, quiet=dist.rank() != 0).print(
             f"{recipe.data.path} no longer holds the images that {run.path} was trained on: "
             f"{difference}.",
         )

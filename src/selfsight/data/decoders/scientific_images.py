@@ -30,7 +30,6 @@ class SampleFormat(NamedTuple):
     dtype: Dtype
     is_color: bool  # three channels that are red, green and blue
     orientation: int = 1
-    pages: int = 1
 
     @property
     def name(self) -> str:
@@ -136,4 +135,4 @@ def _describe_tiff(pages: list[Page], channels: int | None) -> SampleFormat | No
         raise UnreadableError(f"it has {depth} channels, more than {MAX_CHANNELS}")
     size = (first.height, first.width) if first.orientation >= 5 else (first.width, first.height)
     dtype = stored_dtype(first.dtype)
-    return SampleFormat(*size, depth, dtype, first.is_color, first.orientation, len(pages))
+    return SampleFormat(*size, depth, dtype, first.is_color, first.orientation)

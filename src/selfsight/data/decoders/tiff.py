@@ -19,9 +19,8 @@ from selfsight.data.image_limits import UnreadableError, check_pixels
 MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # little and big endian; + is BigTIFF
 MAX_PAGES = 16
 MAX_BYTES_PER_PIXEL = 4  # times the limit of pixels: what all samples of an image may take
-# Bytes and code of struct for the numeric types of a tag.
+# Code of struct for the numeric types of a tag.
 TYPES = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
-WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
 KINDS = {1: "u", 2: "i", 3: "f"}  # by the tag SampleFormat
 DEFLATE = (8, 32946)
 BY_PILLOW = {5: "LZW", 32773: "PackBits", 34925: "LZMA", 50000: "Zstandard"}
