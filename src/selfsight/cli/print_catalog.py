@@ -35,7 +35,8 @@ def print_methods(rows: list[Row]) -> None:
     """Print one line per method."""
     width = terminal_width()
     for row in rows:
-        start = f"{row['name']:13} {len(row['recipes']):2} recipes  "
+        count = len(row["recipes"])
+        start = f"{row['name']:13} {count:2} {'recipe ' if count == 1 else 'recipes'}  "
         _print_wrapped(f"{start}{row['paper']}", indent=len(start) if width >= NARROW else 4)
 
 
