@@ -1,5 +1,6 @@
 """Average precision by hand, the machines against scikit-learn, and VOC's files."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -214,7 +215,12 @@ def test_a_class_that_cannot_be_scored_is_left_out_with_a_sentence():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"costs": ()}, "costs is"), ({"folds": 1}, "folds is 1")]
+    ("settings", "message"),
+    [
+        ({"costs": ()}, "costs is empty"),
+        ({"costs": (math.nan,)}, "costs is"),
+        ({"folds": 1}, "folds is 1"),
+    ],
 )
 def test_wrong_settings_are_a_sentence(settings, message):
     with pytest.raises(UserError, match=message):

@@ -10,6 +10,7 @@ from selfsight.check_settings import (
     FEW,
     LEARNING_RATE,
     NOT_NEGATIVE,
+    POSITIVE_SHARE,
     Range,
     check_setting,
     check_settings,
@@ -23,7 +24,7 @@ MAX_MAGNITUDE = 10.0  # of timm's RandAugment
 REGULARIZATION_RANGES: dict[str, Range] = {
     **dict.fromkeys(("label_smoothing", "random_erasing", "drop_path"), BELOW_ONE),
     **dict.fromkeys(("mixup", "cutmix", "rand_augment_std"), NOT_NEGATIVE),
-    **dict.fromkeys(("ema_decay", "layer_decay"), Range(0, 1, low_allowed=False)),
+    **dict.fromkeys(("ema_decay", "layer_decay"), POSITIVE_SHARE),
     "rand_augment": Range(0, MAX_MAGNITUDE),
     "repeats": FEW,
 }
@@ -32,7 +33,7 @@ RANGES: dict[str, Range] = {
     "epochs": EPOCHS,
     "batch_size": COUNT,
     "head_lrs": LEARNING_RATE,
-    "crop_scale": Range(0, 1, low_allowed=False),
+    "crop_scale": POSITIVE_SHARE,
     "head_init_std": NOT_NEGATIVE,
 }
 

@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.check_settings import RESTORE, check_fields
+from selfsight.check_settings import COUNT, POSITIVE_SHARE, RESTORE, check_fields, check_settings
 from selfsight.errors import UserError, list_first, suggest
 from selfsight.evals.eval_images import Images
 from selfsight.run_files.json_files import read_object, write_json
@@ -35,10 +35,7 @@ class LabelAmount:
                 "Give exactly one of a share of the labels (--share), a number per class "
                 "(--per-class) and a file of names (--split-file)."
             )
-        if self.share is not None and not 0 < self.share <= 1:
-            raise UserError(f"The share of labels is {self.share}. Give above 0 and up to 1.")
-        if self.per_class is not None and self.per_class < 1:
-            raise UserError(f"There are {self.per_class} labels per class. Give 1 or more.")
+        check_settings(self, "", {"share": POSITIVE_SHARE, "per_class": COUNT})
 
     @property
     def description(self) -> str:

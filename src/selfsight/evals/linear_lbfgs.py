@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from selfsight.check_settings import NOT_NEGATIVE, check_setting
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import Features
 from selfsight.evals.labeled_data import LabeledData
@@ -185,10 +186,9 @@ class LinearProbe:
 
     def __post_init__(self) -> None:
         check_has_test_images(self.data)
-        if not self.weight_decays or min(self.weight_decays) < 0:
-            raise UserError(
-                f"weight_decays is {self.weight_decays}. Give one or more of 0 or more."
-            )
+        check_setting("weight_decays", self.weight_decays, tuple[float, ...], NOT_NEGATIVE)
+        if not self.weight_decays:
+            raise UserError("weight_decays is empty. Give one or more numbers.")
 
     def __call__(self, backbone: nn.Module) -> Scores:
         """Encode the images with the backbone and return accuracies."""

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int8
 from torch import Tensor, nn
 
+from selfsight.check_settings import POSITIVE, Range, check_setting
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.errors import UserError
 from selfsight.evals.eval_images import describe_transform
@@ -61,10 +62,10 @@ class SVM:
     progress: bool = False
 
     def __post_init__(self) -> None:
-        if not self.costs or min(self.costs) <= 0:
-            raise UserError(f"costs is {self.costs}. Give one or more numbers above 0.")
-        if self.folds < 2:
-            raise UserError(f"folds is {self.folds}. Give 2 or more.")
+        check_setting("costs", self.costs, tuple[float, ...], POSITIVE)
+        check_setting("folds", self.folds, int, Range(2))
+        if not self.costs:
+            raise UserError("costs is empty. Give one or more numbers.")
 
     def __call__(self, backbone: nn.Module) -> Scores:
         """Return the numbers for a backbone."""

@@ -12,8 +12,8 @@ from selfsight.check_settings import (
     EPOCHS,
     PIXELS,
     POSITIVE,
+    POSITIVE_SHARE,
     SEED,
-    SHARE,
     Range,
 )
 from selfsight.errors import UserError
@@ -45,7 +45,7 @@ RANGES: dict[str, Range] = {
     "last_blocks": COUNT,
     "image_size": PIXELS,
     "iterations": COUNT,
-    "share": SHARE,
+    "share": POSITIVE_SHARE,
     "sample": COUNT,
     "workers": COUNT,
     "epoch_images": COUNT,
