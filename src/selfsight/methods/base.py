@@ -224,15 +224,42 @@ class MethodConfig:
         return None
 
 
-def match_crops(views: tuple[View, ...], *, num_large: int, num_small: int) -> tuple[View, ...]:
-    """Repeat or drop the large views, as wide as the first, and the small ones, for these numbers.
+@dataclass(frozen=True, kw_only=True)
+class MultiCropConfig(MethodConfig):
+    """The settings of a method that takes large and small crops of each image in one batch."""
 
-    A recipe without small views gets SwAV's.
-    """
-    large = tuple(view for view in views if view.size == views[0].size)
-    small = tuple(view for view in views if view.size != views[0].size) or (small_crop(views[0]),)
-    large = large[:num_large] + large[-1:] * (num_large - len(large))
-    return large + small[:num_small] + small[-1:] * (num_small - len(small))
+    num_small: int
+    """Small views beside the large ones."""
+
+    @property
+    def num_large(self) -> int:
+        """How many large views of each image `forward` takes, before the small ones."""
+        return 2
+
+    @property
+    def num_views(self) -> int:
+        """The large ones and the small ones."""
+        return self.num_large + self.num_small
+
+    def validate(self) -> None:
+        """Views of an image are in one batch, so batch norm must be over all of it."""
+        MethodConfig.validate(self)
+        if self.bn != "sync":
+            raise UserError(
+                f'method.bn is "{self.bn}", but several views of an image are in one batch here, '
+                'so groups would depend on the number of processes. Use method.bn "sync".'
+            )
+
+    def match_views(self, views: tuple[View, ...]) -> tuple[View, ...]:
+        """Repeat or drop the large views, as wide as the first, and the small ones.
+
+        A recipe without small views gets SwAV's.
+        """
+        large = tuple(view for view in views if view.size == views[0].size)
+        small = tuple(view for view in views if view.size != views[0].size)
+        small = small or (small_crop(views[0]),)
+        large = large[: self.num_large] + large[-1:] * (self.num_large - len(large))
+        return large + small[: self.num_small] + small[-1:] * (self.num_small - len(small))
 
 
 def check_queue_holds_batch(queue_size: int, batch_size: int) -> None:
@@ -241,15 +268,6 @@ def check_queue_holds_batch(queue_size: int, batch_size: int) -> None:
         raise UserError(
             f"method.queue_size is {queue_size} but a batch brings {batch_size} keys. "
             f"Make the queue {batch_size} or longer, or the batch smaller."
-        )
-
-
-def check_sync_batch_norm(bn: str) -> None:
-    """Raise a UserError for batch norm over groups where a batch holds several views per image."""
-    if bn != "sync":
-        raise UserError(
-            f'method.bn is "{bn}", but several views of an image are in one batch here, so groups '
-            'would depend on the number of processes. Use method.bn "sync".'
         )
 
 

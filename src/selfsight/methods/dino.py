@@ -15,24 +15,14 @@ from torch import Tensor
 from selfsight import dist
 from selfsight.check_settings import BELOW_ONE, COUNT_OR_NONE, POSITIVE, WIDTH, Range
 from selfsight.losses.clustering import centered_codes, swapped_prediction
-from selfsight.methods.base import (
-    DataInfo,
-    Method,
-    MethodConfig,
-    Moment,
-    Step,
-    Views,
-    check_sync_batch_norm,
-    match_crops,
-)
+from selfsight.methods.base import DataInfo, Method, Moment, MultiCropConfig, Step, Views
 from selfsight.nn import Backbone, Encoder, Teacher
 from selfsight.nn.heads import DistillationHead
 from selfsight.optim.schedules import Number, cosine, linear
-from selfsight.views import View
 
 
 @dataclass(frozen=True, kw_only=True)
-class DINOConfig(MethodConfig):
+class DINOConfig(MultiCropConfig):
     """Defaults: those of the official code (main_dino.py)."""
 
     ranges: ClassVar[dict[str, Range]] = {
@@ -66,20 +56,6 @@ class DINOConfig(MethodConfig):
     def create(self, backbone: Backbone, data: DataInfo) -> "DINO":
         """The method around this backbone."""
         return DINO(backbone, self)
-
-    def validate(self) -> None:
-        """Views of an image are in one batch, so batch norm must be over all of it."""
-        MethodConfig.validate(self)
-        check_sync_batch_norm(self.bn)
-
-    @property
-    def num_views(self) -> int:
-        """Two large ones and the small ones."""
-        return 2 + self.num_small
-
-    def match_views(self, views: tuple[View, ...]) -> tuple[View, ...]:
-        """The small views after two large ones follow `num_small`."""
-        return match_crops(views, num_large=2, num_small=self.num_small)
 
     def chance_loss(self, batch_size: int) -> float:
         """Guessing among the outputs."""

@@ -9,22 +9,12 @@ from typing import ClassVar
 
 from selfsight.check_settings import FEW, POSITIVE, SHARE, WIDTH, Range
 from selfsight.losses.decorrelation import lejepa
-from selfsight.methods.base import (
-    DataInfo,
-    Method,
-    MethodConfig,
-    Moment,
-    Step,
-    Views,
-    check_sync_batch_norm,
-    match_crops,
-)
+from selfsight.methods.base import DataInfo, Method, Moment, MultiCropConfig, Step, Views
 from selfsight.nn import Backbone, Encoder, mlp
-from selfsight.views import View
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeJEPAConfig(MethodConfig):
+class LeJEPAConfig(MultiCropConfig):
     """Defaults: the paper's recommendation (section 6.1), the projector of the released code."""
 
     ranges: ClassVar[dict[str, Range]] = {
@@ -48,20 +38,6 @@ class LeJEPAConfig(MethodConfig):
     def create(self, backbone: Backbone, data: DataInfo) -> "LeJEPA":
         """The method around this backbone."""
         return LeJEPA(backbone, self)
-
-    def validate(self) -> None:
-        """Views of an image are in one batch, so batch norm must be over all of it."""
-        MethodConfig.validate(self)
-        check_sync_batch_norm(self.bn)
-
-    @property
-    def num_views(self) -> int:
-        """The large ones and the small ones."""
-        return self.num_large + self.num_small
-
-    def match_views(self, views: tuple[View, ...]) -> tuple[View, ...]:
-        """The views follow `num_large` and `num_small`."""
-        return match_crops(views, num_large=self.num_large, num_small=self.num_small)
 
 
 class LeJEPA(Method):

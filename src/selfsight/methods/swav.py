@@ -16,21 +16,18 @@ from selfsight.losses.clustering import codes, prototype_scores, swapped_predict
 from selfsight.methods.base import (
     DataInfo,
     Method,
-    MethodConfig,
     Moment,
+    MultiCropConfig,
     Step,
     Views,
     check_queue_holds_batch,
-    check_sync_batch_norm,
-    match_crops,
 )
 from selfsight.nn import Backbone, Encoder, mlp
 from selfsight.nn.prototypes import Prototypes
-from selfsight.views import View
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwAVConfig(MethodConfig):
+class SwAVConfig(MultiCropConfig):
     """Defaults: ResNet-50, batch 4096 with multi-crop (official scripts)."""
 
     ranges: ClassVar[dict[str, Range]] = {
@@ -51,11 +48,6 @@ class SwAVConfig(MethodConfig):
         """The method around this backbone."""
         return SwAV(backbone, self)
 
-    def validate(self) -> None:
-        """Views of an image are in one batch, so batch norm must be over all of it."""
-        MethodConfig.validate(self)
-        check_sync_batch_norm(self.bn)
-
     def validate_batch_size(self, batch_size: int) -> None:
         """Each prototype must be assigned an image, and a queue must hold at least one batch."""
         if batch_size + self.queue_size < self.num_prototypes:
@@ -66,15 +58,6 @@ class SwAVConfig(MethodConfig):
                 "get one. Use fewer prototypes, a larger batch or a longer queue."
             )
         check_queue_holds_batch(self.queue_size or batch_size, batch_size)
-
-    @property
-    def num_views(self) -> int:
-        """Two large ones and the small ones."""
-        return 2 + self.num_small
-
-    def match_views(self, views: tuple[View, ...]) -> tuple[View, ...]:
-        """The small views after two large ones follow `num_small`."""
-        return match_crops(views, num_large=2, num_small=self.num_small)
 
     def chance_loss(self, batch_size: int) -> float:
         """Guessing among the prototypes."""
