@@ -9,8 +9,8 @@ from selfsight.evals.feature_statistics import (
     effective_rank,
     eigenvalues,
     feature_std,
+    find_same_image,
     lidar,
-    retrieval,
     uniformity,
 )
 
@@ -102,19 +102,19 @@ def test_uniformity_of_many_directions_is_near_its_floor():
 
 def test_retrieval_of_identical_views_is_one_and_of_swapped_pairs_none():
     h = gaussian(30, 8)
-    assert retrieval(h, h).item() == 1
-    assert retrieval(h, h.roll(1, dims=0)).item() == 0
+    assert find_same_image(h, h).mean().item() == 1
+    assert find_same_image(h, h.roll(1, dims=0)).mean().item() == 0
 
 
 def test_retrieval_of_unrelated_views_is_chance():
-    found = retrieval(gaussian(2000, 16, seed=1), gaussian(2000, 16, seed=2)).item()
+    found = find_same_image(gaussian(2000, 16, seed=1), gaussian(2000, 16, seed=2)).mean().item()
     assert found < 5 / 2000
 
 
 def test_retrieval_shares_the_point_among_equals():
-    assert retrieval(torch.ones(8, 3), torch.ones(8, 3)).item() == pytest.approx(1 / 8)
+    assert find_same_image(torch.ones(8, 3), torch.ones(8, 3)).mean().item() == pytest.approx(1 / 8)
     twice = torch.eye(4).repeat(2, 1)
-    assert retrieval(twice, twice).item() == pytest.approx(1 / 2)
+    assert find_same_image(twice, twice).mean().item() == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize("measure", MEASURES)

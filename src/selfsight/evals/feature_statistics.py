@@ -170,16 +170,11 @@ def uniformity_influence(x: Float[Tensor, "n d"], *, t: float = 2.0) -> Float[Te
     return 2 * (mean / mean.mean() - 1)
 
 
-def retrieval(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Share of rows of `y` whose most similar row of `x` has the same index; k ties count 1 / k.
+def find_same_image(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """1 for each row of `y` whose most similar row of `x` has the same index, 1 / k of k ties.
 
     If ties counted fully, features that have collapsed to one point would score 1.
     """
-    return find_same_image(x, y).mean()
-
-
-def find_same_image(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """1 for each row of `y` whose most similar row of `x` has the same index, 1 / k of k ties."""
     similarity = unit(y) @ unit(x).T
     best = similarity.max(dim=1, keepdim=True).values
     nearest = similarity == best
