@@ -107,6 +107,11 @@ def test_every_name_on_the_architecture_page_is_in_the_source():
     names = set(re.findall(r"`([a-zA-Z_]+)(?:\([\w, ]*\))?`", page)) - {"sightline"}
     assert len(names) > 20
     assert names - set(re.findall(r"\w+", source)) == set()
+    picture = (ROOT / "docs/architecture.svg").read_text()
+    files = set(re.findall(r"[\w/]+\.py\b", page + picture.replace("NAME", "moco")))
+    known = [f"/{path.as_posix()}" for path in (ROOT / "src/selfsight").rglob("*.py")]
+    assert len(files) > 20
+    assert {file for file in files if not any(k.endswith(f"/{file}") for k in known)} == set()
 
 
 def test_the_architecture_page_shows_the_import_layers():
