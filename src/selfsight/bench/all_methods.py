@@ -31,7 +31,7 @@ from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.open_run_images import open_recipe_source
-from selfsight.terminal.console import open_console
+from selfsight.terminal.console import format_bytes, open_console
 from selfsight.train.memory_forecast import foresee_memory
 
 Row = dict[str, Any]
@@ -263,7 +263,7 @@ def describe(row: Row) -> str:
         seconds = "; ".join(f"{k} {_describe_start(v)}" for k, v in row["first_step"].items())
         return f"{head} {seconds} ({row['seconds']:.0f} s)"
     result = row["result"]
-    memory = f", {result['memory'] / 2**30:.1f} GiB" if result["memory"] else ""
+    memory = f", {format_bytes(result['memory'])}" if result["memory"] else ""
     rest = ", ".join(
         f"{label} {result['overhead'][key]:.2f}"
         for label, key in OVERHEADS.items()

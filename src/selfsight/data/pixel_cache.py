@@ -36,6 +36,7 @@ from selfsight.data.image_limits import check_regular
 from selfsight.data.image_store import CachedImages
 from selfsight.data.sources.source import Source, digest, select_names
 from selfsight.errors import UserError, list_first
+from selfsight.terminal.console import format_bytes
 
 DIGEST = 32  # bytes of a SHA-256
 
@@ -306,7 +307,7 @@ class CacheWriter:
         assert self.file is not None
         if self.total > cache_limit():
             raise UserError(
-                f"The decoded images take more than the {cache_limit() / 2**30:.0f} GiB that the "
+                f"The decoded images take more than the {format_bytes(cache_limit())} that the "
                 f"cache in {self.folder} may take. Raise {LIMIT_VARIABLE}, lower data.store_size, "
                 "or use --data.storage stream."
             )
@@ -321,7 +322,7 @@ class CacheWriter:
         except OSError as error:
             raise UserError(
                 "The decoded images do not fit in memory, and writing them to "
-                f"{self.folder} failed after {self.total / 2**30:.1f} GiB: {error.strerror}. Free "
+                f"{self.folder} failed after {format_bytes(self.total)}: {error.strerror}. Free "
                 "some space, set XDG_CACHE_HOME to a larger disk, lower data.store_size, or use "
                 "--data.storage stream."
             ) from error

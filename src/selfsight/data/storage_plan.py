@@ -31,6 +31,7 @@ from selfsight.data.pixel_cache import (
 from selfsight.data.sources.source import Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError
+from selfsight.terminal.console import format_bytes
 
 Storage = Literal["auto", "cache", "stream"]
 Decoder = Literal["auto", "cpu", "nvjpeg"]
@@ -154,9 +155,9 @@ def _choose(
         storage = "cache" if total <= max(memory, disk) else "stream"
         where = "memory" if total <= memory else "the cache" if total <= disk else "neither"
         reasons["data.storage"] = (
-            f"All decoded images take {total / 2**30:.1f} GiB, which fits in {where}."
+            f"All decoded images take {format_bytes(total)}, which fits in {where}."
             if where != "neither"
-            else f"All decoded images take {total / 2**30:.1f} GiB: too much for memory and cache."
+            else f"All decoded images take {format_bytes(total)}: too much for memory and cache."
         )
     if decoder == "auto":
         decoder, reason = "cpu", ""

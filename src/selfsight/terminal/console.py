@@ -60,6 +60,11 @@ def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     return _Terminal(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
 
 
+def format_bytes(count: int) -> str:
+    """Format in GiB, or in MiB below one."""
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
 def terminal_width() -> int:
     """Columns of the terminal, or of the variable COLUMNS; 80 if there is neither."""
     return shutil.get_terminal_size((80, 24)).columns

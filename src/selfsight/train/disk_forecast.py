@@ -13,8 +13,9 @@ from selfsight.errors import UserError
 from selfsight.methods import DataInfo
 from selfsight.recipe import Recipe
 from selfsight.run_files.run_folder import Run
+from selfsight.terminal.console import format_bytes
 from selfsight.train.log_records import log_spacing
-from selfsight.train.memory_forecast import COPIES, count_bytes, format_bytes
+from selfsight.train.memory_forecast import COPIES, count_bytes
 
 ROTATING = 4  # checkpoints at a time: last, previous, the next while it is written, before_skipped
 RECORD_BYTES, GRADIENT_BYTES = 600, 40  # of a log record; of the norm of one layer's gradient

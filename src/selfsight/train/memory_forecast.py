@@ -15,6 +15,7 @@ from selfsight.data.cgroup_limits import free_memory, processes_per_machine
 from selfsight.errors import UserError
 from selfsight.methods import DataInfo, Moment
 from selfsight.recipe import Recipe
+from selfsight.terminal.console import format_bytes
 from selfsight.train.init_weights import build_method
 from selfsight.train.step import DTYPES, autocast
 
@@ -162,8 +163,3 @@ def _name_settings(config: Any, tensor: Tensor) -> str:
     """Name the settings of a method that are a side of this tensor."""
     named = [f"method.{f.name}" for f in fields(config) if getattr(config, f.name) in tensor.shape]
     return " or ".join(named) or "backbone.name, or use fewer images"
-
-
-def format_bytes(count: int) -> str:
-    """Format in GiB, or in MiB below one."""
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"

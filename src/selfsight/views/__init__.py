@@ -1,4 +1,4 @@
-"""Views of images: settings, random parameters (sampling), operations on batches (apply)."""
+"""Views of images: view_settings, sampling (random parameters), apply (operations on batches)."""
 
 from selfsight.views.apply import (
     apply_views,

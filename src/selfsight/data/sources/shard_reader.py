@@ -14,6 +14,7 @@ from selfsight.data.decoders.decode_image import Encoded
 from selfsight.data.image_order import MAX_LANES, MAX_WINDOW, WINDOW_CHUNKS, Shards
 from selfsight.data.sources.source import Source
 from selfsight.errors import UserError
+from selfsight.terminal.console import format_bytes
 
 ChunkUses = dict[int, int]  # first image of a chunk -> how many of its images a batch needs
 
@@ -146,8 +147,8 @@ class ShardReader:
             in_use = sum(chunk.bytes for chunk in self.chunks.values())
         if expected > free:
             raise UserError(
-                f"To stream {self.name} shuffled, {(in_use + expected) / 2**30:.1f} GiB of it must "
-                f"be in memory at once, but there is room for {(in_use + free) / 2**30:.1f} GiB: "
+                f"To stream {self.name} shuffled, {format_bytes(in_use + expected)} of it must "
+                f"be in memory at once, but there is room for {format_bytes(in_use + free)}: "
                 f"its chunks have {images // len(new)} images. Write smaller ones (row groups of "
                 "100 to 1000 images in Parquet), or use a smaller batch size."
             )
