@@ -1,6 +1,7 @@
 """Tables fit the terminal: on 80 columns, and on 50 without broken words."""
 
 import contextlib
+from itertools import pairwise
 
 import pytest
 from rich.cells import cell_len
@@ -33,6 +34,19 @@ def test_a_list_fits(words, width, capsys, monkeypatch):
     assert max(cell_len(line) for line in lines if line not in commands) <= width
     if words == "recipes":
         assert set(RECIPES) <= set(" ".join(lines).split())
+
+
+def test_a_line_of_help_ends_only_where_the_next_word_does_not_fit(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["pretrain", "--help"])
+    pairs = pairwise(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    text = [
+        (line, after.split()[0]) for line, after in pairs if after[:18].isspace() and after.strip()
+    ]
+    text = [(line, word) for line, word in text if line[:18].endswith("  ")]  # not below a flag
+    assert len(text) > 20
+    assert [line for line, word in text if len(f"{line} {word}") < 80] == []
 
 
 RECORDS = [

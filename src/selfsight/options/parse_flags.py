@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
@@ -55,9 +56,26 @@ def parse_flags(
 
 
 def _print_help(text: str) -> None:
-    """Print help without color; tyro wraps what is in frames, but not the text above them."""
-    for line in text.splitlines():
-        print("\n".join(wrap(line, terminal_width())) if line and line[0] not in "╭│╰ " else line)
+    """Print help wrapped to the terminal; tyro's own lines break where those of the source do."""
+    lines, width = [line.rstrip() for line in text.splitlines()], terminal_width()
+    indents = Counter(len(line) - len(line.lstrip()) for line in lines if line.startswith("    "))
+    column = max(indents, key=indents.__getitem__, default=width)  # where the text of flags begins
+    rows: list[tuple[str, str]] = []  # a flag, or nothing, and its text
+    for line in lines:
+        flag, words = rows[-1] if rows else ("", "")
+        if line.startswith(" " * column) or (line[:1].strip() and words and not flag):
+            rows[-1] = (flag, f"{words} {line.strip()}".strip())
+        elif line.startswith("  ") and line[:column].endswith("  "):
+            rows.append((line[:column], line[column:]))
+        else:
+            rows.append((line, "") if line.startswith(" ") else ("", line))
+    for flag, words in rows:
+        wrapped = wrap(words, width - 1, indent=column if flag else 0)
+        if flag.endswith(" "):
+            wrapped[0] = flag + wrapped[0][column:]
+        elif flag or not words:
+            wrapped.insert(0, flag)
+        print(*wrapped, sep="\n")
 
 
 def list_settings(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
