@@ -19,8 +19,10 @@ from PIL import Image
 
 from selfsight.cli.main import main
 from selfsight.data import Loader, load_images, open_source
-from selfsight.data.decoders.decode_image import try_decode
+from selfsight.data.decoders.decode_image import read_header, try_decode
+from selfsight.data.image_limits import UnreadableError
 from selfsight.data.stream import StreamedImages
+from tests.data.decoders.test_non_photographs import deep_png, npy, tiff, values
 from tests.data.image_files import encoded, png, write
 from tests.fuzz.cases import SEED, assert_none_failed, pick_cases, run_case
 from tests.fuzz.test_data_shards import add_member, damage, flip
@@ -90,12 +92,31 @@ def whole_files() -> list[bytes]:
     return files
 
 
+@functools.cache
+def deep_files() -> list[tuple[bytes, int, str]]:
+    """Small files of more bits or channels, with their channels and type."""
+    files = [(deep_png(values("uint16", n)), n, "uint16") for n in (1, 3)]
+    for dtype, channels in (("uint8", 6), ("uint16", 2), ("float32", 1), ("float32", 6)):
+        x = values(dtype, channels)
+        several = [x[..., k : k + 1] for k in range(channels)]
+        for data in (npy(x), tiff([x]), tiff([x], planar=True, deflate=True), tiff(several)):
+            files.append((data, channels, dtype))
+    lzw = Image.fromarray(values("uint16", 1)[..., 0])
+    return [*files, (encoded(lzw, "TIFF", compression="tiff_lzw"), 1, "uint16")]
+
+
 def decode_damaged(cases: list[Case]) -> None:
     for case in cases:
-        data = damage(case.random.choice(whole_files()), case.random)
+        whole = [(data, 3, "uint8") for data in whole_files()]
+        data, channels, dtype = case.random.choice([*whole, *deep_files()])
+        data = damage(data, case.random)
+        with contextlib.suppress(UnreadableError):
+            read_header(data)
         for store_size in (32, None):
-            pixels = try_decode(lambda data=data: data, channels=3, store_size=store_size)
-            assert isinstance(pixels, str) or pixels.dtype == np.uint8
+            pixels = try_decode(
+                lambda data=data: data, channels=channels, dtype=dtype, store_size=store_size
+            )
+            assert isinstance(pixels, str) or pixels.dtype == dtype
 
 
 def test_no_damaged_image_is_a_crash(record_property):

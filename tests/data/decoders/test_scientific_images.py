@@ -4,6 +4,8 @@ import io
 import pickle
 import struct
 import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -41,8 +43,14 @@ def deep_png(x: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + parts
 
 
-def tiff(pages: list[np.ndarray], *, planar: bool = False, deflate: bool = False) -> bytes:
-    """A little-endian TIFF of [H, W, C] pages with one strip for each plane."""
+def tiff(
+    pages: list[np.ndarray],
+    *,
+    planar: bool = False,
+    deflate: bool = False,
+    change: Mapping[int, list[int]] = MappingProxyType({}),
+) -> bytes:
+    """A little-endian TIFF of [H, W, C] pages with one strip for each plane; `change` its tags."""
     out, link = bytearray(b"II*\0\0\0\0\0"), 4
     for x in pages:
         height, width, channels = x.shape
@@ -57,7 +65,7 @@ def tiff(pages: list[np.ndarray], *, planar: bool = False, deflate: bool = False
         tags = {256: [width], 257: [height], 258: [8 * x.itemsize] * channels}
         tags |= {259: [8 if deflate else 1], 262: [1], 273: offsets, 277: [channels]}
         tags |= {278: [height], 279: [len(s) for s in strips], 284: [2 if planar else 1]}
-        tags |= {339: [kind] * channels}
+        tags |= {339: [kind] * channels, **change}
         places = {}
         for tag, values in tags.items():
             places[tag] = len(out)
@@ -122,6 +130,22 @@ def test_tiff_that_pillow_wrote_equals_what_pillow_reads(compression):
     np.testing.assert_array_equal(out[..., 0], np.asarray(Image.open(io.BytesIO(file))))
 
 
+def test_bits_that_are_reversed_are_turned_around():
+    x = values("uint16", 2)
+    turned = np.packbits(np.unpackbits(x.view(np.uint8)).reshape(-1, 8)[:, ::-1]).view(np.uint16)
+    file = tiff([turned.reshape(x.shape)], change={266: [2]})
+    np.testing.assert_array_equal(decode(file, store_size=64, channels=2, dtype="uint16"), x)
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_eight_bit_channels_that_are_no_colors_are_all_read(channels):
+    x = values("uint8", channels)
+    for planar in (False, True):  # of planes that are compressed, Pillow reads the first alone
+        file = tiff([x], planar=planar, deflate=planar)
+        np.testing.assert_array_equal(decode(file, store_size=64, channels=channels), x)
+        assert (read_header(file).mode, read_header(file).samples) == ("RGBA"[:channels], None)
+
+
 def test_deep_pages_are_channels_and_other_pages_are_not():
     pages = [values("uint16", 1), values("uint16", 1) // 2]
     out = decode(tiff(pages), store_size=64, channels=2, dtype="uint16")
@@ -155,6 +179,12 @@ def test_pickled_objects_are_never_read():
         decode(file.getvalue(), store_size=64, channels=6, dtype="float32")
 
 
+def tags_over_tags(count: int) -> bytes:
+    """A TIFF of a few thousand bytes, each of whose tags is all of them: count squared values."""
+    tags = struct.pack("<HHII", 273, 1, 12 * count, 8) * count
+    return b"II*\0\x08\0\0\0" + struct.pack("<H", count) + tags + b"\0\0\0\0"
+
+
 def bad(x: np.ndarray, value: float) -> np.ndarray:
     x = x.copy()
     x[2, 3, 1] = value
@@ -176,6 +206,15 @@ def bad(x: np.ndarray, value: float) -> np.ndarray:
         (encoded(Image.fromarray(pixels()), "JPEG"), "its values are uint8"),
         (tiff([values("float32", 6)])[:-200], "damaged TIFF"),
         (b"\x93NUMPY\x03\x00", "version 3.0"),
+        (npy(values("float32", 6)).replace(b"}", b" "), "not a .npy file of an image"),
+        (
+            npy(values("float32", 1)[..., 0]).replace(b"(7, 9)", b"(-1,9)"),
+            r"its shape is \[-1, 9\]",
+        ),
+        (tiff([values("float32", 6)], change={322: [2**31], 323: [2**31], 324: [8]}), "pixels"),
+        (tiff([values("float32", 6)], change={339: [6] * 6}), "not an image"),
+        (deep_png(values("uint16", 1)).replace(b"\x10\0\0\0\0", b"\x10\7\0\0\0"), "damaged PNG"),
+        (tags_over_tags(2000), "its tags are too long"),
     ],
 )
 def test_an_odd_file_has_one_reason(data, reason):

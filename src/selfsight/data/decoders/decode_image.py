@@ -33,6 +33,7 @@ from selfsight.data.decoders.scientific_images import (
     read_samples,
     to_stored,
 )
+from selfsight.data.decoders.tiff import MAGICS as TIFF_MAGICS
 from selfsight.data.image_limits import (
     UnreadableError,
     check_bytes,
@@ -42,7 +43,7 @@ Encoded = bytes | np.ndarray  # a file's content, or HWC pixels that need no dec
 Decoded = np.ndarray | str  # pixels [C, H, W], or the reason why there are none
 Crop = Callable[[np.ndarray], np.ndarray]  # HWC pixels of an image at full size to those to store
 
-VERSION = 2  # of the decoded pixels: a change invalidates cached ones
+VERSION = 3  # of the decoded pixels: a change invalidates cached ones
 
 
 class Header(NamedTuple):
@@ -69,9 +70,9 @@ def read_header(data: Encoded) -> Header:
             return Header(width, height, MODES[channels])
     samples = read_format(data)
     if samples is not None:
-        is_npy_photo = is_photo(samples.channels, samples.dtype)
-        mode = MODES[samples.channels] if is_npy_photo else samples.name
-        return Header(samples.width, samples.height, mode, None if is_npy_photo else samples)
+        is_8_bit = is_photo(samples.channels, samples.dtype)
+        mode = MODES[samples.channels] if is_8_bit else samples.name
+        return Header(samples.width, samples.height, mode, None if is_8_bit else samples)
     assert isinstance(data, bytes)
     with open_with_pillow(data) as image:
         width, height = image.size
@@ -100,6 +101,13 @@ def decode(
     check_bytes(len(data))
     if data.startswith(NPY_MAGIC):
         return _convert_pixels(read_array(data), store_size, channels)
+    if data.startswith(TIFF_MAGICS):
+        samples = read_format(data)
+        if samples is not None and is_photo(samples.channels, samples.dtype):
+            pixels = read_samples(data)
+            assert pixels is not None  # read_format knows it
+            upright = make_upright(pixels, samples.orientation)
+            return _convert_pixels(upright, store_size, channels)
     pixels = decode_with_libjpeg(data, store_size) if channels == 3 else None
     if pixels is not None:
         return pixels

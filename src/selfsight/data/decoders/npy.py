@@ -34,7 +34,7 @@ def read_array_header(data: bytes) -> ArrayHeader:
             header = np.lib.format.read_array_header_2_0(file)
         else:
             raise ValueError(f"version {version[0]}.{version[1]} is for arrays of named fields")
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # numpy parses the header as Python, which raises any exception
         raise UnreadableError(f"not a .npy file of an image: {error}") from error
     shape, is_fortran, dtype = header
     if dtype.hasobject:
@@ -52,7 +52,7 @@ def find_channels(shape: Sequence[int], channels: int | None = None) -> int | No
 
     The last axis goes before the first.
     """
-    if len(shape) == 2:
+    if len(shape) == 2 and min(shape) > 0:
         return None
     if len(shape) == 3 and min(shape) > 0:
         for axis in (2, 0):

@@ -62,7 +62,9 @@ def load_image_library() -> None:
 def read_deep_png(data: bytes, header: PngHeader) -> np.ndarray:
     """Read a PNG of 16 bits per channel as uint16 [H, W, C]; transparent pixels become white."""
     if header.color_type not in CHANNELS:
-        raise UnreadableError("a PNG of 16 bits per channel has no palette: the file is damaged")
+        raise UnreadableError(
+            "it is a damaged PNG file: one of 16 bits per channel is gray or RGB and has no palette"
+        )
     check_pixels(header.width, header.height)
     check_png(data)
     load_image_library()
@@ -70,7 +72,7 @@ def read_deep_png(data: bytes, header: PngHeader) -> np.ndarray:
         encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         pixels = torch.ops.image.decode_png(encoded, UNCHANGED, False)
     except RuntimeError as error:
-        raise UnreadableError(str(error).strip().split("\n")[0]) from error
+        raise UnreadableError("libpng cannot decode it: the file is damaged") from error
     array: np.ndarray = pixels.permute(1, 2, 0).numpy()
     if header.color_type in (0, 2):
         return array

@@ -10,11 +10,10 @@ import numpy as np
 
 from selfsight.data.decoders.npy import MAGIC as NPY_MAGIC
 from selfsight.data.decoders.npy import MAX_CHANNELS, find_channels, read_array, read_array_header
-from selfsight.data.decoders.png import CHANNELS as PNG_CHANNELS
 from selfsight.data.decoders.png import MAGIC as PNG_MAGIC
 from selfsight.data.decoders.png import read_deep_png, read_png_header
 from selfsight.data.decoders.tiff import MAGICS as TIFF_MAGICS
-from selfsight.data.decoders.tiff import Page, read_page, read_pages
+from selfsight.data.decoders.tiff import Page, check_samples, read_page, read_pages
 from selfsight.data.image_limits import UnreadableError
 
 Dtype = Literal["uint8", "uint16", "float32"]
@@ -87,10 +86,11 @@ def read_samples(data: bytes | np.ndarray, channels: int | None = None) -> np.nd
         return read_array(data, channels)
     if data.startswith(PNG_MAGIC):
         png = read_png_header(data)
-        assert png is not None and png.color_type in (*PNG_CHANNELS, 3)
+        assert png is not None  # read_format has read it
         return read_deep_png(data, png)
     pages = read_pages(data)
     if known.channels == len(pages) > 1 and pages[0].channels == 1:
+        check_samples(pages[0], len(pages))
         return np.concatenate([read_page(data, page) for page in pages], axis=2)
     return read_page(data, pages[0])
 
@@ -129,7 +129,7 @@ def _describe_tiff(pages: list[Page], channels: int | None) -> SampleFormat | No
         is_deep = first.dtype.itemsize > 1
         if channels == len(pages) or (channels is None and is_deep):
             depth = len(pages)
-    if first.dtype.kind == "V" or (first.dtype == np.uint8 and depth in PHOTO_CHANNELS):
+    if first.is_read_by_pillow and depth in (first.channels, *PHOTO_CHANNELS):
         return None
     if depth > MAX_CHANNELS:
         raise UnreadableError(f"it has {depth} channels, more than {MAX_CHANNELS}")

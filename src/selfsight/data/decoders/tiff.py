@@ -19,12 +19,13 @@ from selfsight.data.image_limits import UnreadableError, check_pixels
 MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # little and big endian; + is BigTIFF
 MAX_PAGES = 16
 MAX_BYTES_PER_PIXEL = 4  # times the limit of pixels: what all samples of an image may take
-# Code of struct for the numeric types of a tag.
-TYPES = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}
-KINDS = {1: "u", 2: "i", 3: "f"}  # by the tag SampleFormat
+MAX_VALUES = 2**20  # of a tag: as many strips or tiles
+TYPES = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}  # code of struct for a tag's type
+KINDS = {1: "u", 2: "i", 3: "f", 4: "u"}  # by the tag SampleFormat; 4 is undefined, 5 is complex
+REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 DEFLATE = (8, 32946)
 BY_PILLOW = {5: "LZW", 32773: "PackBits", 34925: "LZMA", 50000: "Zstandard"}
-RGB = 2  # photometric interpretation
+WHITE_IS_ZERO, GRAY, RGB = 0, 1, 2  # photometric interpretation
 TAGS = {
     254: "subfile",
     256: "width",
@@ -32,6 +33,7 @@ TAGS = {
     258: "bits",
     259: "compression",
     262: "photometric",
+    266: "fill_order",
     273: "strip_offsets",
     274: "orientation",
     277: "samples",
@@ -55,7 +57,7 @@ class Page(NamedTuple):
     height: int
     channels: int
     dtype: np.dtype  # of samples, in the order of the file
-    is_color: bool
+    photometric: int  # how samples are interpreted: 0 and 1 are gray, 2 is RGB
     orientation: int
     compression: int
     predictor: int
@@ -64,6 +66,20 @@ class Page(NamedTuple):
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]  # in bytes
     is_tiled: bool
+    bits_reversed: bool  # of each byte, as fax machines send them
+
+    @property
+    def is_color(self) -> bool:
+        """Whether its channels are red, green and blue."""
+        return self.photometric == RGB and self.channels == 3
+
+    @property
+    def is_read_by_pillow(self) -> bool:
+        """Whether it is 8-bit gray or color to Pillow, or no image that this module reads."""
+        if self.dtype != np.uint8:
+            return self.dtype.kind == "V"
+        gray = self.photometric in (WHITE_IS_ZERO, GRAY)  # of several channels, Pillow reads one
+        return self.channels == 1 if gray else self.channels in (1, 3, 4)
 
 
 def read_pages(data: bytes) -> list[Page]:
@@ -77,13 +93,9 @@ def read_pages(data: bytes) -> list[Page]:
 
 def read_page(data: bytes, page: Page) -> np.ndarray:
     """Decode the samples [H, W, C] of a page, in the order of bytes of this machine."""
-    check_pixels(page.width, page.height)
-    check_pixels(
-        page.width,
-        -(-page.height * page.channels * page.dtype.itemsize // MAX_BYTES_PER_PIXEL),
-    )
     rows, columns = page.block
     down, across = -(-page.height // rows), -(-page.width // columns)
+    check_samples(page, page.channels)
     planes = page.channels if page.planar else 1
     depth = 1 if page.planar else page.channels
     if len(page.offsets) < planes * down * across or len(page.sizes) < len(page.offsets):
@@ -95,14 +107,22 @@ def read_page(data: bytes, page: Page) -> np.ndarray:
         top, left = (k * side for k, side in zip(divmod(place, across), page.block, strict=True))
         count = rows if page.is_tiled else min(rows, page.height - top)
         start, end = page.offsets[number], page.offsets[number] + page.sizes[number]
-        raw = _decompress(
-            data[start:end], page.compression, count, columns * depth * page.dtype.itemsize
-        )
+        packed = data[start:end].translate(REVERSED_BITS if page.bits_reversed else None)
+        raw = _decompress(packed, page.compression, count, columns * depth * page.dtype.itemsize)
         block = _undo_predictor(raw, page, (count, columns, depth))
         target = out[top : top + rows, left : left + columns, plane if page.planar else slice(None)]
         block = block[: page.height - top, : page.width - left]
         target[...] = block[..., 0] if page.planar else block
     return out
+
+
+def check_samples(page: Page, channels: int) -> None:
+    """Raise if an image of so many channels takes too much memory, or the tiles that it is in."""
+    check_pixels(page.width, page.height)
+    width, height = page.width, page.height
+    if page.is_tiled:
+        height, width = (-(-a // b) * b for a, b in zip((height, width), page.block, strict=True))
+    check_pixels(width, -(-height * channels * page.dtype.itemsize // MAX_BYTES_PER_PIXEL))
 
 
 def _read_tags(data: bytes) -> Iterator[dict[str, tuple[int, ...]]]:
@@ -112,6 +132,7 @@ def _read_tags(data: bytes) -> Iterator[dict[str, tuple[int, ...]]]:
     head, entry, offset = ("Q", 20, "Q") if big else ("H", 12, "I")
     (at,) = struct.unpack_from(f"{order}{offset}", data, 8 if big else 4)
     visited = set()
+    left = len(data)  # bytes that tags may take: those of a whole file do not overlap
     while at and at not in visited:
         visited.add(at)
         (count,) = struct.unpack_from(f"{order}{head}", data, at)
@@ -119,14 +140,17 @@ def _read_tags(data: bytes) -> Iterator[dict[str, tuple[int, ...]]]:
         for place in range(first, first + min(count, 4096) * entry, entry):
             tag, kind = struct.unpack_from(f"{order}HH", data, place)
             (length,) = struct.unpack_from(f"{order}{offset}", data, place + 4)
-            if tag not in TAGS or kind not in TYPES:
+            is_known = tag in TAGS and kind in TYPES
+            size = length * struct.calcsize(TYPES[kind]) if is_known else 0
+            left -= entry + size
+            if left < 0 or (is_known and length > MAX_VALUES):
+                raise UnreadableError("it is a damaged TIFF file: its tags are too long")
+            if not size:
                 continue
-            code, value = TYPES[kind], place + 4 + struct.calcsize(offset)
-            if length * struct.calcsize(code) > struct.calcsize(offset):
+            value = place + 4 + struct.calcsize(offset)
+            if size > struct.calcsize(offset):
                 (value,) = struct.unpack_from(f"{order}{offset}", data, value)
-            if length > len(data):
-                raise UnreadableError("it is a damaged TIFF file: a tag is longer than the file")
-            tags[TAGS[tag]] = struct.unpack_from(f"{order}{length}{code}", data, value)
+            tags[TAGS[tag]] = struct.unpack_from(f"{order}{length}{TYPES[kind]}", data, value)
         if not tags.get("subfile", (0,))[0] & 1:  # else a copy of reduced size
             yield tags
         (at,) = struct.unpack_from(f"{order}{offset}", data, first + count * entry)
@@ -138,8 +162,8 @@ def _describe_page(order: bytes, tags: dict[str, tuple[int, ...]]) -> Page:
 
     width, height, channels = tags["width"][0], tags["height"][0], one("samples", 1)
     bits, formats = set(tags.get("bits", (1,))), set(tags.get("format", (1,)))
-    kind, depth = KINDS.get(min(formats), "u"), min(bits)
-    is_plain = len(bits) == len(formats) == 1 and depth in (8, 16, 32, 64)
+    kind, depth = KINDS.get(min(formats)), min(bits)
+    is_plain = len(bits) == len(formats) == 1 and depth in (8, 16, 32, 64) and kind is not None
     if not is_plain or (kind == "f" and depth == 8) or not width or not height or not channels:
         dtype = np.dtype(np.void)  # Pillow may know it
     else:
@@ -155,7 +179,7 @@ def _describe_page(order: bytes, tags: dict[str, tuple[int, ...]]) -> Page:
         height=height,
         channels=channels,
         dtype=dtype,
-        is_color=one("photometric", 1) == RGB and channels == 3,
+        photometric=one("photometric", GRAY),
         orientation=one("orientation", 1),
         compression=one("compression", 1),
         predictor=one("predictor", 1),
@@ -164,6 +188,7 @@ def _describe_page(order: bytes, tags: dict[str, tuple[int, ...]]) -> Page:
         offsets=tags.get(f"{name}_offsets", ()),
         sizes=tags.get(f"{name}_bytes", ()),
         is_tiled=is_tiled,
+        bits_reversed=one("fill_order", 1) == 2,
     )
 
 
