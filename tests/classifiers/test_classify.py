@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
+from torch import nn
 
 import selfsight
 from selfsight.classifiers import fit_classifier, predictions_csv
@@ -168,6 +169,20 @@ def test_a_file_of_a_stranger_is_checked_field_by_field(home, trained, change, s
     save_classifier(tmp_path / "other.safetensors", saved.head, None, transform, about)
     with pytest.raises(UserError, match=sentence):
         read_classifier(tmp_path / "other.safetensors")
+
+
+def test_a_head_that_does_not_fit_is_refused(home, trained, tmp_path):
+    saved = read_classifier(home / "mine/classifiers/labeled.safetensors")
+    file, classes, width = tmp_path / "other.safetensors", *saved.head.weight.shape
+    for shape in ((classes + 1, width), (classes,), ()):
+        head = nn.Linear(width, classes)
+        head.weight = nn.Parameter(torch.zeros(shape))
+        save_classifier(file, head, None, saved.transform, saved.about)
+        with pytest.raises(UserError, match="its head does not fit its classes"):
+            read_classifier(file)
+    save_classifier(file, nn.Linear(width + 1, classes), None, saved.transform, saved.about)
+    with pytest.raises(UserError, match=f"head is for {width + 1} features"):
+        selfsight.load_classifier(home / "mine", file)
 
 
 @pytest.mark.slow

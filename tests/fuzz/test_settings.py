@@ -27,8 +27,17 @@ from selfsight.evals.feature_analysis import AnalysisSettings
 from selfsight.evals.linear_sgd import SGDGrid
 from selfsight.evals.protocols import PROTOCOLS
 from selfsight.options.bench_options import BenchOptions
+from selfsight.options.encoder_options import (
+    AdaptOptions,
+    ClassifyOptions,
+    EmbedOptions,
+    ExploreOptions,
+    ExportOptions,
+    SearchOptions,
+)
 from selfsight.options.eval_options import EvalOptions
 from selfsight.options.pretrain_options import DoctorOptions, PretrainOptions
+from selfsight.options.report_options import ReportOptions
 from selfsight.options.study_options import StudyOptions
 from selfsight.recipe import ALL_METHODS, Data, Recipe
 from selfsight.views import View
@@ -120,8 +129,24 @@ OPTIONS = {  # owner: its settings
     "study": [f.name for f in fields(StudyOptions)],
     "bench": [f.name for f in fields(BenchOptions) if f.name != "growth"],  # takes minutes
     "doctor": ["data", "json", *(f.name for f in fields(DoctorOptions))],
+    "embed": [f.name for f in fields(EmbedOptions)],
+    "search": [f.name for f in fields(SearchOptions)],
+    "explore": [f.name for f in fields(ExploreOptions)],
+    "classify": [f.name for f in fields(ClassifyOptions)],
+    "export": [f.name for f in fields(ExportOptions)],
+    "adapt": [f.name for f in fields(AdaptOptions)],
+    "report": [f.name for f in fields(ReportOptions) if f.name != "serve"],  # serves for ever
     "resume": ["run", "device", "trust"],
     "load": ["run", "device"],
+}
+USED: dict[str, tuple[list[str], dict[str, Any]]] = {  # commands that use a run: words, options
+    "embed": (["run", "photos"], {}),
+    "search": (["run", "photos"], {"outliers": True}),
+    "explore": (["run", "photos"], {}),
+    "classify": (["run"], {"labeled": "photos"}),
+    "export": (["run"], {"to": "safetensors"}),
+    "adapt": (["photos"], {"init": "run"}),
+    "report": (["run"], {}),
 }
 PYTHON_ONLY = {"load", "detector", "regularization", "classifier"}
 
@@ -196,6 +221,12 @@ def run_flag(case: Case) -> None:
         epochs = ["--epochs", "1"] if name != "epochs" and labeled else []
         words = ["--protocol", case.of, *labeled, "--device", "cpu", *epochs, flag, *value]
         main(["evaluate", "run", *words])
+    elif case.of in USED:
+        words, options = USED[case.of]
+        options = ({} if case.of in ("export", "report") else {"device": "cpu"}) | options
+        options = {k: [] if v is True else [v] for k, v in options.items()} | {name: value}
+        flags = [w for k, v in options.items() for w in (f"--{k.replace('_', '-')}", *v)]
+        main([case.of, *words, *flags])
     elif case.of == "doctor":
         words = {"data": "photos", "device": "cpu"}
         given = [] if name == "data" else [f"--{name.replace('_', '-')}", *value]
@@ -236,6 +267,10 @@ def run_python(case: Case) -> None:
         elif case.of in calls:
             value = {"json": "quiet"}.get(case.setting, case.setting)
             calls[case.of]({value: case.value})
+        elif case.of in USED:
+            words, options = USED[case.of]
+            options = ({} if case.of in ("export", "report") else {"device": "cpu"}) | options
+            getattr(selfsight, case.of)(*words, **options | {case.setting: case.value})
         else:
             recipe = small_recipe(case.of if case.of in ALL_METHODS else "simclr")
             recipe = changed(recipe, case.setting.split("."), case.value)
@@ -275,14 +310,14 @@ def judge(case: Case, outcome: Outcome) -> str | None:
     if outcome.failure is not None:
         return f"{outcome.failure}: {outcome.output}"
     if outcome.status == 2:
-        words = case.setting.replace("-", "_").split(".")
+        words = [w for w in case.setting.replace("-", "_").split(".") if w != "0"]
         words += ["CIFAR10"] * (case.of == "study")  # the data that a study lacks here
         said = outcome.said.replace("-", "_").lower()
         value = str(case.value[0] if isinstance(case.value, list) and case.value else case.value)
         # A value stands for its setting: a pattern, or a word too many.
         shown = [" ".join(text.split()) for text in (escape(value[:20]), value[:20])]
         words += [text for text in shown if text]
-        if not any(w.lower().replace("-", "_") in said for w in words if w != "0"):
+        if not any(w.lower().replace("-", "_") in said for w in words):
             return f"refused without its name: {outcome.said}"
         if case.how == "python" and outcome.output.count("\n") > 3:
             return f"refused in many lines: {outcome.output}"
@@ -299,7 +334,7 @@ def test_a_hostile_setting_is_refused_by_name_or_runs(folder, tmp_path, record_p
         work.mkdir()
         for name in ("photos", "run"):
             (work / name).symlink_to(folder / name)
-        if case.of in ("evaluate", "linear.sgd", "analysis", "resume"):
+        if case.of in ("evaluate", "linear.sgd", "analysis", "resume", *USED):
             (work / "run").unlink()
             shutil.copytree(folder / "run", work / "run")
         outcome = run_case(run_in_folder, case, work, seconds=60)

@@ -107,6 +107,29 @@ def test_faiss_finds_what_the_exact_search_finds():
     assert not (found.rows == torch.arange(400)[:, None]).any()
 
 
+def test_a_damaged_shard_is_named_and_written_again(run, photos, tmp_path):
+    how = {"vectors": tmp_path / "vectors", "device": "cpu", "quiet": True}
+    expected = selfsight.search(run, photos, outliers=True, **how)
+    (file,) = how["vectors"].glob("*.parquet")
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1  # in a vector: still a Parquet file
+    for data in (bytes(flipped), whole[:-9], b"", b"text"):
+        file.write_bytes(data)
+        with pytest.raises(UserError, match=r"shard-00000\.parquet is damaged.*Delete it"):
+            selfsight.search(run, photos, outliers=True, **how)
+    file.unlink()
+    assert selfsight.search(run, photos, outliers=True, **how) == expected
+
+
+def test_shards_without_a_readable_image_are_passed_over(run, photos, tmp_path):
+    mixed = shutil.copytree(photos, tmp_path / "mixed")
+    for i in range(2):
+        (mixed / f"{i}.png").write_bytes(b"no image")  # the first shard
+    selfsight.embed(run, mixed, out=tmp_path / "v", shard_size=2, device="cpu", quiet=True)
+    assert len(searching.read_vectors(tmp_path / "v").paths) == 15
+
+
 def test_bad_input_gets_a_sentence(run, photos, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["search", str(run.path), str(photos)])

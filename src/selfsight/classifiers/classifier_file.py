@@ -114,8 +114,8 @@ def read_classifier(path: Path) -> SavedClassifier:
     check_fields(found, declared, path, required=tuple(declared), prefix="measured.")
     head = {n.removeprefix(HEAD): w for n, w in weights.items() if n.startswith(HEAD)}
     shapes = {name: tuple(value.shape) for name, value in head.items()}
-    classes, width = shapes.get("weight", (0, 0))
-    if shapes != {"weight": (classes, width), "bias": (len(about["class_names"]),)}:
+    classes, width = len(about["class_names"]), (*shapes.get("weight", ()), 0, 0)[1]
+    if shapes != {"weight": (classes, width), "bias": (classes,)}:
         raise UserError(f"{path} is damaged: its head does not fit its classes. {RESTORE}")
     linear = nn.Linear(width, classes)
     linear.load_state_dict(head)

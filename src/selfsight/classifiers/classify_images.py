@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from selfsight.check_settings import RESTORE
 from selfsight.classifiers.classifier_file import (
     SavedClassifier,
     read_classifier,
@@ -153,6 +154,11 @@ def load_encoder_of(
             f"{saved.path} was trained on another encoder than {name} is now: on "
             f"{recorded['name']}, which may have been trained further since. Train the classifier "
             "again with --labeled and --overwrite."
+        )
+    if saved.head.in_features != encoder.network.dim:
+        raise UserError(
+            f"{saved.path} is damaged: its head is for {saved.head.in_features} features, and "
+            f"{name} has {encoder.network.dim}. {RESTORE}"
         )
     return encoder._replace(transform=saved.transform)
 

@@ -272,7 +272,13 @@ def _write(shard: Shard, source: Source, folder: Path, options: EmbedOptions) ->
             }
         )
         with replace_file(path.with_suffix(".parquet")) as file:
-            pq.write_table(table, file, compression="none", use_dictionary=["label"])
+            pq.write_table(
+                table,
+                file,
+                compression="none",
+                use_dictionary=["label"],
+                write_page_checksum=True,
+            )
 
 
 def _label(source: Source, i: int) -> str | list[str] | None:

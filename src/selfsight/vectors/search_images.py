@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float, Int64
@@ -52,13 +53,27 @@ def read_vectors(folder: Path) -> Vectors:
     files = sorted(folder.glob("shard-*.parquet"))
     with DelayedProgress("reading vectors", len(files), unit="shards") as bar:
         for file in files:
-            table = pq.read_table(file, columns=["path", "vector"])
-            paths += table["path"].to_pylist()
-            column = table["vector"].combine_chunks()
-            flat = column.flatten().to_numpy().copy()
-            parts.append(unit(torch.from_numpy(flat.reshape(len(table), -1))))
+            found = _read_shard(file)
+            paths += found.paths
+            parts.append(found.h)
             bar.advance()
     return Vectors(paths, torch.cat(parts))
+
+
+def _read_shard(file: Path) -> Vectors:
+    """Read a shard and compare its checksums; raise a UserError if it is damaged."""
+    try:
+        table = pq.read_table(file, columns=["path", "vector"], page_checksum_verification=True)
+        paths, column = table["path"].to_pylist(), table["vector"].combine_chunks()
+        flat = column.flatten().to_numpy()
+        h = torch.from_numpy(flat.reshape(len(paths), column.type.list_size).copy())
+    except (pa.ArrowException, OSError, KeyError, ValueError, AttributeError) as error:
+        why = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"{file} is damaged, or is no shard of vectors: {why}. Delete it, and the same command "
+            "writes it again."
+        ) from error
+    return Vectors(paths, unit(h))
 
 
 def find_similar(
