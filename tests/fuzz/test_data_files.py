@@ -22,7 +22,7 @@ from selfsight.data import Loader, load_images, open_source
 from selfsight.data.decoders.decode_image import read_header, try_decode
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.stream import StreamedImages
-from tests.data.decoders.test_non_photographs import deep_png, npy, tiff, values
+from tests.data.decoders.test_scientific_images import deep_png, npy, tiff, values
 from tests.data.image_files import encoded, png, write
 from tests.fuzz.cases import SEED, assert_none_failed, pick_cases, run_case
 from tests.fuzz.test_data_shards import add_member, damage, flip

@@ -1,9 +1,11 @@
 """The server of the report: for its own page on this machine, and nobody else."""
 
+import contextlib
 import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from selfsight import report_page
 from selfsight.errors import UserError
+from selfsight.report_page import serve_page
 from selfsight.report_page.serve_page import build_server
 from tests.report_page.folders import HOSTILE
 
@@ -97,6 +100,25 @@ def test_what_is_no_image_or_too_large_gets_a_sentence_and_the_server_goes_on(se
             # It answers before a byte of the image has come.
             assert opened.recv(100).split()[1] in (b"411", b"413"), length
     assert ask(server, "POST", "/query", b"x")[0] == 200
+
+
+def test_images_that_come_byte_by_byte_keep_no_other_waiting(server, monkeypatch):
+    monkeypatch.setattr(serve_page, "UPLOAD_SECONDS", 0.2)
+    head = f"POST /query HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n"
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * serve_page.AT_ONCE):
+            slow = socket.create_connection(("127.0.0.1", server.server_port), 10)
+            stack.enter_context(slow).sendall(f"{head}Content-Length: 99\r\n\r\nx".encode())
+            drip = threading.Thread(target=send_slowly, args=(slow,), daemon=True)
+            drip.start()
+        assert ask(server, "POST", "/query", b"x" * 999)[0] == 200
+
+
+def send_slowly(connection):
+    with contextlib.suppress(OSError):
+        for _ in range(98):
+            time.sleep(0.1)
+            connection.sendall(b"x")
 
 
 def test_a_port_in_use_gets_a_sentence(server):

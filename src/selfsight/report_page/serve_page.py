@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +12,8 @@ from selfsight.errors import UserError
 
 LOOPBACK = "127.0.0.1"
 AT_ONCE = 2  # images that are read at a time: each may have as many bytes as the limit
+PIECE = 1 << 20  # bytes of it that are asked for at once
+UPLOAD_SECONDS = 60  # for a whole image: one that comes byte by byte would keep others waiting
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -50,7 +53,7 @@ def build_server(
                 text = f"The image has more than {max_bytes / 2**20:,.0f} MiB."
                 return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
             with reading:
-                data = self.rfile.read(int(length))
+                data = self._read(int(length))
                 if len(data) < int(length):
                     return self._refuse(HTTPStatus.BAD_REQUEST, "The image did not arrive whole.")
                 try:
@@ -63,6 +66,16 @@ def build_server(
                     text = f"The image could not be compared: {error}"
                     return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, text)
             self._send_json(HTTPStatus.OK, found)
+
+        def _read(self, length: int) -> bytes:
+            """Read the image, or what has come of it in time."""
+            data, until = bytearray(), time.monotonic() + UPLOAD_SECONDS
+            while len(data) < length and time.monotonic() < until:
+                part = self.rfile.read1(min(length - len(data), PIECE))
+                if not part:
+                    break
+                data += part
+            return bytes(data)
 
         def _is_own(self) -> bool:
             """Whether the request names this server, and no other site has caused it."""
