@@ -189,8 +189,8 @@ def search(
         ]
     if options.keep is not None:
         kept = [path for row, path in enumerate(vectors.paths) if row not in dropped]
-        searching.write_list(Path(options.keep), source, kept)
-        found["kept"] = len(kept)
+        found["not_listed"] = searching.write_list(Path(options.keep), source, kept)
+        found["kept"] = len(kept) - found["not_listed"]
     if not quiet:
         _print_search(found, options)
     return found
@@ -302,6 +302,8 @@ def _print_search(found: dict[str, Any], options: SearchOptions) -> None:
         console.print(
             f"Wrote {options.keep}: {found['kept']:,} of {found['images']:,} images.", markup=False
         )
+        if found["not_listed"]:
+            console.print(searching.describe_not_listed(found["not_listed"]))
 
 
 def classify(

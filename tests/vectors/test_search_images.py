@@ -122,6 +122,18 @@ def test_a_damaged_shard_is_named_and_written_again(run, photos, tmp_path):
     assert selfsight.search(run, photos, outliers=True, **how) == expected
 
 
+def test_a_name_that_a_list_cannot_hold_is_left_out_and_counted(run, photos, tmp_path, capsys):
+    mixed = shutil.copytree(photos, tmp_path / "mixed")
+    for name in ("a\tb.png", "a\nb.png"):
+        shutil.copyfile(photos / "05.png", mixed / name)
+    words = ["--outliers", "--count", "1", "--keep", str(tmp_path / "k.txt"), "--device", "cpu"]
+    main(["search", str(run.path), str(mixed), *words])
+    said = capsys.readouterr().out
+    assert "Wrote" in said and "2 files cannot be in a list" in " ".join(said.split())
+    lines = (tmp_path / "k.txt").read_text().split("\n")
+    assert len(lines) == 15 and all(line.endswith(".png") for line in lines[:-1])
+
+
 def test_shards_without_a_readable_image_are_passed_over(run, photos, tmp_path):
     mixed = shutil.copytree(photos, tmp_path / "mixed")
     for i in range(2):

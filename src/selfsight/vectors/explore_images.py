@@ -17,7 +17,7 @@ from selfsight.errors import UserError
 from selfsight.report_page.explore_page import Group, MapPage, Thumbnails, measure_page, write_page
 from selfsight.runs.image_sheets import BACKGROUND, to_bytes, to_image
 from selfsight.vectors.map_layout import lay_out
-from selfsight.vectors.search_images import Vectors
+from selfsight.vectors.search_images import Vectors, describe_not_listed, fits_list
 
 SIDES = (96, 64, 48, 32, 24, 16)  # of a thumbnail in pixels: the largest whose sum fits
 TRIED = 64  # thumbnails by which the bytes of all are foreseen
@@ -105,10 +105,7 @@ def describe(written: dict[str, Any]) -> str:
         ),
     ]
     if written["not_listed"]:
-        lines.append(
-            f"{written['not_listed']:,} files cannot be in a list: their names have a tab or a new "
-            "line, or are not UTF-8."
-        )
+        lines.append(describe_not_listed(written["not_listed"]))
     return "\n".join(lines)
 
 
@@ -139,20 +136,11 @@ def _list_paths(
     paths = [str(Path(source.local_path(i)).absolute()) for i in index]
     root = paths[0].removesuffix(names[0])
     if all(
-        path == root + name and _fits_list(path) for path, name in zip(paths, names, strict=True)
+        path == root + name and fits_list(path) for path, name in zip(paths, names, strict=True)
     ):
         return root, None, 0
-    listed = [path if _fits_list(path) else None for path in paths]
+    listed = [path if fits_list(path) else None for path in paths]
     return None, listed, listed.count(None)
-
-
-def _fits_list(path: str) -> bool:
-    """Whether a list, of one path in UTF-8 per line and a label after a tab, can hold a path."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return not {"\t", "\n", "\r"} & {*path}
 
 
 def _build_thumbnails(

@@ -183,10 +183,29 @@ def _find_with_faiss(bank: Tensor, queries: Tensor, k: int, *, among: bool) -> N
     return Neighbors(values.where(near >= 0, -1.0), near.clamp(min=0))
 
 
-def write_list(path: Path, source: Source, kept: Sequence[str]) -> None:
-    """Write a list of images that `pretrain` reads: those of these names."""
+def fits_list(path: str) -> bool:
+    """Whether a list, of one path in UTF-8 per line and a label after a tab, can hold a path."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return not {"\t", "\n", "\r"} & {*path}
+
+
+def describe_not_listed(count: int) -> str:
+    """Say how many files a list could not hold, and why."""
+    return (
+        f"{count:,} files cannot be in a list: their names have a tab or a new line, or are not "
+        "UTF-8."
+    )
+
+
+def write_list(path: Path, source: Source, kept: Sequence[str]) -> int:
+    """Write a list of images that `pretrain` reads; return how many cannot be in it."""
     assert source.local_path is not None  # they are files
     number = {clean(name): i for i, name in enumerate(source.names)}
-    lines = [f"{Path(source.local_path(number[name])).absolute()}\n" for name in kept]
+    paths = [str(Path(source.local_path(number[name])).absolute()) for name in kept]
+    listed = [path for path in paths if fits_list(path)]
     with explain_write_errors(path):
-        path.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
+        path.write_text("".join(f"{name}\n" for name in listed), encoding="utf-8")
+    return len(paths) - len(listed)
