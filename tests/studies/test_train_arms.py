@@ -4,14 +4,19 @@ import json
 import time
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from torch import nn
+from torchvision.transforms import v2
 
 import selfsight
 from selfsight.data import CachedImages
+from selfsight.data.eval_transform import standard_transform
 from selfsight.errors import StoppedError, UserError
+from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
 from selfsight.studies import STUDIES, train_arms
@@ -53,6 +58,11 @@ def one_pixel_images() -> CachedImages:
     names = [str(i) for i in range(50000)]
     pixels = number.to(torch.uint8)
     return CachedImages(pixels, one, one, channels=1, names=names, labels=number % 10)
+
+
+def labeled_images(images: CachedImages) -> LabeledData:
+    """The same images to train and to measure on."""
+    return LabeledData(train=images, transform=standard_transform(32, channels=images.channels))
 
 
 def jobs_of(*arms, **options) -> list[Job]:
@@ -114,7 +124,7 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
         return entry_of(job)
 
     monkeypatch.setattr(train_arms, "run_job", run_job)
-    data = StudyData(one_pixel_images(), one_pixel_images())
+    data = StudyData(one_pixel_images(), labeled_images(one_pixel_images()))
     monkeypatch.setattr(train_arms, "open_study_data", lambda *_: data)
     todo = jobs_of("cifar10_v2_k16", "cifar10_v2_k4096", "cifar10_v2_eqco_k16")
     for seconds, count in ((1, 1), (116, 3), (114, 1)):  # an arm like these takes 115 s
@@ -140,7 +150,7 @@ def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_
 
     monkeypatch.setattr(train_arms, "pretrain", pretrain)
     (job,) = jobs_of("cifar10_v2_k16")
-    data = StudyData(one_pixel_images(), one_pixel_images())
+    data = StudyData(one_pixel_images(), labeled_images(one_pixel_images()))
     cpu, console = torch.device("cpu"), Console(quiet=True)
     for times in (1, 2):
         with pytest.raises(StoppedError, match="The same command goes on") as stopped:
@@ -162,10 +172,31 @@ def test_images_must_exist_and_have_a_test_split(tmp_path):
 
 def test_held_out_images_are_500_of_each_class_and_not_trained_on():
     images = one_pixel_images()
-    train, test = hold_out(images)
-    assert test.labels.bincount().tolist() == [500] * 10 and len(train) == 45000
-    assert not {*train.names} & {*test.names}
-    assert [int(p) for p in test.flat] == [int(name) % 256 for name in test.names]
+    train, labeled = hold_out(images, labeled_images(images))
+    measured = [y.bincount().tolist() for y in labeled.labels()]
+    assert measured == [[4500] * 10, [500] * 10]
+    assert [int(p) for p in train.flat] == [int(name) % 256 for name in train.names]
+    assert [*map(int, train.names)] == labeled.train_index.tolist()
+    assert not {*train.names} & {*map(str, labeled.test_index.tolist())}
+
+
+def test_arms_are_measured_on_images_at_full_size_and_not_on_those_stored_for_training(tmp_path):
+    (job,) = jobs_of("cifar10_v2_k16")
+    noise = np.random.default_rng(0).integers(0, 256, (8, 90, 70, 3), dtype=np.uint8)
+    for i, pixels in enumerate(noise):
+        folder = tmp_path / ("train" if i < 4 else "test") / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    data = open_study_data(job, str(tmp_path), torch.device("cpu"), Console(quiet=True))
+    resize = v2.Compose([v2.Resize(32, antialias=True), v2.CenterCrop(32)])
+    transform = data.labeled.transform
+    for found, order in zip(
+        data.labeled.features(nn.Flatten()), ((0, 2, 1, 3), (4, 6, 5, 7)), strict=True
+    ):
+        pixels = resize(torch.from_numpy(noise[list(order)]).permute(0, 3, 1, 2)) / 255
+        expected = v2.functional.normalize(pixels, transform.mean, transform.std).flatten(1)
+        gray_level = 1 / 255 / min(transform.std)
+        torch.testing.assert_close(found.h, expected, rtol=0, atol=1.01 * gray_level)
 
 
 def test_selected_images_keep_their_pixels():

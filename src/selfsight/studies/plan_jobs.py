@@ -11,9 +11,11 @@ from rich.console import Console
 
 from selfsight.data import CachedImages, ImageStore, Source, list_splits, open_source
 from selfsight.errors import UserError, suggest
+from selfsight.evals.eval_images import EvalImages
+from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.stratified_splits import stratified
 from selfsight.options.study_options import StudyOptions
-from selfsight.recipe import Recipe, override
+from selfsight.recipe import Recipe, eval_transform, override
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.open_run_images import open_recipe_images
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe
@@ -110,14 +112,17 @@ def plan_jobs(study: Study, options: StudyOptions, adapt: Callable[[Recipe], Rec
 
 
 class StudyData(NamedTuple):
-    """The images of a study, decoded once, and those that arms are scored on."""
+    """The images of a study, decoded once: as stored for training, and those that are measured."""
 
     train: ImageStore
-    test: ImageStore
+    labeled: LabeledData
 
 
 def open_study_data(job: Job, path: str, device: torch.device, console: Console) -> StudyData:
-    """Decode the training and test images, once for all jobs like this one."""
+    """Decode the training and test images, once for all jobs like this one.
+
+    Encoders are measured on images that are decoded at full size, as `selfsight evaluate` does.
+    """
     recipe = job.recipe
     if list_splits(path) != ("train", "test"):
         open_source(path)  # explains a path that does not exist
@@ -126,24 +131,28 @@ def open_study_data(job: Job, path: str, device: torch.device, console: Console)
             "or with Parquet files that have these words in their names."
         )
 
-    def open_split(split: str) -> ImageStore:
+    def open_split(split: str) -> Source:
         source = open_source(path, split=split, labels=True)
-        source = _take_some(source, QUICK_IMAGES) if job.quick else source
-        data = replace(recipe.data, path=path, labels=True)
-        return open_recipe_images(replace(recipe, data=data), device, console, source)
+        return _take_some(source, QUICK_IMAGES) if job.quick else source
 
-    train = open_split("train")
-    return hold_out(train) if job.held_out else StudyData(train, open_split("test"))
+    source, transform = open_split("train"), eval_transform(recipe)
+    data = replace(recipe.data, path=path, labels=True)
+    train = open_recipe_images(replace(recipe, data=data), device, console, source)
+    images = EvalImages(source, transform, device)
+    if job.held_out:
+        return hold_out(train, LabeledData(train=images, transform=transform))
+    test = EvalImages(open_split("test"), transform, device)
+    return StudyData(train, LabeledData(train=images, test=test, transform=transform))
 
 
-def hold_out(images: ImageStore) -> StudyData:
+def hold_out(train: ImageStore, labeled: LabeledData) -> StudyData:
     """Hold out a tenth of the images of each class, always the same."""
-    if not isinstance(images, CachedImages) or images.labels is None:
+    if not isinstance(train, CachedImages) or train.labels is None:
         raise UserError(
             "--held-out needs labeled images that are cached. Use --data.storage cache."
         )
-    split = stratified(images.labels, test_share=HELD_OUT_SHARE, seed=0)
-    return StudyData(images.select(split.train), images.select(split.test))
+    split = stratified(train.labels, test_share=HELD_OUT_SHARE, seed=0)
+    return StudyData(train.select(split.train), replace(labeled, split=split))
 
 
 def _take_some(source: Source, count: int) -> Source:

@@ -16,7 +16,6 @@ from selfsight import dist
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import DivergedError, StoppedError
 from selfsight.evals.knn import KNN
-from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.recipe import Data, Recipe, eval_transform, to_dict
 from selfsight.run_files.json_files import read_json, write_json
@@ -192,7 +191,7 @@ def run_job(
         device=device_name(device),
         command=job.command,
         finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-        images={"train": len(data.train), "test": len(data.test)},
+        images={"train": len(data.train), "test": len(data.labeled.labels()[1])},
         results=results,
         curve=read_curve(records),
         seconds=seconds,
@@ -258,12 +257,8 @@ def _other_memory(device: torch.device) -> float:
 
 def score(backbone: torch.nn.Module, recipe: Recipe, data: StudyData) -> dict[str, dict[str, Any]]:
     """Accuracy of kNN, with our default and with Lightly's settings, and of a linear probe."""
-    labeled = LabeledData(
-        train=data.train,
-        test=data.test,
-        transform=eval_transform(recipe),
-        batch_size=1024,
-        distributed=dist.world_size() > 1,
+    labeled = replace(
+        data.labeled, transform=eval_transform(recipe), distributed=dist.world_size() > 1
     )
     train, test = labeled.features(backbone)
     evaluators: dict[str, KNN | LinearProbe] = {
