@@ -11,6 +11,7 @@ from timm.data import create_transform, resolve_data_config
 from selfsight.backbones import from_timm, from_torchvision
 from selfsight.backbones.foreign_checkpoints.load_backbone import load_backbone
 from selfsight.data.eval_transform import MEAN, STD
+from selfsight.errors import UserError
 
 # Width and height: larger than the resized image, smaller, and so nearly in between.
 SIZES = [(560, 421), (180, 260), (251, 224)]
@@ -92,3 +93,19 @@ def test_a_file_in_timm_s_network_has_the_statistics_of_timm_or_of_its_project(t
     report = load_backbone(f"timm:{name}={tmp_path / 'moco.pth'}", image_size=96)[1]
     assert (report.image_size, report.mean, report.std) == (96, MEAN, STD)
     assert (report.native.mean, report.native.size, report.native.resize) == (MEAN, 96, 109)
+
+
+def test_a_file_in_timm_s_vit_is_encoded_at_another_size_as_timm_does(tmp_path):
+    theirs = timm.create_model("test_vit", num_classes=0).eval()  # of 160 pixels
+    torch.save(theirs.state_dict(), tmp_path / "vit.pth")
+    spec, x = f"timm:test_vit={tmp_path / 'vit.pth'}", torch.randn(2, 3, 96, 96)
+    ours = load_backbone(spec, image_size=96)[0]
+    theirs.set_input_size(96)
+    torch.testing.assert_close(ours(x), theirs(x))
+    torch.save(theirs.state_dict(), tmp_path / "vit.pth")  # a file that was trained at that size
+    torch.testing.assert_close(load_backbone(spec, image_size=96)[0](x), theirs(x))
+    with pytest.raises(UserError, match="pos_embed is"):
+        load_backbone(spec)
+    torch.save(theirs.state_dict() | {"pos_embed": torch.zeros(1, 30, 64)}, tmp_path / "vit.pth")
+    with pytest.raises(UserError, match="pos_embed is"):
+        load_backbone(spec, image_size=96)

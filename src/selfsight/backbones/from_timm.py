@@ -11,6 +11,8 @@ import torch
 from huggingface_hub import constants
 from jaxtyping import Float
 from timm.data import resolve_data_config
+from timm.layers import resample_abs_pos_embed
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from selfsight.data.eval_transform import EvalTransform
@@ -65,6 +67,22 @@ class TimmBackbone(Backbone):
             raise UserError(_not_fetched(self.name, error)) from error
         cfg = timm.get_pretrained_cfg(self.name)
         return None if cfg is None else cfg.license
+
+    def resize_positions(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Resize the learned positions of a ViT to another image size, as timm does."""
+        net, positions = self.net, weights.get("pos_embed")
+        cfg = timm.get_pretrained_cfg(self.name)
+        is_own_size = cfg is None or self.image_size == cfg.input_size[1]
+        if is_own_size or positions is None or not isinstance(net, VisionTransformer):
+            return weights
+        num_prefix = 0 if net.no_embed_class else net.num_prefix_tokens
+        num_patches = positions.shape[1] - num_prefix
+        if math.isqrt(max(0, num_patches)) ** 2 != num_patches:
+            return weights  # not of a square: its shape is refused
+        positions = resample_abs_pos_embed(
+            positions, new_size=net.patch_embed.grid_size, num_prefix_tokens=num_prefix
+        )
+        return {**weights, "pos_embed": positions}
 
 
 def check_name(name: str) -> None:

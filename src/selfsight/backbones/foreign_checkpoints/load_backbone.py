@@ -294,6 +294,8 @@ def _load_weights(
     values = {name: checkpoint[file_name] for name, file_name in named.items()}
     computed = find_computed_positions(net, values)
     values = add_class_position(values, expected)
+    resize_positions = getattr(backbone, "resize_positions", dict)  # of timm's networks
+    values = resize_positions(values)
     used |= {name: named[name] for name in computed}
     absent = [name for name in expected if name not in used]
     check_missing(spec, network, [n for n in absent if not n.endswith("num_batches_tracked")])
