@@ -9,7 +9,12 @@ import torch
 from selfsight.backbones.resnet import BasicBlock, ResNet
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
-from selfsight.exporters.export_encoder import TARGETS, _check_images, describe_encoder
+from selfsight.exporters.export_encoder import (
+    TARGETS,
+    _check_images,
+    describe_encoder,
+    with_folder,
+)
 from selfsight.options.encoder_options import ExportOptions
 from tests.exporters.saved_run import shake
 
@@ -44,6 +49,12 @@ def test_the_printed_lines_give_our_features(target, dtype, channels, tmp_path, 
         exec(TARGETS[target].write(encoder, tmp_path), found)
         expected = encoder.network(encoder.transform(x)[None])
     torch.testing.assert_close(found["features"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_lines_import_what_they_use_once_and_in_order(tmp_path):
+    lines = TARGETS["torchvision"].write(deep_encoder("uint16", 1), tmp_path)
+    imports = with_folder(lines, ".").partition("\n\n")[0].splitlines()
+    assert imports == ["import numpy as np", "import torch", "import torchvision"]
 
 
 def test_a_target_for_photographs_alone_says_so():

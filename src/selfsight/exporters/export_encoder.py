@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -77,7 +78,7 @@ def export_encoder(
         card = write_card(
             encoder,
             target=target,
-            lines=_with_folder(lines, "."),
+            lines=with_folder(lines, "."),
             license_name=license_name,
             facts=[*facts, *measures],
         )
@@ -93,14 +94,17 @@ def export_encoder(
         "files": files,
         "license": license_name,
         "trained": facts[0],
-        "lines": _with_folder(lines, str(folder)),
+        "lines": with_folder(lines, str(folder)),
     }
 
 
-def _with_folder(lines: str, folder: str) -> str:
-    """Name the folder after the imports."""
+def with_folder(lines: str, folder: str) -> str:
+    """Name the folder after the imports, of which each that is used stands once, in order."""
     imports, _, rest = lines.partition("\n\n")
-    return f"{imports}\n\nfolder = {json.dumps(folder)}\n{rest}"
+    words = set(re.findall(r"\w+", rest))
+    used = {line for line in imports.splitlines() if words & set(re.findall(r"\w+(?=,|$)", line))}
+    ordered = sorted(used, key=lambda line: (line.startswith("from"), line.lower()))
+    return "\n".join([*ordered, "", f"folder = {json.dumps(folder)}", rest])
 
 
 def describe_encoder(network: nn.Module, transform: EvalTransform) -> ExportedEncoder:
