@@ -31,9 +31,12 @@ RECORD = {
 }
 
 
-def test_the_help_lists_every_command_and_every_exit_status(capsys):
+def test_the_help_lists_every_command_and_every_exit_status(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     main([])
     out = capsys.readouterr().out
+    for usage, text in COMMAND_LINES.items():
+        assert re.search(rf"(?m)^  selfsight {re.escape(usage)} +{re.escape(text)}$", out)
     assert {usage.split()[0] for usage in COMMAND_LINES} == {*COMMANDS, "COMMAND"}
     page = (ROOT / "docs/commands.md").read_text()
     for status, meaning in EXIT_STATUS.items():

@@ -11,7 +11,7 @@ TITLE = (
     "are."
 )
 COMMAND_LINES = {
-    "pretrain DATA": "train on images, or on the built-in shapes",
+    "pretrain DATA": "train an encoder on images",
     "resume RUN": "resume a run that stopped",
     "replay RUN": "find where a step was not finite",
     "evaluate RUN...": "kNN, linear, few labels, fine-tuning, ...",
@@ -19,7 +19,7 @@ COMMAND_LINES = {
     "embed RUN DATA": "a vector for every image",
     "search RUN DATA QUERY": "similar images, near-duplicates, outliers",
     "explore RUN DATA": "a map of all images; save groups as lists",
-    "classify RUN": "a classifier from labels; predictions as CSV",
+    "classify RUN": "a classifier from labels; predictions",
     "adapt DATA --init NAME": "use an encoder as it is, or train it?",
     "report RUN": "one HTML page: curves, verdict, neighbors",
     "doctor DATA": "summarize the data, show its recipe",
