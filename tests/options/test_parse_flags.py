@@ -42,6 +42,7 @@ def test_a_wrong_word_gets_one_sentence(words, capsys):
 
 
 SETTINGS = {
+    "--backbone resnet18": 'There is no flag --backbone. Did you mean "--backbone.name"?',
     "--optim.lrr 3": 'There is no flag --optim.lrr. Did you mean "--optim.lr"?',
     "--no-method.head-norm": 'Did you mean "--method.no-head-norm"?',
     "--optim.lr a": 'optim.lr is "a"; it must be a number.',

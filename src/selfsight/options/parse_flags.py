@@ -129,6 +129,8 @@ def refuse_flag(flag: str, command: str, known: Iterable[str]) -> UserError:
     if switch != name and switch in known and "." in switch:
         group, _, setting = switch.rpartition(".")
         offer = f' Did you mean "{group}.no-{setting}"?'
+    elif f"{name}.name" in known:  # --backbone, --optim
+        offer = f' Did you mean "{name}.name"?'
     return UserError(f"There is no flag {name}.{offer}{path} See: {command} --help")
 
 
