@@ -71,16 +71,19 @@ def param_groups(
 
 
 def describe_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return one row per parameter group, to be printed at the start of a run."""
+    """Return one row per parameter group, to be printed at the start of a run.
+
+    `adapt` (LARS, LAMB) and `schedule` are columns only if a group differs from the default in it.
+    """
+    groups, defaults = optimizer.param_groups, {"adapt": False, "schedule": "main"}
+    shown = [key for key, value in defaults.items() if any(g[key] != value for g in groups)]
     return [
         {
             "label": group["label"],
-            "tensors": len(group["params"]),
             "parameters": sum(p.numel() for p in group["params"]),
             "lr": float(group["lr"]),
             "weight_decay": group["weight_decay"],
-            "adapt": group["adapt"],
-            "schedule": group["schedule"],
         }
-        for group in optimizer.param_groups
+        | {key: group[key] for key in shown}
+        for group in groups
     ]
