@@ -123,6 +123,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f' Did you mean "{by_lower[close[0]]}"?' if close else ""
 
 
+def count_noun(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 image", "2 images"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def list_first(items: Sequence[str], limit: int = 6, separator: str = ", ") -> str:
     """Return the first few items, and how many more there are."""
     more = f" and {len(items) - limit} more" if len(items) > limit else ""

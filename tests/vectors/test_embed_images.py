@@ -90,7 +90,7 @@ def test_npy_has_its_names_and_unreadable_images_are_left_out(run, photos, tmp_p
     os.rename(last, last.replace(b".jpg", b"\xff.jpg"))  # a name outside UTF-8
     found = embed(run, other, tmp_path / "out", format="npy")
     assert (found["images"], found["encoded"], found["skipped"]) == (23, 22, 1)
-    assert "Left out 1 unreadable images: cats/broken.jpg" in capsys.readouterr().err
+    assert "Left out 1 unreadable image: cats/broken.jpg" in capsys.readouterr().err
     assert "cats/broken.jpg" in json.loads((tmp_path / "out/_skipped-00000.json").read_text())
     arrays = [np.load(path) for path in sorted((tmp_path / "out").glob("*.npy"))]
     names = [json.loads(p.read_text()) for p in sorted((tmp_path / "out").glob("shard-*.json"))]

@@ -27,7 +27,7 @@ from selfsight.data.pixel_statistics import (
     summarize_kind,
 )
 from selfsight.data.storage_plan import MAX_GPU_SHARE
-from selfsight.errors import list_first
+from selfsight.errors import count_noun, list_first
 from selfsight.terminal.console import is_verbose
 
 STORE_SIZE = 256  # short side in pixels for the estimates of speed and memory
@@ -136,8 +136,8 @@ def describe(summary: DataSummary) -> list[str]:
             else f" and {'fits' if summary.fits_on_device else 'does not fit'} on the GPU."
         ),
         *_describe_kind(summary.kind),
-        _describe_list("unreadable images", unreadable),
-        _describe_list("exact duplicates", [f"{a} = {b}" for a, b in summary.duplicates]),
+        _describe_list("unreadable image", unreadable),
+        _describe_list("exact duplicate", [f"{a} = {b}" for a, b in summary.duplicates]),
     ]
     return [*lines, *summary.notes]
 
@@ -193,7 +193,9 @@ def _describe_kind(kind: PixelKind | None) -> list[str]:
     return [f"Not photographs: {kind.name}; values by channel {ends}; they {sides}."]
 
 
-def _describe_list(title: str, items: list[str]) -> str:
+def _describe_list(noun: str, items: list[str]) -> str:
     if not items:
-        return f"The sample has no {title}."
-    return f"{len(items)} {title}: {list_first(items, len(items) if is_verbose() else 5)}."
+        return f"The sample has no {noun}s."
+    return (
+        f"{count_noun(len(items), noun)}: {list_first(items, len(items) if is_verbose() else 5)}."
+    )

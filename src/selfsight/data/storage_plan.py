@@ -153,11 +153,9 @@ def _choose(
     if storage == "auto":
         memory, disk = free_memory() // 2, free_disk(folder)
         storage = "cache" if total <= max(memory, disk) else "stream"
-        where = "memory" if total <= memory else "the cache" if total <= disk else "neither"
-        reasons["data.storage"] = (
-            f"All decoded images take {format_bytes(total)}, which fits in {where}."
-            if where != "neither"
-            else f"All decoded images take {format_bytes(total)}: too much for memory and cache."
+        where = "memory" if total <= memory else "the cache" if total <= disk else ""
+        reasons["data.storage"] = f"All decoded images take {format_bytes(total)}" + (
+            f", which fits in {where}." if where else ": too much for memory and cache."
         )
     if decoder == "auto":
         decoder, reason = "cpu", ""

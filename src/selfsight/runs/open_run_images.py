@@ -10,7 +10,7 @@ from selfsight.data import ImageStore, Source, find_url, open_images, open_sourc
 from selfsight.data.data_fingerprint import compare_fingerprints, fingerprint_data
 from selfsight.data.pixel_statistics import find_kind
 from selfsight.data.sources.tiles import cut_tiles
-from selfsight.errors import UserError, list_first
+from selfsight.errors import UserError, count_noun, list_first
 from selfsight.recipe import Recipe, fit_to_images, list_differences, method_name, to_dict
 from selfsight.run_files.run_folder import Run
 from selfsight.terminal.console import is_verbose, open_console
@@ -151,4 +151,4 @@ def print_skipped(images: ImageStore, console: Console) -> None:
         return
     files = [f"{name} ({why})" for name, why in images.skipped]
     shown = list_first(files, len(files) if is_verbose() else 5)
-    console.print(f"Skipped {len(images.skipped)} unreadable images: {shown}")
+    console.print(f"Skipped {count_noun(len(files), 'unreadable image')}: {shown}")

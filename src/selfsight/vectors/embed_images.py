@@ -29,7 +29,7 @@ from selfsight.data.pixel_statistics import find_kind
 from selfsight.data.sources.source import clean
 from selfsight.encoders.load_encoder import EncoderUnderTest, load_with_options
 from selfsight.encoders.load_run_networks import find_checkpoint
-from selfsight.errors import UserError, list_first
+from selfsight.errors import UserError, count_noun, list_first
 from selfsight.evals.extract_features import BATCH_SIZE, encode_batches, eval_mode
 from selfsight.options.encoder_options import EmbedOptions
 from selfsight.options.eval_options import EncoderOptions
@@ -114,7 +114,9 @@ def write_vectors(
         shown = list_first(
             [f"{name} ({why})" for name, why in skipped], len(skipped) if is_verbose() else 3
         )
-        console.print(f"Left out {len(skipped)} unreadable images: {shown}", soft_wrap=True)
+        console.print(
+            f"Left out {count_noun(len(skipped), 'unreadable image')}: {shown}", soft_wrap=True
+        )
     return {
         "folder": str(folder),
         "images": len(source),
