@@ -149,6 +149,7 @@ def search(
     asked = [queries] if isinstance(queries, str | Path) else list(queries)
     if not (asked or options.duplicates or options.outliers):
         raise UserError("Nothing to search for. Give a query image, --duplicates or --outliers.")
+    searching.check_queries(asked)
     source = open_source(str(data), split=options.split)
     if options.keep is not None:
         _check_are_files(run, source, options)

@@ -162,11 +162,6 @@ def format_value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else escape(str(value))
 
 
-def format_bytes(count: int) -> str:
-    """Format in GiB, or in MiB below one."""
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
-
-
 def format_setting(value: Any) -> str:
     """Format a value as a person types it: 65536, 0.0001 and 1.5e-6, never 6.554e+04."""
     if isinstance(value, list | tuple):

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from selfsight.data import Source
-from selfsight.data.decoders.decode_image import decode
+from selfsight.data.decoders.decode_image import decode, describe_error, read_header
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.sources.source import clean
 from selfsight.encoders.image_encoder import ImageEncoder
@@ -76,6 +76,15 @@ def _read_shard(file: Path) -> Vectors:
     return Vectors(paths, unit(h))
 
 
+def check_queries(files: Sequence[str | Path]) -> None:
+    """Raise a UserError for a query that is no image, before many others are embedded."""
+    for file in files:
+        try:
+            read_header(Path(file).expanduser().read_bytes())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {describe_error(error)}.") from error
+
+
 def find_similar(
     vectors: Vectors,
     queries: Float[Tensor, "m d"],
@@ -107,7 +116,10 @@ def find_neighbors(
 
 
 def group_duplicates(near: Neighbors, *, similarity: float) -> list[list[int]]:
-    """Groups of images that are linked by neighbors of at least this similarity, largest first."""
+    """Groups of images that are linked by neighbors of at least this similarity.
+
+    The largest come first, and of equal ones that with the most similar pair.
+    """
     first, column = (near.similarity >= similarity).nonzero(as_tuple=True)
     second = near.rows[first, column]
     n = len(near.rows)
@@ -115,7 +127,9 @@ def group_duplicates(near: Neighbors, *, similarity: float) -> list[list[int]]:
     _, group = connected_components(links, directed=False)
     order = np.argsort(group, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
-    return sorted((p.tolist() for p in parts if len(p) > 1), key=lambda p: (-len(p), p[0]))
+    nearest = near.similarity[:, 0]
+    groups = [part.tolist() for part in parts if len(part) > 1]
+    return sorted(groups, key=lambda group: (-len(group), -nearest[group].max().item(), group[0]))
 
 
 def score_outliers(near: Neighbors) -> Float[Tensor, " n"]:
