@@ -119,7 +119,7 @@ def test_the_classes_and_their_confusion_are_drawn(tab):
 
 
 def test_the_page_draws_an_analysis_or_says_that_there_is_none(tab, make_run, open_page):
-    assert "--protocol analysis" in text(tab, "#features")
+    assert "Not analyzed yet" in text(tab, "#features")
     run = make_run()
     analyze(run)
     tab = open_page(run)

@@ -314,6 +314,9 @@ def test_commands_survive_any_folder_name(make_run):
     run = make_run('it\'s a $HOME; SHELL "run"')
     codes = [command["code"] for command in page(run).data()["commands"]]
     assert shlex.split(codes[0]) == ["selfsight", "resume", str(run.path)]
+    images = run.saved_recipe()["data"]["path"]
+    explore = next(code for code in codes if " explore " in code)
+    assert shlex.split(explore) == ["selfsight", "explore", str(run.path), images]
     load = next(n for n in ast.walk(ast.parse(codes[-1])) if isinstance(n, ast.Constant))
     assert load.value == str(run.path)
 

@@ -67,8 +67,8 @@ function drawSeries({ points, bound = [], steps = false }, ink, x, y, floor) {
 
 function showFeatures(host, charts) {
   if (!charts.length) {
-    return host.append(missing("Not analyzed yet: `selfsight evaluate RUN --protocol analysis` draws the spectrum "
-      + "of the features, the similarity of an image's views, and the gradient norm."));
+    return host.append(missing("Not analyzed yet. A command under Next steps, at the end of this page, draws the "
+      + "spectrum of the features, the similarity of an image's views, and the gradient norm."));
   }
   host.append(html("div", { class: "grid" }, ...charts.map(chart)));
 }

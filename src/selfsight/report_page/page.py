@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from selfsight.errors import UserError
+from selfsight.errors import UserError, quote_word
 from selfsight.outside_code import list_outside_code
 from selfsight.report_page import score_figures
 from selfsight.report_page.curves import curves
@@ -135,7 +135,7 @@ def _content(run: Run) -> dict[str, Any]:
         "left_out": section(recipe, "left_out"),
         "reasons": section(recipe, "reasons"),
         "versions": {**section(recipe, "versions"), **section(recipe, "environment")},
-        "commands": _commands(run),
+        "commands": _commands(run, recipe),
     }
 
 
@@ -209,9 +209,11 @@ def _sheet(run: Run, file: str, mime_type: str) -> dict[str, Any] | None:
     return layout | {"sheet": f"data:{mime_type};base64,{code}"}
 
 
-def _commands(run: Run) -> list[dict[str, str]]:
+def _commands(run: Run, recipe: Mapping[str, Json]) -> list[dict[str, str]]:
     names = {"SHELL": run.shell_path, "PYTHON": repr(str(run.path)), " TRUST": ""}
-    if list_outside_code(run.saved_recipe()):
+    if isinstance(images := section(recipe, "data").get("path"), str) and images:
+        names["IMAGES"] = quote_word(images)
+    if list_outside_code(recipe):
         names |= {"PYTHON": f"{names['PYTHON']}, trust=True", " TRUST": " --trust"}
     pattern = "|".join(names)
     return [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from selfsight.runs.verdict_evidence import Json, RunEvidence, gather_evidence
-from selfsight.runs.verdict_rows import EvidenceRow, build_rows
+from selfsight.runs.verdict_rows import EvidenceRow, build_rows, name_small_gain
 from selfsight.runs.verdict_rules import (
     CLEAR,
     MAX_SKIPPED,
@@ -197,14 +197,15 @@ def _describe_problem(e: RunEvidence, gain: int) -> str:
     if gain < 0:
         return "that is worse"
     if not e.labeled:
-        return "that is no clear gain"
+        low = e.retrieval_gain[0] if e.retrieval_gain else 0.0
+        return f"that is {name_small_gain(low)}"
     if is_guessing(e):
         return "that is not clearly better than guessing"
     if max(s.z for s in e.labeled) >= CLEAR:
         return "one rose and the other fell"
     first = e.labeled[0]
     return (
-        f"that is no clear gain ({100 * first.gain:+.1f} points, 95 % interval "
+        f"that is {name_small_gain(first.gain_low)} ({100 * first.gain:+.1f} points, 95 % interval "
         f"{100 * first.gain_low:+.1f} to {100 * first.gain_high:+.1f})"
     )
 

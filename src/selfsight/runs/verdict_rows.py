@@ -39,8 +39,14 @@ class EvidenceRow:
 
 
 def _describe_score(score: LabeledScore) -> str:
-    degree = "better" if score.z >= CLEAR else "worse" if score.z <= -CLEAR else "no clear gain"
+    small = name_small_gain(score.gain_low)
+    degree = "better" if score.z >= CLEAR else "worse" if score.z <= -CLEAR else small
     return f"{degree} ({100 * score.gain_low:+.1f} to {100 * score.gain_high:+.1f} points)"
+
+
+def name_small_gain(low: float) -> str:
+    """Name a gain that the rules do not call clear, by the low end of its 95 % interval."""
+    return "a gain, but not a clear one" if low > 0 else "no clear gain"
 
 
 def _of_images(e: RunEvidence) -> str:
@@ -98,8 +104,9 @@ def build_rows(e: RunEvidence) -> list[EvidenceRow]:
         better, worse = "pixels do better", "the features do better"
         add("raw pixels, in the same way", f"{e.pixels:.1%}", expected, bad, better, worse)
     if e.retrieval is not None and e.untrained_retrieval is not None:
-        meanings = {1: "better than untrained", 0: "no clear gain", -1: "worse than untrained"}
-        expected = f"above {e.untrained_retrieval:.1%} (untrained)"
+        small = name_small_gain(e.retrieval_gain[0] if e.retrieval_gain else 0.0)
+        meanings = {1: "better than untrained", 0: small, -1: "worse than untrained"}
+        expected = f"clearly above {e.untrained_retrieval:.1%} (untrained)"
         meaning = meanings[find_retrieval_gain(e) or 0]
         if e.retrieval_gain is not None:
             low, high = (100 * end for end in e.retrieval_gain)
