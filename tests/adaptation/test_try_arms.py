@@ -74,7 +74,7 @@ def test_an_arm_that_is_worse_than_its_start_is_neither_exported_nor_kept(home, 
     # The same command shows the result, and other settings are refused.
     monkeypatch.setattr(try_arms, "measure_labeled", None)
     assert api.adapt("photos", **GIVEN) == found
-    with pytest.raises(UserError, match="was begun with another seed: 0"):
+    with pytest.raises(UserError, match="was started with another seed: 0"):
         api.adapt("photos", **GIVEN | {"seed": 1})
     with pytest.raises(UserError, match="holds other files"):
         api.adapt("photos", **GIVEN | {"out": "photos"})
@@ -90,7 +90,7 @@ def test_what_was_stopped_goes_on_and_the_better_arm_is_exported(home, monkeypat
         raise StoppedError("Stopped.", 2)
 
     monkeypatch.setattr(try_arms, "pretrain", stop)
-    with pytest.raises(StoppedError, match="The same command goes on"):
+    with pytest.raises(StoppedError, match="Repeat the command to continue"):
         api.adapt("photos", **GIVEN | {"settings": ("--log-every", "1", "--save-steps", "1")})
     monkeypatch.setattr(try_arms, "pretrain", train)
     monkeypatch.setattr(try_arms, "measure_labeled", fixed(0.5, 0.9, 0.1))
@@ -107,7 +107,7 @@ def test_what_was_stopped_goes_on_and_the_better_arm_is_exported(home, monkeypat
 @pytest.mark.parametrize(
     ("sentence", "change"),
     [
-        ("Give the encoder to start from: --init", {"init": None}),
+        ("Name the encoder to start from: --init", {"init": None}),
         ("There is no file or run folder", {"init": "nowhere", "stem": None}),
         ("minutes is 0.0; it must be above 0", {"minutes": 0.0}),
         ("--out is empty", {"out": " "}),

@@ -1,4 +1,4 @@
-"""Flags: what is wrong with one is said in one sentence, with the nearest that exists."""
+"""An error about a flag says in one sentence what is wrong, and suggests the nearest flag."""
 
 import pytest
 
@@ -22,11 +22,11 @@ MISTAKES = {
     "bench --seconds x": 'seconds is "x"; it must be a number.',
     "embed r d --format prquet": 'one of parquet, npy. Did you mean "parquet"?',
     "pretrain": "DATA is missing. A folder (of any depth), a .txt list",
-    "pretrain x y": '"y" is more than this command takes.',
-    "pretrain x --labels 0": '--labels takes no value: "0" is more than this command takes.',
+    "pretrain x y": '"y" is one argument too many.',
+    "pretrain x --labels 0": '--labels takes no value: "0" is one argument too many.',
     "pretrain x --labels=0": "--no-labels switches it off.",
     "pretrain x --compile 0": '--compile takes no value: "0"',
-    "pretrain x --epochs 1 --resume 1": '"1" is more than this command takes after --epochs or',
+    "pretrain x --epochs 1 --resume 1": '"1" is one argument too many after --epochs or',
     "study methods --seeds 2 1 2": "--seeds has 2 more than once",
     "pretrain x --recipe": "--recipe needs a value.",
 }

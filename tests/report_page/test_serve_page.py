@@ -74,7 +74,7 @@ def test_another_name_for_this_address_is_refused(server):
         assert ask(server, "POST", "/query", b"x", host=host)[0] == 403
     for origin in ("http://evil.example", "null", f"http://localhost:{port}"):
         status, said = ask(server, "POST", "/query", b"x", {"Origin": origin})
-        assert status == 403 and "own page only" in said
+        assert status == 403 and "only its own page" in said
     own = {"Origin": f"http://127.0.0.1:{port}"}
     assert ask(server, "POST", "/query", b"x", own)[0] == 200
 
@@ -122,7 +122,7 @@ def send_slowly(connection):
 
 
 def test_a_port_in_use_gets_a_sentence(server):
-    with pytest.raises(UserError, match=f"Port {server.server_port} .* Give another --port"):
+    with pytest.raises(UserError, match=f"Port {server.server_port} .* Use another --port"):
         build_server("", answer, port=server.server_port, max_bytes=1)
 
 

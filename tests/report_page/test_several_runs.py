@@ -78,7 +78,7 @@ def test_a_damaged_run_and_one_of_other_images_are_named_and_the_others_shown(ru
     out = runs[0].path.parent / "new" / "page.html"
     main(["report", *(str(run.path) for run in runs), "--out", str(out)])
     said = capsys.readouterr()
-    assert "moco-seed0 is left out: " in said.err and "log.jsonl" in said.err
+    assert "Skipped moco-seed0: " in said.err and "log.jsonl" in said.err
     assert "simclr was trained on other images (shapes, 7) than moco-seed1" in said.err
     assert "new/page.html" in said.out
     found = content(out)
@@ -86,7 +86,7 @@ def test_a_damaged_run_and_one_of_other_images_are_named_and_the_others_shown(ru
     names = {row["name"] for row in found["measures"]}
     # The first run's recipe says no fingerprint, so that its results have the path in its place.
     assert len([name for name in names if name.startswith("online_knn on")]) == 2
-    with pytest.raises(UserError, match=r"is left out: .* is not a run folder"):
+    with pytest.raises(UserError, match=r"Skipped .* is not a run folder"):
         write_several([Run(out.parent / "a"), Run(out.parent / "b")])
     with pytest.raises(UserError, match="moco-seed1 is given twice"):
         write_several([runs[1], *runs])

@@ -56,7 +56,7 @@ def test_the_images_of_the_run_are_sorted_as_by_numpy(run):
 def test_serving_and_a_summary_exclude_each_other(run, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["report", str(run.path), "--serve", "--json"])
-    assert "Give one" in capsys.readouterr().err
+    assert "Use one of them" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["report", str(run.path), "--serve", "--port", "70000"])
     assert "port is 70000" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""Decide between an encoder as it is, continued pretraining, and training from scratch."""
+"""Decide between the unchanged encoder, continued pretraining, and training from scratch."""

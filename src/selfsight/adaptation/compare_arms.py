@@ -1,4 +1,4 @@
-"""Choose between the arms, by paired differences on the same images, and say so in a sentence."""
+"""Choose an arm by paired differences on the same images, and describe the choice in a sentence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ TITLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ArmResult:
-    """What became of an arm: its numbers by measure, or why it has none."""
+    """The numbers of an arm by measure, or the reason why it has none."""
 
     name: ArmName
     scores: Mapping[str, Scores] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class ArmResult:
         return None if numbers is None else named_interval(numbers, NUMBERS.get(measure, measure))
 
     def per_image(self, measure: str) -> PerImage:
-        """What was found for each image."""
+        """The outcome for each image."""
         return self.scores[measure]["per_image"]
 
 
 class Choice(NamedTuple):
-    """The chosen arm, the arms that are measurably worse than the frozen encoder, the sentence."""
+    """The chosen arm, the arms that are measurably worse than the frozen encoder, a sentence."""
 
     name: ArmName
     worse: tuple[ArmName, ...]
@@ -60,12 +60,12 @@ def compare(arm: ArmResult, other: ArmResult, measure: str) -> Difference:
 
 
 def choose(arms: Sequence[ArmResult], *, images: str) -> Choice:
-    """Choose an arm; the first one is the frozen encoder, and `images` says what was measured on.
+    """Choose an arm; the first one is the frozen encoder, and `images` describes the test images.
 
-    With labels: the simplest arm within one standard error of the best in linear accuracy, where
-    not training is simplest (the one-standard-error rule of Breiman et al. 1984), and never one
-    below the frozen encoder. Without labels: the frozen encoder, unless an arm is measurably better
-    in every measure.
+    With labels, choose the simplest arm within one standard error of the best linear accuracy (the
+    one-standard-error rule of Breiman et al. 1984), where the frozen encoder is simplest; never an
+    arm below the frozen encoder. Without labels, choose the frozen encoder, unless an arm is
+    measurably better in every measure.
     """
     frozen, *trained = [arm for arm in arms if arm.scores]
     measures = ["linear"] if "linear" in frozen.scores else list(frozen.scores)
@@ -92,8 +92,8 @@ def _value(arm: ArmResult, measure: str) -> float:
 def _is_close(arm: ArmResult, best: ArmResult) -> bool:
     """Whether an arm is the best one, or within one standard error of it.
 
-    The error is that of McNemar's test: if both were equal, each image on which they differ would
-    count for either with the same chance.
+    The standard error is McNemar's: if both arms were equally good, each image on which they differ
+    would favor either with the same probability.
     """
     accuracies = (each.per_image("linear").values["accuracy"] for each in (best, arm))
     difference = np.subtract(*accuracies)
@@ -107,12 +107,12 @@ def _describe(
     measures: Sequence[str],
     images: str,
 ) -> str:
-    """Say what to do, and the numbers of every arm."""
+    """Describe the choice and the numbers of every arm."""
     labeled = measures == ["linear"]
     if chosen is frozen:
         advice = "Do not train: use the frozen one"
         if not trained:
-            return f"{advice}, for nothing else was tried."
+            return f"{advice}: nothing else was tried."
     else:
         certain = all(compare(chosen, frozen, m).low > 0 for m in measures)
         advice = f"Use {WORDS[chosen.name]}" + ("" if certain else ", which is probably better")
@@ -123,7 +123,7 @@ def _describe(
     ]
     text = f"{advice}. On {images}: {'; '.join(parts)}."
     if not labeled:
-        text += " Without labels this is weak evidence: --labeled with some images per class."
+        text += " Without labels this is weak evidence. Add --labeled with some images per class."
     return text
 
 

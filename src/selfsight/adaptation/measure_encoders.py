@@ -1,4 +1,4 @@
-"""Measure encoders on the same images, with intervals: by labels, or without any."""
+"""Measure encoders on the same images, with intervals: with labels or without."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,10 +26,10 @@ RANK_RESAMPLES = 100  # an eigenvalue problem each
 
 
 def measure_labeled(network: nn.Module, data: LabeledData, *, seed: int) -> dict[str, Scores]:
-    """Accuracy of a linear probe and of kNN on images that the classifier has not seen.
+    """Accuracy of a linear probe and of kNN on held-out images.
 
-    Without test images, each labeled one is predicted by a probe of the other folds, and by the
-    vote of all other images: few labels are not divided further.
+    Without test images, each labeled image is predicted by a probe trained on the other folds, and
+    by kNN among all other images, so that no labels are set aside.
     """
     train, test = data.features(network)
     assert train.y is not None
@@ -83,7 +83,7 @@ def measure_label_free(
 
 
 def resample_rank(h: Float[Tensor, "n d"]) -> Float[np.ndarray, " b"]:
-    """The effective rank of these features, then that of each of RANK_RESAMPLES resamples."""
+    """Effective rank of these features, then of each of RANK_RESAMPLES resamples."""
     h = h.double()
     counts = torch.from_numpy(next(resampled_counts(len(h)))).T[:RANK_RESAMPLES].to(h)  # [B, N]
     ranks = []
@@ -98,7 +98,7 @@ def resample_rank(h: Float[Tensor, "n d"]) -> Float[np.ndarray, " b"]:
 
 
 def describe_images(data: LabeledData) -> str:
-    """Say which images the accuracy is of, and how they were held out."""
+    """Describe the test images and how they were held out."""
     if data.has_test_images:
         return f"{len(data.labels()[1]):,} labeled test images"
     return f"{len(data.train_index):,} labeled images, each held out once in {FOLDS} folds"

@@ -1,4 +1,4 @@
-"""Plan the time: how fast a recipe trains here, and how many epochs of it fit."""
+"""Plan the time: measure how fast a recipe trains, and how many epochs fit."""
 
 import gc
 import time
@@ -20,12 +20,12 @@ RESERVE = 1.2  # measuring later arms may take this much longer than the first
 def measure_speed(
     recipe: Recipe, images: ImageStore, device: torch.device, start: Weights | None
 ) -> float:
-    """Train for some steps that are thrown away; returns images per second."""
+    """Train for some steps, discard them, and return images per second."""
     try:
         return _time_steps(recipe, images, device, start)
     except torch.OutOfMemoryError:
         raise UserError(
-            f"A batch of {recipe.batch_size} does not fit in the memory of the GPU. Use a smaller "
+            f"A batch of {recipe.batch_size} does not fit in GPU memory. Use a smaller "
             "--batch-size."
         ) from None
     finally:
@@ -60,5 +60,5 @@ def _time_steps(
 
 
 def fit_epochs(seconds: float, images_per_second: float, images: int, *, most: int) -> int:
-    """How many epochs fit into these seconds, at most `most`; 0 if not even one does."""
+    """Number of epochs that fit into these seconds, at most `most`."""
     return max(0, min(most, int(seconds * images_per_second / images)))

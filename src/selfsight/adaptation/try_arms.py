@@ -1,4 +1,4 @@
-"""`selfsight adapt`: try the arms within the time given, measure them, keep the best."""
+"""`selfsight adapt`: try the arms within a time limit, measure them, keep the best."""
 
 import gc
 import os
@@ -76,7 +76,7 @@ DECISIVE = ("init", "part", "stem", "labeled", "label_column", "method", "batch_
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What the arms share: images, recipe, the encoder to start from, and how it is measured."""
+    """What the arms share: images, recipe, initial encoder, and how encoders are measured."""
 
     data: str
     options: AdaptOptions
@@ -114,7 +114,7 @@ def adapt(
     options = change_options(options, changes)
     if options.init is None:
         raise UserError(
-            "Give the encoder to start from: --init timm:NAME, a run folder, or a file of weights."
+            "Name the encoder to start from: --init timm:NAME, a run folder, or a file of weights."
         )
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         raise UserError("adapt runs in one process. Start it without torchrun.")
@@ -141,9 +141,9 @@ def _choose_folder(data: str, options: AdaptOptions) -> Path:
 
 
 def _check_settings(folder: Path, data: str, options: AdaptOptions) -> None:
-    """Write what decides the arms; raise a UserError if the folder has other arms, or other files.
+    """Save the settings of the arms; raise a UserError if the folder has other arms or files.
 
-    The same command goes on where an earlier one stopped.
+    The same command continues where an earlier one stopped.
     """
     asked = to_json({"data": data, "settings": list(options.settings)})
     asked |= to_json({name: _plain(getattr(options, name)) for name in DECISIVE})
@@ -161,8 +161,8 @@ def _check_settings(folder: Path, data: str, options: AdaptOptions) -> None:
     differs = [name for name, value in asked.items() if saved.get(name) != value]
     if differs:
         raise UserError(
-            f"{folder} was begun with another {differs[0]}: {saved.get(differs[0])}. Repeat that "
-            "command to go on, add --overwrite, or give another --out."
+            f"{folder} was started with another {differs[0]}: {saved.get(differs[0])}. Repeat that "
+            "command to continue, add --overwrite, or give another --out."
         )
     return None
 
@@ -229,9 +229,9 @@ def _open_labeled(options: AdaptOptions, recipe: Recipe, device: torch.device) -
 
 
 def try_arms(trial: Trial) -> list[ArmResult]:
-    """Measure the frozen encoder, then train and measure the other arms as long as time is left."""
+    """Measure the frozen encoder, then train and measure the other arms while time is left."""
     console, device = trial.console, trial.device
-    console.print("Frozen: measuring the encoder as it is.")
+    console.print("Frozen: measuring the unchanged encoder.")
     start = time.monotonic()
     frozen = build_method(trial.recipe, device, start=trial.start.weights).student.backbone
     arms = [ArmResult(name="frozen", scores=trial.measure(frozen))]
@@ -245,14 +245,14 @@ def try_arms(trial: Trial) -> list[ArmResult]:
 
 
 def _try_arm(trial: Trial, name: ArmName, seconds: float) -> ArmResult:
-    """Train an arm for these seconds, from its last checkpoint if there is one, and measure it."""
+    """Train an arm for these seconds, from its last checkpoint if it has one, and measure it."""
     console, device = trial.console, trial.device
     run = Run(trial.folder / name)
     weights = trial.start.weights if name == "continued" else None
     facts: dict[str, Any] = {"folder": str(run.path)}
     if run.recipe_path.exists():
         recipe = load_recipe(run, trust=trial.options.trust)
-        console.print(f"{name.capitalize()}: going on with {run.path}.")
+        console.print(f"{name.capitalize()}: continuing {run.path}.")
     else:
         recipe = _arm_recipe(trial, name, None)
         speed = measure_speed(recipe, trial.images, device, weights)
@@ -285,7 +285,7 @@ def _try_arm(trial: Trial, name: ArmName, seconds: float) -> ArmResult:
     except DivergedError as error:
         return ArmResult(name=name, note=f"diverged: {error}", facts=facts)
     except StoppedError as error:
-        sentence = "Stopped while adapting. The same command goes on."
+        sentence = "Stopped while adapting. Repeat the command to continue."
         raise StoppedError(sentence, error.signal_number) from None
     steps = len(trial.images) // recipe.batch_size
     facts |= {"epochs": state.step / steps, "seconds": round(time.monotonic() - began, 1)}
@@ -297,7 +297,7 @@ def _try_arm(trial: Trial, name: ArmName, seconds: float) -> ArmResult:
 
 
 def _arm_recipe(trial: Trial, name: ArmName, epochs: int | None) -> Recipe:
-    """The recipe of a trained arm; both have the network, the views and the method."""
+    """Recipe of a trained arm; both arms share the network, the views and the method."""
     options = replace(trial.pretrain_options, epochs=epochs or trial.options.epochs)
     recipe, _ = build_pretrain_recipe(trial.data, options, trial.device, trial.start)
     changes: dict[str, Any] = {"data": trial.recipe.data, "backbone": recipe.backbone.resolved()}
@@ -323,12 +323,12 @@ def _write_run(trial: Trial, run: Run, recipe: Recipe, name: ArmName) -> None:
 def finish_trial(
     trial: Trial, arms: Sequence[ArmResult], choice: Choice, seconds: float
 ) -> dict[str, Any]:
-    """Delete what is worse than the start, export what was chosen, write the result."""
+    """Delete arms worse than the initial encoder, export the chosen one, write the result."""
     for name in choice.worse:
         run = Run(trial.folder / name)
         shutil.rmtree(run.checkpoints, ignore_errors=True)
         trial.console.print(
-            f"Deleted the checkpoints of {run.path}: measurably worse than the start."
+            f"Deleted the checkpoints of {run.path}: measurably worse than the initial encoder."
         )
     options = trial.options
     target = ExportOptions(to="safetensors", overwrite=True, trust=options.trust)

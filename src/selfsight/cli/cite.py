@@ -19,7 +19,7 @@ PROJECT = f"""@software{{selfsight,
 def cite(method: str) -> list[str]:
     """Return the BibTeX entries of every paper that a method's file names, in its order.
 
-    A paper that papers.bib lacks gets an entry of what the file says of it.
+    A paper that is missing in papers.bib gets an entry from what the method's file says.
     """
     text = inspect.getdoc(inspect.getmodule(ALL_METHODS[method])) or ""
     known = read_papers()

@@ -26,7 +26,7 @@ def bench(
     options: Annotated[BenchOptions, INLINE] = BENCH_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Measure how fast a recipe trains on this machine, part by part, and its network alone.
+    """Measure how fast a recipe trains on this machine, each part of a step, and the network alone.
 
     Settings of the recipe have flags as in pretrain: --method.bn sync, --data.storage stream.
 
@@ -48,7 +48,7 @@ def study(
     options: Annotated[StudyOptions, INLINE] = STUDY_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Train the arms of a study that the ledger lacks, in one process; write their results to it.
+    """Train the arms of a study that are missing in the ledger, and write their results to it.
 
     Settings of the recipes have flags as in pretrain: --optim.lr 0.06 changes every arm.
 
@@ -70,13 +70,13 @@ def reproduce(
     options: Annotated[ReproduceOptions, INLINE] = REPRODUCE_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Train a run again and compare the logs, or an arm of the ledger and compare the accuracies.
+    """Train a run again and compare the logs, or train an arm again and compare the accuracies.
 
     The exit status is 1 if a number of the log differs by more than the tolerance, or if an
     accuracy is not within the 95 % interval for another run.
 
     Args:
-        what: A run folder, or an arm of `selfsight studies NAME` that was trained.
+        what: A run folder, or a trained arm of `selfsight studies NAME`.
         json: Print JSON instead of text.
     """
     from selfsight import api
@@ -97,7 +97,7 @@ def conformance(
 ) -> None:
     """Check a method: contract, two processes, resume, leakage. The exit status is 1 on a failure.
 
-    Large settings are reduced; --method.dim 16 and the like set them.
+    Large settings are reduced; flags such as --method.dim 16 set them.
 
     Args:
         method: Settings class, importable from the current folder, or one of `selfsight methods`.

@@ -31,7 +31,7 @@ def export(
     options: Annotated[ExportOptions, INLINE] = EXPORT_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Write the encoder of a run, or any other, for another library; print the lines that load it.
+    """Write the encoder of a run, or any other, for another library; print the code that loads it.
 
     The folder has the weights, the values of the transform, and a model card.
 
@@ -55,10 +55,10 @@ def embed(
     options: Annotated[EmbedOptions, INLINE] = EMBED_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Write a vector for each image, by the encoder of a run, or any other (--backbone).
+    """Write a vector for each image, with the encoder of a run or any other (--backbone).
 
-    A job that was stopped goes on when the command is repeated. With torchrun, each process
-    writes its share of the shards.
+    Repeat the command to continue a job that was stopped. With torchrun, each process writes its
+    share of the shards.
 
     Args:
         words: Run folder, or a file in its checkpoints, and images as for pretrain. With
@@ -87,8 +87,8 @@ def search(
     The images are embedded first, once, as by `selfsight embed`.
 
     Args:
-        words: Run folder, or a file in its checkpoints, images as for pretrain, and query images.
-            With --backbone only the images and the queries.
+        words: Run folder, or a file in its checkpoints; images as for pretrain; and query images.
+            With --backbone, only the images and the queries.
         json: Print JSON instead of tables.
     """
     from selfsight import encoder_api
@@ -114,7 +114,7 @@ def explore(
     options: Annotated[ExploreOptions, INLINE] = EXPLORE_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Write a page with a map of all images, on which groups are picked and saved as lists.
+    """Write a page with a map of all images, where groups can be selected and saved as lists.
 
     The page is one file that a browser opens from disk. The images are embedded first, once, as by
     `selfsight embed`.
@@ -139,13 +139,13 @@ def classify(
     options: Annotated[ClassifyOptions, INLINE] = CLASSIFY_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Train a classifier on labeled images and save it; predict images with it to a CSV file.
+    """Train a classifier on labeled images and save it; predict other images to a CSV file.
 
-    A linear head on the encoder's features, or the whole network (--fine-tune), measured on
-    images that it was not trained on. `selfsight export --classifier NAME` exports it.
+    The classifier is a linear head on the encoder's features, or the whole network (--fine-tune),
+    measured on held-out images. `selfsight export --classifier NAME` exports it.
 
     Args:
-        run: Run folder, or a file in its checkpoints. With --backbone none.
+        run: Run folder, or a file in its checkpoints. Not with --backbone.
         json: Print JSON instead of text.
     """
     from selfsight import encoder_api
@@ -162,11 +162,11 @@ def adapt(
     options: Annotated[AdaptOptions, INLINE] = ADAPT_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Decide whether to train: use an encoder as it is, continue its pretraining, or begin anew.
+    """Decide whether to use an encoder unchanged, continue its pretraining, or train from scratch.
 
-    Tries all three within the time given, measures each with intervals, and answers in a sentence.
-    An encoder that is measurably worse than its start is not kept. Settings of the recipe have
-    flags as in pretrain: --start.freeze 2.
+    Tries all three within a time limit, measures each with intervals, and answers in a sentence.
+    A trained encoder that is measurably worse than the initial one is not kept. Settings of the
+    recipe have flags as in pretrain: --start.freeze 2.
 
     Args:
         data: Images, as for pretrain; no labels are read.

@@ -25,18 +25,18 @@ COMMAND_LINES = {
     "doctor DATA": "summarize the data, show its recipe",
     "bench": "how fast training is, and what limits it",
     "methods": "list the methods; BibTeX of a paper",
-    "recipes": "list the recipes: settings with a name",
+    "recipes": "list the recipes: named settings",
     "studies": "the papers' tables, and what was trained",
-    "study NAME": "train what is missing of a study",
+    "study NAME": "train the missing arms of a study",
     "reproduce RUN|STUDY.ARM": "train a run or an arm again, and compare",
-    "conformance MODULE:CONFIG": "check a method of yours",
-    "completion SHELL": "complete commands by the tab key",
+    "conformance MODULE:CONFIG": "check your own method",
+    "completion SHELL": "tab completion for a shell",
     "COMMAND --help": "the options of a command",
 }
 EVERYWHERE = {
     "--quiet": "print results and errors only",
-    "--verbose": "print every record, file left out, traceback",
-    "--json": "print results for programs, where offered",
+    "--verbose": "print every record, skipped file, traceback",
+    "--json": "print results as JSON, if there are any",
 }
 EXIT_STATUS = {
     "0": "done",
@@ -48,7 +48,7 @@ FOOTER = "With any command: --quiet prints results and errors only, --verbose ev
 
 
 def print_help() -> None:
-    """Print all commands, the flags of all, and what an exit status means."""
+    """Print all commands, the flags that all of them have, and what an exit status means."""
     width = terminal_width()
     print(*wrap(TITLE, width), sep="\n")
     for title, lines in (

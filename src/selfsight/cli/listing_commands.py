@@ -48,7 +48,7 @@ def recipes(
 
     Args:
         name: A recipe, or a word such as a method or a data set.
-        save: Write the recipe to FILE, such as my.json, to be changed and given to
+        save: Write the recipe to FILE, such as my.json, which you can change and pass to
             pretrain --recipe.
         json: Print JSON instead of text.
     """

@@ -34,7 +34,7 @@ from selfsight.version import __version__
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.arg(metavar="SHELL")], /
 ) -> None:
-    """Print a script that lets a shell complete commands, flags and names by the tab key.
+    """Print a script for tab completion of commands, flags and names in a shell.
 
     bash: selfsight completion bash > ~/.local/share/bash-completion/completions/selfsight
 
@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _run_and_explain(args: list[str]) -> None:
-    """Run a command; what goes wrong is a sentence and an exit status."""
+    """Run a command; turn an error into a sentence and an exit status."""
     try:
         try:
             _run(args)
@@ -109,7 +109,7 @@ def _run_and_explain(args: list[str]) -> None:
     except KeyboardInterrupt:
         print(
             "\nselfsight: stopped. `selfsight resume RUN` resumes a run that was training; `embed` "
-            "goes on when its command is repeated.",
+            "continues when its command is repeated.",
             file=sys.stderr,
         )
         raise SystemExit(exit_status(signal.SIGINT)) from None

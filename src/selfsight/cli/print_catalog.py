@@ -102,7 +102,7 @@ def print_studies(rows: list[Row]) -> None:
     print()
     _print_wrapped(
         "`selfsight studies NAME` lists the arms of one study and our results, `selfsight study "
-        "NAME` trains what is missing."
+        "NAME` trains the missing ones."
     )
 
 
@@ -181,7 +181,7 @@ def _print_words(start: str, words: list[str], *, indent: int) -> None:
 
 
 def _print_wrapped(text: str, *, indent: int = 0) -> None:
-    """Print text that begins at the left; its other lines are indented."""
+    """Print text wrapped, with all lines but the first indented."""
     print(*wrap(text, terminal_width(), indent=indent, first=0), sep="\n")
 
 

@@ -29,7 +29,7 @@ def pretrain(
 ) -> None:
     """Train an encoder on images without labels (only the baseline `supervised` uses labels).
 
-    Every setting of the recipe has a flag too: --optim.lr 0.3, --method.temperature 0.1,
+    Every setting of the recipe is also a flag: --optim.lr 0.3, --method.temperature 0.1,
     --views.0.blur 0.5. `selfsight recipes NAME` lists them with their values.
 
     Args:
@@ -64,14 +64,14 @@ def replay(
     trust: bool = False,
     json: bool = False,
 ) -> None:
-    """Repeat a run up to a step that went wrong; name the first module that is not finite.
+    """Repeat a run up to a step that failed; name the first module whose output is not finite.
 
-    The replay begins at the nearest checkpoint and runs uncompiled, on one process. Nothing is
+    The replay starts at the nearest checkpoint and runs uncompiled, on one process. Nothing is
     written.
 
     Args:
         run: Run folder.
-        step: Step to look at, as in the log. If not given, the last that was skipped, or from
+        step: Step to look at, as in the log. If not given, the last step that was skipped, or at
             which the run diverged.
         device: auto, cpu or cuda.
         trust: Let its recipe run code from outside selfsight, and read images from a network.
@@ -94,14 +94,14 @@ def evaluate(
     list_protocols: Annotated[bool, tyro.conf.arg(name="protocols")] = False,
     json: bool = False,
 ) -> None:
-    """Evaluate the encoder of one or more runs, or any other, and the untrained one.
+    """Evaluate the encoder of one or more runs, or any other, beside the untrained network.
 
-    Settings of a protocol that trains have flags too: --head.lr 0.3, --regularization.mixup 0,
+    Settings of a protocol that trains are also flags: --head.lr 0.3, --regularization.mixup 0,
     --set.head-lrs 0.1 1 10.
 
     Args:
         runs: Run folders.
-        compare: Print the results that the runs already have, in one table.
+        compare: Print the existing results of the runs in one table.
         list_protocols: List the protocols with their settings and sources.
         json: Print JSON instead of a table.
     """
@@ -140,7 +140,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run, and serve it with --serve.
 
-    The page of several runs has their curves in one figure, their results in one table, and the
+    A page about several runs has their curves in one figure, their results in one table, and the
     settings in which they differ.
 
     Args:
@@ -154,7 +154,7 @@ def report(
         raise UserError("Give one or more run folders. See: selfsight report -h")
     if len(runs) > 1:
         if options.serve or json:
-            raise UserError("--serve and --json are for the page of one run. Give one.")
+            raise UserError("--serve and --json need exactly one run. Name one.")
         page, problems = pages.write_several([Run(run) for run in runs], options.out)
         for problem in problems:
             print(escape(problem), file=sys.stderr)
@@ -163,7 +163,7 @@ def report(
     run = runs[0]
     if options.serve:
         if json:
-            raise UserError("--json prints a summary, and --serve ends with Ctrl-C. Give one.")
+            raise UserError("--json and --serve exclude each other. Use one of them.")
         from selfsight import api
 
         api.report(run, options)
@@ -182,7 +182,7 @@ def doctor(
 ) -> None:
     """Summarize a sample of the data, and show the recipe that pretrain would use.
 
-    With flags of pretrain, such as --batch-size 4096, also what a step needs of memory.
+    With flags of pretrain, such as --batch-size 4096, also show how much memory a step needs.
 
     Args:
         data: Images, as for pretrain.

@@ -1,4 +1,4 @@
-"""The words of a command line: which are options of the command, and which settings of a recipe."""
+"""Split a command line into options of the command and settings of a recipe."""
 
 import inspect
 import itertools
@@ -17,7 +17,7 @@ HIDDEN = set(typing.get_args(Suppress[None])[1:])  # type: ignore[misc] # marks 
 
 
 def take_verbosity(args: Sequence[str]) -> tuple[list[str], str | None]:
-    """Take --quiet and --verbose, which every command has, out of a command line; the last wins."""
+    """Remove --quiet and --verbose, which every command has, from a command line; the last wins."""
     end = args.index("--") if "--" in args else len(args)
     levels = [word for word in args[:end] if word in ("--quiet", "--verbose")]
     words = [word for word in args[:end] if word not in levels]
@@ -57,8 +57,8 @@ def split_settings(
     """Split arguments into those that a command parses and settings of a recipe or protocol.
 
     `names` are the options of the command. With `nested_only`, as in evaluate, settings have a
-    dot, and any other flag is a typo that the command itself explains best. A setting takes as
-    many words as it has values; those after them are DATA or RUN, as are all after a lone `--`.
+    dot, and the command itself reports any other flag as a typo. A setting takes as many words as
+    it has values; words after them are DATA or RUN, and so are all words after a lone `--`.
     """
     known_flags = {f"--{name.replace('_', '-')}" for name in names}
     positional: list[str] = []
@@ -70,7 +70,7 @@ def split_settings(
     into, last_flag = parsed, ""
     for arg in args:
         if last_flag and not arg.strip():
-            raise UserError(f"{last_flag} is followed by an empty word. Give a value, or none.")
+            raise UserError(f"{last_flag} is followed by an empty word. Give a value or remove it.")
         if arg.startswith("--"):
             last_flag = arg[:80]
             flag = arg.split("=")[0].replace("_", "-").replace("--no-", "--")
@@ -120,5 +120,5 @@ def check_settings_exist(words: list[str], name: str, known: list[str]) -> None:
 
 
 def _protect(word: str) -> str:
-    """Write a name that begins like a flag as a path, so that it is not taken for one."""
+    """Write a name that begins like a flag as a path, so that it is not parsed as one."""
     return f"./{word}" if word.startswith("-") else word

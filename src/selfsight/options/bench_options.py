@@ -35,9 +35,9 @@ class BenchOptions:
     """Worker processes of that library; several are tried, and the fastest is compared.
     If not given, one per core."""
     epoch_images: Number = None
-    """Images in an epoch of that library, after which it starts anew. If not given, without end."""
+    """Images in an epoch of that library. If not given, its epoch never ends."""
     cores: Number = None
-    """CPU cores that all of this may use. If not given, all."""
+    """CPU cores to use. If not given, all."""
     growth: bool = False
     """Measure how the cost of a step grows with batch, queue, views, images and processes."""
     all: bool = False
@@ -46,10 +46,10 @@ class BenchOptions:
     """Rows of --all: networks out of resnet18, resnet50 and vit_s, and methods, or embed, linear,
     fine_tune, first_step and first_step_blocks."""
     minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """Stop --all in time: a row begins only if it is expected to end by then.
-    The same command goes on."""
+    """Time limit of --all: a row starts only if it is expected to end in time.
+    Repeat the command to continue."""
     out: Folder = None
-    """Folder of the rows of --all and of table.md. If not given, bench-rows."""
+    """Folder for the rows of --all and table.md. If not given, bench-rows."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe as flags: ("--method.bn", "sync")."""
 

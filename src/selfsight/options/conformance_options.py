@@ -1,6 +1,6 @@
 """Options of `conformance`.
 
-The text under each field is its help. Nothing here imports torch, so that help comes at once.
+The text under each field is its help. Nothing here imports torch, so that help is fast.
 """
 
 from collections.abc import Sequence

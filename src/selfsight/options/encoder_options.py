@@ -30,17 +30,16 @@ class ExportOptions(EncoderOptions):
     """
 
     to: Annotated[ExportTarget | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """What the encoder is written for: safetensors, torchvision, timm, hf (transformers), onnx or
-    detectron2."""
+    """Target: safetensors, torchvision, timm, hf (transformers), onnx or detectron2."""
     with_transform: bool = False
-    """onnx: put resize, crop and normalization into the graph, which then takes images as they
-    are: uint8 [N, H, W, C]."""
+    """onnx: put resize, crop and normalization into the graph, which then takes images of any
+    size as uint8 [N, H, W, C]."""
     classifier: Annotated[str | Path | None, arg(metavar="NAME|FILE", help_behavior_hint="")] = None
     """Export the network with the head of a classifier that `selfsight classify` has saved, and the
-    names of its classes. If not given, the encoder alone."""
+    names of its classes. If not given, only the encoder."""
     license: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """License of the weights for the model card, such as apache-2.0.
-    If not given, that which timm states for its own weights, else none."""
+    If not given, the license that timm states for its weights, else none."""
     out: Folder = None
     """Folder to write. If not given, RUN/export/TARGET, or exports/NAME-TARGET for --backbone."""
     overwrite: bool = False
@@ -66,18 +65,18 @@ class EmbedOptions(ImageOptions):
 
     out: Folder = None
     """Folder to write. If not given, RUN/embeddings/DATA, or embeddings/NAME-DATA for --backbone.
-    The same command goes on where an earlier one stopped."""
+    Repeat the command to continue one that was stopped."""
     format: Annotated[Literal["parquet", "npy"], arg(metavar="NAME")] = "parquet"
     """parquet: shards with the columns path, label and vector; npy: shards of vectors, each with
     a JSON file of paths and labels."""
     shard_size: int = 8192
-    """Images of a shard. What a stopped job loses is at most one shard."""
+    """Images per shard. A stopped job loses at most one shard."""
     precision: Annotated[Literal["fp32", "bf16"], arg(metavar="NAME")] = "fp32"
-    """fp32, in which encoders are evaluated, or bf16, which is faster on a GPU."""
+    """fp32, as in evaluation, or bf16, which is faster on a GPU."""
     labels: bool = False
-    """Read labels from sub-folders; those of lists, tar shards and Parquet are always read."""
+    """Read labels from sub-folders. Labels of lists, tar shards and Parquet are always read."""
     label_column: Name = None
-    """Column of the labels in Parquet. If not given, the first that is called so."""
+    """Column of the labels in Parquet. If not given, the first that is named so."""
     overwrite: bool = False
     """Replace other vectors in the folder."""
 
@@ -90,22 +89,22 @@ class SearchOptions(ImageOptions):
     """
 
     count: int = 10
-    """Images to list for each query, and outliers."""
+    """Number of images to list for each query, and of outliers."""
     duplicates: bool = False
     """Group the near-duplicates of the data."""
     similarity: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """Cosine similarity from which two images are near-duplicates. If not given, the one that nine
-    of ten slightly cut copies of the images have to their originals."""
+    """Least cosine similarity of near-duplicates. If not given, the similarity that nine of ten
+    slightly cropped copies of the images have to their originals."""
     outliers: bool = False
-    """List the images that are unlike all others, by the distance to their ten nearest."""
+    """List the images that are unlike all others, by the distance to their ten nearest images."""
     keep: File = None
-    """Write a list of the images, for pretrain: one of each group of --duplicates, and without
-    what --outliers lists."""
+    """Write a list of images for pretrain: one image of each group of --duplicates, and none of the
+    --outliers."""
     index: Annotated[Literal["exact", "faiss"], arg(metavar="NAME")] = "exact"
-    """exact, or faiss (a package of its own), which is faster past a million images and may miss
+    """exact, or faiss (a separate package), which is faster above a million images but may miss
     some."""
     vectors: Folder = None
-    """Folder of vectors, which are written if they are missing. If not given, that of embed."""
+    """Folder of vectors; missing ones are written. If not given, the default folder of embed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,19 +115,19 @@ class ExploreOptions(ImageOptions):
     """
 
     out: File = None
-    """Page to write, which ends with .html. If not given, RUN/explore/DATA.html, or
+    """Page to write, a name that ends with .html. If not given, RUN/explore/DATA.html, or
     explore/NAME-DATA.html for --backbone."""
     clusters: int = 12
-    """Clusters of k-means by which the map can be colored."""
+    """Number of k-means clusters for coloring the map."""
     max_mb: int = 64
-    """Size of the page in million bytes: with more images their thumbnails are smaller."""
+    """Largest size of the page in million bytes: more images get smaller thumbnails."""
     labels: bool = False
-    """Read labels from sub-folders, to color by them; those of lists, tar shards and Parquet are
+    """Read labels from sub-folders, for coloring. Labels of lists, tar shards and Parquet are
     always read."""
     label_column: Name = None
-    """Column of the labels in Parquet. If not given, the first that is called so."""
+    """Column of the labels in Parquet. If not given, the first that is named so."""
     vectors: Folder = None
-    """Folder of vectors, which are written if they are missing. If not given, that of embed."""
+    """Folder of vectors; missing ones are written. If not given, the default folder of embed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +141,14 @@ class ClassifyOptions(EncoderOptions):
     """Labeled images to train a classifier on: a folder with a sub-folder per class, Parquet, tar
     shards or a built-in set. Its train/ and val/ or test/ are used if present."""
     test: Images = None
-    """Labeled images to measure it on. If not given, the test split of --labeled, or else each
-    labeled image by a classifier of the others (5 folds)."""
+    """Labeled images to measure it on. If not given, the test split of --labeled, or else
+    cross-validation in 5 folds."""
     label_column: Name = None
-    """Column of the labels in Parquet. If not given, the first that is called or described so."""
+    """Column of the labels in Parquet. If not given, the first that is named or described as
+    labels."""
     classifier: Annotated[str | Path | None, arg(metavar="NAME|FILE", help_behavior_hint="")] = None
-    """The classifier, RUN/classifiers/NAME.safetensors or any file: to save with --labeled, else to
-    predict with. If not given, the name of the labeled images, or the only one of the run."""
+    """The classifier to save (with --labeled) or to predict with: RUN/classifiers/NAME.safetensors
+    or any file. If not given, named after the labeled images, or the only one of the run."""
     fine_tune: bool = False
     """Train the network too, not only a linear head on its features. A fifth of the labeled images
     is held out to measure it, unless there are test images."""
@@ -161,10 +161,10 @@ class ClassifyOptions(EncoderOptions):
     split: Name = None
     """Split of the images to predict, such as test. If not given, train if there are splits."""
     out: File = None
-    """CSV file of the predictions: path, label, confidence and error, which says why an image could
-    not be read. If not given, RUN/predictions/DATA.csv, or predictions/NAME-DATA.csv."""
+    """CSV file for the predictions: path, label, confidence and error (why an image could not be
+    read). If not given, RUN/predictions/DATA.csv, or predictions/NAME-DATA.csv."""
     top_k: int = 1
-    """Classes to write for each image: also label_2, confidence_2 and so on."""
+    """Number of classes to write for each image, as label_2, confidence_2 and so on."""
     by_class: bool = False
     """Print the accuracy of every class, not only of the worst and the best."""
     seed: int = 0
@@ -185,16 +185,16 @@ class AdaptOptions:
     init: Name = None
     """The encoder to start from: timm:NAME, a run folder, FILE or NETWORK=FILE, as for pretrain."""
     minutes: float = 30.0
-    """Time for everything. What does not fit is not tried."""
+    """Time limit for everything. An arm that does not fit is not tried."""
     labeled: Images = None
     """Some labeled images to decide by, as for evaluate. Each is held out once; a test split is
     used if there is one. If not given, measures without labels decide, which is weak evidence."""
     label_column: Name = None
-    """Column of the labels in Parquet. If not given, the first that is called so."""
+    """Column of the labels in Parquet. If not given, the first that is named so."""
     method: Name = None
     """A method of `selfsight methods`. If not given, chosen from the data."""
     epochs: Number = None
-    """Most epochs of a trained arm. If not given, as many as pretrain would choose."""
+    """Maximum number of epochs of an arm. If not given, as many as pretrain would choose."""
     batch_size: Number = None
     """Images per step. If not given, chosen from the data."""
     seed: int = 0
@@ -202,16 +202,16 @@ class AdaptOptions:
     device: Device = "auto"
     """auto, cpu or cuda."""
     out: Folder = None
-    """Folder of the result, the runs and the encoder. If not given, runs/DATA-adapt.
-    The same command goes on where an earlier one stopped."""
+    """Folder for the result, the runs and the encoder. If not given, runs/DATA-adapt.
+    Repeat the command to continue one that was stopped."""
     overwrite: bool = False
-    """Begin again in the folder of an earlier call."""
+    """Start again in the folder of an earlier call."""
     part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
     """--init: prefix of the weights to load, from a file that holds several encoders."""
     stem: Name = None
     """--init: stem of a ResNet in a file, as for evaluate --stem."""
     trust: bool = False
-    """--init: let a file of weights, or the recipe of a run, run code when it is read."""
+    """--init: allow a file of weights, or the recipe of a run, to run code when it is read."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe of both trained arms as flags: ("--optim.lr", "0.001")."""
 

@@ -1,6 +1,6 @@
 """Options of `evaluate`, and those that choose an encoder, which other commands have too.
 
-The text under each field is its help. Nothing here imports torch, so that help comes at once.
+The text under each field is its help. Nothing here imports torch, so that help is fast.
 """
 
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ class EncoderOptions:
     """Any encoder in place of a run: timm:NAME, torchvision:NAME, FILE or NETWORK=FILE.
     A file holds weights, such as a published checkpoint."""
     image_size: Number = None
-    """Side of the input in pixels. If not given, that of training."""
+    """Side of the input in pixels. If not given, the size used in training."""
     preprocess: Annotated[str, arg(metavar="NAME")] = "standard"
-    """Transform of the images: standard, the same for all encoders, or native, that of timm or
-    torchvision for their networks. Mean and std are the network's own in both."""
+    """Transform of the images: standard is the same for all encoders; native is what timm or
+    torchvision states for its network. Both use the network's own mean and std."""
     part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
     """Prefix of the weights to load, from a file that holds several encoders."""
     stem: Name = None
     """Stem of a ResNet in a file of weights, if its first convolution is 3 x 3: lowres (stride 1),
     half (stride 2) or lowres_pad2 (padding 2). If not given, as in the project that wrote it."""
     trust: bool = False
-    """Let files of weights, and recipes of run folders, run code and reach a network when read.
-    Only if you trust their author."""
+    """Allow files of weights, and recipes of run folders, to run code and reach a network.
+    Use it only if you trust their author."""
 
     def __post_init__(self) -> None:
         check_settings(self, "", RANGES)
@@ -52,7 +52,7 @@ class EncoderOptions:
 class EvalOptions(EncoderOptions):
     """Options of `selfsight evaluate`, which are also keywords of `selfsight.evaluate`.
 
-    A protocol ignores the options that it has no use for; one that no protocol uses is an error.
+    A protocol ignores options that it does not use; an option that no protocol uses is an error.
 
     >>> selfsight.EvalOptions(k=20).neighbor_counts
     (20,)
@@ -68,12 +68,12 @@ class EvalOptions(EncoderOptions):
     If not given, the first that is called or described as labels."""
     classes: ClassNames = ()
     """Classes to use: imagenet100, a file that lists them, their names, or all.
-    If not given, those of the run if the labeled images have them all, else all."""
+    If not given, the classes of the run if the labeled images have all of them, else all."""
     protocols: Annotated[
         Sequence[str], arg(name="protocol", metavar="NAME...", help_behavior_hint="")
     ] = ()
     """Protocols to run; --protocols lists their names.
-    If not given: knn and linear, or without --labeled what needs no labels."""
+    If not given: knn and linear, or without --labeled the measures that need no labels."""
     k: Annotated[int | tuple[int, ...], arg(metavar="INT...")] = (20, 200)
     """kNN: number of neighbors that vote, one or more. retrieval: precision among the first k."""
     temperature: float = 0.07
@@ -99,7 +99,7 @@ class EvalOptions(EncoderOptions):
     share: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
     """few_labels: share of the labels to use, 0.01 for 1 %."""
     per_class: Number = None
-    """few_labels: number of labels of each class."""
+    """few_labels: number of labels per class."""
     split_file: File = None
     """few_labels: text file with the names of the labeled images, one per line."""
     by_class: bool = False
@@ -128,7 +128,7 @@ class EvalOptions(EncoderOptions):
 
     @property
     def neighbor_counts(self) -> tuple[int, ...]:
-        """Every k of kNN, also if there is only one."""
+        """Every k of kNN, as a tuple."""
         return (self.k,) if isinstance(self.k, int) else tuple(self.k)
 
 

@@ -19,7 +19,7 @@ from selfsight.check_settings import (
 from selfsight.errors import UserError
 
 INLINE = arg(name="")  # flags of an options class without a prefix
-# Options without a default say themselves what happens if they are not given.
+# The help of options without a default says what happens if they are not given.
 Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
 Number = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
 Images = Annotated[str | Path | None, arg(metavar="DATA", help_behavior_hint="")]
@@ -70,5 +70,6 @@ def check_seeds(seeds: Sequence[int]) -> None:
     seed, times = Counter(seeds).most_common(1)[0] if seeds else (0, 0)
     if times > 1:
         raise UserError(
-            f"--seeds has {seed} more than once, which would be the same run. Name each seed once."
+            f"--seeds has {seed} more than once, which would train the same run twice. "
+            "Name each seed once."
         )

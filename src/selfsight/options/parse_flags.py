@@ -1,4 +1,4 @@
-"""Flags of the command line: parse them, and say in one sentence what is wrong with one."""
+"""Parse the flags of the command line; an error says in one sentence what is wrong."""
 
 import contextlib
 import functools
@@ -29,10 +29,10 @@ def parse_flags(
     typed: Sequence[str] = (),
     **options: Any,
 ) -> Any:
-    """Call what tyro builds from a command line; a word that it refuses is a UserError.
+    """Call what tyro builds from a command line; a word that it rejects raises a UserError.
 
-    `known` are the flags to suggest from, beside those of the default settings, and `typed` the
-    words as they were typed, if settings were taken out of `args`.
+    `known` are flags to suggest in addition to those of the default settings. `typed` are the
+    words as the user typed them, if settings were removed from `args`.
     """
     default = options.get("default")
     known = [*known, *(flag for flag, _ in list_settings(default))] if default else list(known)
@@ -92,9 +92,9 @@ def list_settings(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def change_options(options: Options, changes: Mapping[str, Any]) -> Options:
-    """Replace options by keywords of Python; a keyword such as "optim.lr" is a setting.
+    """Replace options by Python keywords; a keyword such as "optim.lr" is a setting.
 
-    Settings become flags, so that both are checked in the same way.
+    Settings become flags, so that flags and keywords are checked in the same way.
     """
     known = [field.name for field in fields(options)]
     given = {name: value for name, value in changes.items() if name in known}
@@ -121,7 +121,7 @@ def _write_flag(name: str, value: Any) -> list[str]:
 
 
 def refuse_flag(flag: str, command: str, known: Iterable[str]) -> UserError:
-    """Build the error of a flag that does not exist, with the nearest that does."""
+    """Build the error for a flag that does not exist; it suggests the nearest one that does."""
     name = flag.split("=")[0]
     path = "" if name.startswith("--") else f" If it is the name of a file, write ./{name}."
     known, switch = list(known), name.replace("--no-", "--", 1)
@@ -137,7 +137,7 @@ def refuse_flag(flag: str, command: str, known: Iterable[str]) -> UserError:
 def _refuse(
     event: tyro_errors.ParseErrorEvent, *, words: list[str], known: list[str], typed: list[str]
 ) -> None:
-    """Raise a UserError for what tyro refuses; it prints events that are not known here."""
+    """Raise a UserError for an error of tyro; tyro prints events that are not handled here."""
     see = f"See: {event.prog} --help"
     if isinstance(event, tyro_errors.UnrecognizedArgs):
         flag = next((token for token in event.tokens if token.startswith("-")), None)
@@ -167,11 +167,11 @@ def _refuse(
 
 
 def _refuse_words(tokens: Sequence[str], typed: Sequence[str], see: str) -> UserError:
-    """Build the error of words that are too many, with the switch that they follow."""
+    """Build the error for surplus words; it names the switch that they follow."""
     pairs = [*pairwise(typed), *(word.split("=", 1) for word in typed if "=" in word)]
     flags = [flag for flag, word in pairs if word in tokens and flag.startswith("--")]
     switches = list(dict.fromkeys(flag for flag in flags if "=" not in flag))
-    words = f'"{list_first(tokens)}" is more than this command takes'
+    words = f'"{list_first(tokens)}" is one argument too many'
     if len(switches) == 1:
         [switch] = switches
         first, dot, last = switch.removeprefix("--").rpartition(".")
@@ -189,7 +189,7 @@ def _refuse_missing(
     words: Sequence[str],
     known: Sequence[str],
 ) -> None:
-    """Raise a UserError for words that are missing, or for the flag that stands in their place."""
+    """Raise a UserError for missing arguments, or for an unknown flag in their place."""
     flags = [word for word in words if word.startswith("-")]
     for flag in flags:
         if flag.split("=")[0].replace("_", "-").replace("--no-", "--") not in known:

@@ -1,6 +1,6 @@
 """Options of `pretrain` and `doctor`, each declared once: for the command line, Python, the code.
 
-The text under each field is its help. Nothing here imports torch, so that help comes at once.
+The text under each field is its help. Nothing here imports torch, so that help is fast.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class PretrainOptions:
     init: Name = None
     """Encoder to start from: timm:NAME, a run folder, FILE or NETWORK=FILE, as for evaluate
     --backbone. Its backbone is trained at a tenth of the learning rate (--start.lr-factor);
-    --start.freeze N leaves its first N stages or blocks as they are. If not given, random weights.
+    --start.freeze N freezes its first N stages or blocks. If not given, random weights.
     """
     epochs: Number = None
     """Passes over the images. If not given, as the recipe says."""
@@ -49,46 +49,46 @@ class PretrainOptions:
     """Seed of weights, order and views: the same seed gives the same run."""
     seeds: Annotated[Sequence[int], arg(metavar="INT...", help_behavior_hint="")] = ()
     """Train once with each of these seeds, in the run folders OUT-seedN, and print mean and spread.
-    The same command goes on: it resumes what was interrupted and leaves finished runs."""
+    Repeat the command to continue: it resumes interrupted runs and skips finished ones."""
     parallel: Number = None
-    """--seeds: runs at a time, each a process. If not given, one on each GPU, else one."""
+    """--seeds: number of runs at a time, each in a process. If not given, one per GPU, else one."""
     keep_epochs: Annotated[Sequence[int], arg(metavar="INT...", help_behavior_hint="")] = ()
-    """Epochs after which a checkpoint is kept, as RUN/checkpoints/epoch_N.pt.
-    The last two checkpoints are always there."""
+    """Epochs whose checkpoint is kept, as RUN/checkpoints/epoch_N.pt.
+    The last two checkpoints are always kept."""
     device: Device = "auto"
     """auto, cpu or cuda."""
     out: Folder = None
     """Run folder. If not given, runs/DATA-METHOD."""
     resume: bool = False
-    """Resume the run if the folder holds one, else start it. The same command line serves a
-    scheduler that repeats it; other settings than the run has are refused."""
+    """Resume the run if the folder holds one, else start it, so that a scheduler can repeat the
+    command. Settings that differ from those of the run are an error."""
     overwrite: bool = False
-    """Replace the run in the folder. It is deleted when the new one saves its first checkpoint."""
+    """Replace the run in the folder. It is deleted when the new run saves its first checkpoint."""
     track: Annotated[
         Literal["tensorboard", "wandb"] | None, arg(metavar="NAME", help_behavior_hint="")
     ] = None
     """Copy the log to tensorboard (RUN/tensorboard) or wandb (RUN/wandb, offline unless WANDB_MODE
     says online), whose package must be installed."""
     sbatch: File = None
-    """Write a SLURM script for this command to FILE, and do not train. The job resumes its run
-    when its time was over."""
+    """Write a SLURM script for this command to FILE, and do not train. When the time of the job is
+    over, it is queued again and resumes the run."""
     classes: ClassNames = ()
     """Classes to use: imagenet100, a file that lists them, their names, or all.
     If not given, as the recipe says."""
     labels: bool = False
     """Read labels from sub-folders, for evaluation during training."""
     label_column: Name = None
-    """Column of the labels in Parquet, for the same. If not given, the first that is called or
-    described as labels."""
+    """Column of the labels in Parquet, for the same purpose. If not given, the first that is named
+    or described as labels."""
     part: Annotated[str | None, arg(metavar="PREFIX", help_behavior_hint="")] = None
     """--init: prefix of the weights to load, from a file that holds several encoders."""
     stem: Name = None
     """--init: stem of a ResNet in a file, as for evaluate --stem."""
     trust: bool = False
-    """--init: let a file of weights, or the recipe of a run, run code when it is read."""
+    """--init: allow a file of weights, or the recipe of a run, to run code when it is read."""
     domain: Domain = "auto"
-    """What the images are of, which decides the views: photographs, microscopy, satellite or
-    documents. auto: photographs are 8-bit gray or color, and others are described by a sample."""
+    """What the images show, which decides the views: photographs, microscopy, satellite or
+    documents. auto: 8-bit gray or color images are photographs; for others a sample decides."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe as flags: ("--optim.lr", "0.3")."""
 
@@ -100,7 +100,7 @@ class PretrainOptions:
         if self.seed is not None and self.seeds:
             raise UserError("Give --seed or --seeds, not both.")
         if self.parallel is not None and not self.seeds:
-            raise UserError("--parallel needs --seeds: the seeds of the runs to train at a time.")
+            raise UserError("--parallel needs --seeds. Name the seeds to train at a time.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class DoctorOptions:
     """Options of `selfsight doctor`, which are also keywords of `selfsight.doctor`."""
 
     method: Name = None
-    """As for pretrain, to see its recipe and what a step of it needs of memory."""
+    """As for pretrain, to see its recipe and how much memory a step needs."""
     recipe: Annotated[Any, arg(metavar="NAME", constructor=str, help_behavior_hint="")] = None
     """As for pretrain. Settings of the recipe have flags too: --activation-checkpointing."""
     batch_size: Number = None
@@ -116,7 +116,7 @@ class DoctorOptions:
     device: Device = "auto"
     """auto, cpu or cuda."""
     sample: int = 512
-    """Images to read."""
+    """Number of images to read."""
     settings: Suppress[Sequence[str]] = ()
     """Settings of the recipe as flags: ("--chunk", "64")."""
 

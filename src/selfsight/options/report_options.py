@@ -15,17 +15,17 @@ class ReportOptions:
     """
 
     out: File = None
-    """File of the page. If not given, RUN/report.html, or comparison.html beside several runs."""
+    """File to write. If not given, RUN/report.html, or comparison.html beside several runs."""
     serve: bool = False
-    """Serve the page on this machine (127.0.0.1) until Ctrl-C: there, an image of your own can be
-    dropped on it to see the images of the run most similar to it."""
+    """Serve the page on this machine (127.0.0.1) until Ctrl-C. Drop an image of your own on it to
+    see the most similar images of the run."""
     port: int = 0
     """Port of --serve; 0 is any free one."""
     device: Device = "auto"
     """--serve: auto, cpu or cuda."""
     trust: bool = False
-    """--serve: let the recipe of the run run code from outside selfsight, and read images from a
-    network. Only if you trust its author."""
+    """--serve: allow the recipe of the run to run code from outside selfsight, and to read images
+    from a network. Use it only if you trust its author."""
 
     def __post_init__(self) -> None:
         check_settings(self, "", RANGES)

@@ -1,6 +1,6 @@
 """Options of `study` and `reproduce`.
 
-The text under each field is its help. Nothing here imports torch, so that help comes at once.
+The text under each field is its help. Nothing here imports torch, so that help is fast.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class StudyOptions:
     """
 
     data: Images = None
-    """Images: a folder with train/ and test/, or with Parquet files so named.
+    """Images: a folder with train/ and test/, or with Parquet files of these names.
     If not given, torchvision:CIFAR10, which needs --scale cifar10."""
     scale: Annotated[
         Literal["cifar10", "imagenette", "stl10", "imagenet100", "imagenet"], arg(metavar="NAME")
@@ -40,21 +40,21 @@ class StudyOptions:
     seeds: Annotated[Sequence[int], arg(metavar="INT...")] = (0,)
     """Seeds; all arms are trained with the first, then with the next."""
     minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
-    """Stop in time: an arm begins only if it is expected to end by then.
-    The first always begins, and the same command goes on with it."""
+    """Time limit: an arm starts only if it is expected to end in time. The first arm always starts;
+    repeat the command to continue it."""
     held_out: bool = False
-    """Score on a tenth of the training images, left out of training, to tune settings.
+    """Score on a held-out tenth of the training images, to tune settings.
     The test images are not read."""
     quick: bool = False
     """Try every arm with a tiny network, few images and one epoch."""
     ledger: Folder = None
-    """Folder of the results. If not given, the one of the package."""
+    """Folder of the results. If not given, the package's own."""
     work: Annotated[str | Path, arg(metavar="FOLDER")] = Path("runs/studies")
-    """Folder of the run folders, from which interrupted arms go on."""
+    """Folder for the run folders, where interrupted arms continue."""
     device: Device = "auto"
     """auto, cpu or cuda."""
     again: bool = False
-    """Train arms that the ledger has, too."""
+    """Also train arms that are already in the ledger."""
     settings: Suppress[Sequence[str]] = ()
     """Settings to change in every arm, as flags: ("--optim.lr", "0.06")."""
 
@@ -68,20 +68,20 @@ class ReproduceOptions:
     """Options of `selfsight reproduce`, which are also keywords of `selfsight.reproduce`."""
 
     data: Images = None
-    """Images. If not given, where the run had them; for an arm, as for study."""
+    """Images. If not given, those of the run; for an arm, as for study."""
     steps: Number = None
-    """Runs: repeat only so many steps. If not given, up to the last record of the log."""
+    """Runs: number of steps to repeat. If not given, up to the last record of the log."""
     tolerance: float = 1e-3
     """Runs: largest relative difference of a number that still passes."""
     out: Folder = None
     """Runs: folder of the repeated run. If not given, a temporary one that is deleted."""
     trust: bool = False
-    """Runs: let its recipe run code from outside selfsight, and read images from a network.
-    Only if you trust its author."""
+    """Runs: allow its recipe to run code from outside selfsight, and to read images from a network.
+    Use it only if you trust its author."""
     seed: Number = None
     """Arms: seed of the run. If not given, 0."""
     ledger: Folder = None
-    """Arms: folder with results to compare with, beside those of the package."""
+    """Arms: folder with results to compare with, in addition to the package's."""
     device: Device = "auto"
     """auto, cpu or cuda."""
 

@@ -61,7 +61,7 @@ def curves(records: Records, scores: Mapping[str, Number]) -> list[Json]:
 
 
 def expand_layers(texts: Sequence[dict[str, Json]], records: Records) -> list[dict[str, Json]]:
-    """Replace the curve of a key that ends with a dot by one for each logged key that begins so."""
+    """Replace a curve whose key ends with a dot by one for each logged key with that prefix."""
     logged = list(dict.fromkeys(key for record in records for key in record))
     expanded = []
     for curve in texts:
@@ -75,7 +75,7 @@ def expand_layers(texts: Sequence[dict[str, Json]], records: Records) -> list[di
 
 
 def _dips(records: Records) -> list[Number]:
-    """Steps at which online_knn was a point or more below its best: the count in the log rose."""
+    """Steps with a dip of online_knn, where the count of dips in the log rises."""
     steps, counts = (finite(r.get(key) for r in records) for key in ("step", "online_knn_dips"))
     logged = zip(steps, counts, strict=True)
     known = [(step, count) for step, count in logged if step is not None and count is not None]

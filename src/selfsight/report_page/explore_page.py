@@ -15,7 +15,7 @@ SCRIPTS = ("dom.js", *MAP_SCRIPTS, "lasso.js", "explore.js")
 
 
 class Group(NamedTuple):
-    """A way to group the images: the number of the group of each, -1 for none, and the names."""
+    """A grouping of the images: the group number of each image (-1 for none), and group names."""
 
     title: str
     of: Integer[np.ndarray, " n"]
@@ -23,7 +23,7 @@ class Group(NamedTuple):
 
 
 class MapPage(NamedTuple):
-    """What the page shows but for the thumbnails."""
+    """What the page shows, without the thumbnails."""
 
     title: str
     names: Sequence[str]
@@ -37,7 +37,7 @@ class MapPage(NamedTuple):
 
 
 class Thumbnails(NamedTuple):
-    """Sheets of square thumbnails in rows, and which of them each image has: -1 is none."""
+    """Sheets of square thumbnails in rows, and the thumbnail of each image (-1 for none)."""
 
     side: int
     columns: int
@@ -96,5 +96,5 @@ def _build_page(content: MapPage, thumbnails: Thumbnails) -> str:
 
 
 def _pack(values: np.ndarray, dtype: str) -> str:
-    """Numbers as base64, which takes a third of their digits."""
+    """Encode numbers as base64, a third of the size of their digits."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode("ascii")

@@ -1,4 +1,4 @@
-"""Read numbers and sections from the JSON of a run, whatever it holds; the texts of texts.toml."""
+"""Read numbers and sections from any JSON of a run, and the texts of texts.toml."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

@@ -41,7 +41,7 @@ def write(run: Run, out: str | Path | None = None) -> Path:
 
 
 def build(run: Run, *, served: bool = False) -> str:
-    """Build the page; if it is `served`, it also asks its server about images of the reader."""
+    """Build the page; if it is `served`, readers can query it with their own images."""
     check_links(run)
     content = _content(run)
     scripts = (*SCRIPTS[:-1], "query.js", SCRIPTS[-1]) if served else SCRIPTS
@@ -66,7 +66,7 @@ def build_page(
 ) -> str:
     """Build a page from a body and the frame of all pages; `texts` replace its placeholders.
 
-    In one pass, so that no placeholder in an inserted text is replaced.
+    All are replaced in one pass, so that placeholders inside inserted texts stay unchanged.
     """
     texts = {
         **{"connect": "", "sheets": "", "style": "", "kind": kind, "class": Path(body).stem},
@@ -140,7 +140,7 @@ def _content(run: Run) -> dict[str, Any]:
 
 
 def describe_verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
-    """State, sentence and evidence of the verdict, also of a run that has none yet."""
+    """State, sentence and evidence of the verdict; a placeholder if there is none yet."""
     verdict = section(results, "verdict")
     if verdict.get("sentence"):
         rows = [row for row in verdict.get("evidence") or [] if isinstance(row, Mapping)]
@@ -155,7 +155,7 @@ def describe_verdict(recipe: Json, records: Records, results: Json) -> dict[str,
 
 
 def _changed(recipe: dict[str, Json]) -> dict[str, Any]:
-    """The settings that differ from their defaults or were chosen; all, if they are not known."""
+    """Settings that differ from their defaults or were chosen; all, if defaults are not known."""
     names = recipe.get("changed")
     if not isinstance(names, list):
         return {}
@@ -178,7 +178,7 @@ def _changed(recipe: dict[str, Json]) -> dict[str, Any]:
 
 
 def check_links(run: Run) -> None:
-    """Raise a UserError for a link out of the folder: the page would publish what it leads to."""
+    """Raise a UserError for a link out of the folder: the page would publish its target."""
     root = run.path.resolve()
     for path in (run.recipe_path, run.log_path, *run.results.rglob("*"), *run.images.rglob("*")):
         if not path.resolve().is_relative_to(root):

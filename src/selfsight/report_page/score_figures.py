@@ -51,7 +51,7 @@ def bars(scores: Mapping[str, Number], results: Mapping[str, Json], data: str = 
 
 
 def _bar_texts(results: Mapping[str, Json]) -> list[dict[str, Json]]:
-    """The bars of texts.toml, then one for the main number of every other protocol."""
+    """Texts of the bars of texts.toml, then of the main number of every other protocol."""
     texts = list(TEXTS["bars"])
     named = {bar["file"] for bar in texts}
     for file in (file for file in results if file not in named):
@@ -67,7 +67,7 @@ def _bar_texts(results: Mapping[str, Json]) -> list[dict[str, Json]]:
 
 
 def differences(results: Mapping[str, Json]) -> list[Json]:
-    """The difference of the encoder and each other in the main number of every protocol."""
+    """Differences between the encoder and each other one, in the main number of every protocol."""
     prepared = []
     for file in results:
         measure, _ = find_headline(section(results, file)) or ("", None)
@@ -106,7 +106,7 @@ def classes(results: Mapping[str, Json]) -> list[Json]:
 
 
 def plain_results(results: Mapping[str, Json]) -> dict[str, Json]:
-    """Select what the table of all results shows: not what has a figure of its own."""
+    """Select the numbers for the table of all results: those without a figure."""
     figures = ("per_class", "class_names", "confusion")
     return {
         name: {key: value for key, value in section(result).items() if key not in figures}

@@ -1,4 +1,4 @@
-"""Serve the report of a run to this machine alone, with an answer to images that are sent to it."""
+"""Serve the report of a run on this machine only, and answer queries with images."""
 
 import json
 import threading
@@ -27,11 +27,11 @@ HEADERS = {
 def build_server(
     page: str, answer: Callable[[bytes], dict[str, Any]], *, port: int, max_bytes: int
 ) -> ThreadingHTTPServer:
-    """Bind a server of the page to the loopback address; `serve_forever` of it serves.
+    """Bind a server of the page to the loopback address; call its `serve_forever`.
 
-    GET / is the page, and POST /query the answer to an image. `answer` raises a ValueError with a
-    reason if it cannot. A page of another site could lead its own name to this address, or send
-    images here, so that the names of host and origin are compared.
+    GET / returns the page, and POST /query the answer to an image. `answer` raises a ValueError
+    with the reason if it cannot answer. Another site could point its own name to this address, or
+    send images here, so the names of host and origin are checked.
     """
     reading, answering = threading.BoundedSemaphore(AT_ONCE), threading.Lock()
 
@@ -55,14 +55,14 @@ def build_server(
             with reading:
                 data = self._read(int(length))
                 if len(data) < int(length):
-                    return self._refuse(HTTPStatus.BAD_REQUEST, "The image did not arrive whole.")
+                    return self._refuse(HTTPStatus.BAD_REQUEST, "The image is incomplete.")
                 try:
                     with answering:
                         found = answer(data)
                 except ValueError as error:
                     text = f"The image cannot be read: {error}."
                     return self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, text)
-                except Exception as error:  # the server goes on
+                except Exception as error:  # the server continues
                     text = f"The image could not be compared: {error}"
                     return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, text)
             self._send_json(HTTPStatus.OK, found)
@@ -78,13 +78,13 @@ def build_server(
             return bytes(data)
 
         def _is_own(self) -> bool:
-            """Whether the request names this server, and no other site has caused it."""
+            """Whether the request names this server and was not sent by another site."""
             names = {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}  # type: ignore[attr-defined]
             hosts = self.headers.get_all("Host") or []
             origins = self.headers.get_all("Origin") or []
             if len(hosts) == 1 and hosts[0] in names and {*origins} <= {f"http://{hosts[0]}"}:
                 return True
-            self._refuse(HTTPStatus.FORBIDDEN, "This server answers its own page only.")
+            self._refuse(HTTPStatus.FORBIDDEN, "This server answers only its own page.")
             return False
 
         def _is_at(self, path: str) -> bool:
@@ -109,16 +109,16 @@ def build_server(
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Print nothing: what is asked for is a stranger's text."""
+            """Print nothing: the request is untrusted text."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """Print nothing: a reader who goes away is no error."""
+            """Print nothing: a client that disconnects is not an error."""
 
     try:
         return Server((LOOPBACK, port), Handler)
     except OSError as error:
         raise UserError(
-            f"Port {port} of {LOOPBACK} cannot be served: {error.strerror}. Give another --port, "
-            "or none for any free one."
+            f"Port {port} of {LOOPBACK} cannot be served: {error.strerror}. Use another --port, "
+            "or omit it for any free one."
         ) from None

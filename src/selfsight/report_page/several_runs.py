@@ -1,4 +1,4 @@
-"""One page about several runs: overlaid curves, results with intervals, and what differs."""
+"""One page about several runs: overlaid curves, results with intervals, and differing settings."""
 
 import json
 import math
@@ -51,9 +51,9 @@ class RunContent(NamedTuple):
 
 
 def write_several(runs: Sequence[Run], out: str | Path | None = None) -> tuple[Path, list[str]]:
-    """Write the page; also returns what is wrong with some of the runs, a sentence each.
+    """Write the page; return its path and a sentence about each problem of a run.
 
-    Without a file, it is comparison.html beside the runs, or in this folder if they are apart.
+    The default file is comparison.html beside the runs, or in this folder if they are in several.
     """
     path = default_page(runs) if out is None else Path(out)
     if len(runs) > MAX_RUNS:
@@ -74,7 +74,7 @@ def write_several(runs: Sequence[Run], out: str | Path | None = None) -> tuple[P
 
 
 def _read_runs(runs: Sequence[Run]) -> tuple[list[RunContent], list[str]]:
-    """Read the runs that are whole; a sentence about each of the others, and about other images."""
+    """Read the intact runs; describe damaged runs, and runs on other images, in a sentence each."""
     names = [run.path.resolve().name for run in runs]
     names = [n if names.count(n) == 1 else str(r.path) for n, r in zip(names, runs, strict=True)]
     read: dict[str, tuple[Any, ...]] = {}
@@ -86,7 +86,7 @@ def _read_runs(runs: Sequence[Run]) -> tuple[list[RunContent], list[str]]:
             charts = [chart for data in list_analyses(run) for chart in features(*data)]
             read[name] = (recipe, run.records(), run.all_results(), charts)
         except (UserError, OSError) as error:
-            problems.append(f"{name} is left out: {error}")
+            problems.append(f"Skipped {name}: {error}")
     trained_on = {name: find_training_data(recipe) for name, (recipe, *_) in read.items()}
     first = next(iter(trained_on.items()), None)
     for name, data in trained_on.items():
@@ -134,13 +134,13 @@ def _about(run: RunContent) -> dict[str, Any]:
 
 
 def _own(results: Mapping[str, Json], name: str) -> dict[str, Json]:
-    """A result of the run itself, by its plain name also if runs have different images."""
+    """A result of the run by its plain name, even if the runs have different images."""
     found = (r for called, r in results.items() if called.split(" on ")[0] == name)
     return {name: next(found, {})}
 
 
 def _measures(runs: Sequence[RunContent]) -> list[dict[str, Any]]:
-    """Each number that a run has, with its interval and number of images, for all of them."""
+    """Collect every number of the runs, with its interval and number of images."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for i, run in enumerate(runs):
         for called, result in run.results.items():
@@ -152,7 +152,7 @@ def _measures(runs: Sequence[RunContent]) -> list[dict[str, Any]]:
 
 
 def _numbers(called: str, result: dict[str, Json]) -> list[tuple[str, str, dict[str, Json]]]:
-    """Name, unit and interval of what a result measured: every k of kNN, else the main number."""
+    """Name, unit and interval of the numbers of a result: every k of kNN, else the main number."""
     protocol, _, data = called.partition(" on ")
     on = f" on {data}" if data else ""
     keys = [
@@ -213,7 +213,7 @@ def _differing_settings(runs: Sequence[RunContent]) -> list[dict[str, Any]]:
 
 
 def _flatten(value: Json, path: str = "") -> dict[str, str]:
-    """Settings by their flags, without those of other data sets' fingerprints."""
+    """Settings by their flags, without the fingerprints of other data sets."""
     if isinstance(value, dict | list) and value:
         items = enumerate(value) if isinstance(value, list) else value.items()
         found: dict[str, str] = {}
@@ -255,7 +255,7 @@ def _curves(runs: Sequence[RunContent]) -> list[dict[str, Any]]:
 
 
 def _shorten(meaning: str) -> str:
-    """Leave out what is said about marks that the figure of one run has."""
+    """Remove sentences about marks that only the figure of a single run has."""
     sentences = meaning.split(". ")
     marks = ("dashed", "red circle")
     kept = [text for text in sentences if not any(mark in text for mark in marks)]
@@ -267,7 +267,7 @@ def _round(point: Sequence[Number | None]) -> list[Number | None]:
 
 
 def _histograms(runs: Sequence[RunContent]) -> list[dict[str, Any]]:
-    """The histograms of a feature analysis, of every run in one chart for each layer."""
+    """Histograms of the feature analyses: one chart per layer, with all runs."""
     charts: dict[str, dict[str, Any]] = {}
     for i, run in enumerate(runs):
         for chart in run.charts:
@@ -283,7 +283,7 @@ def _histograms(runs: Sequence[RunContent]) -> list[dict[str, Any]]:
 def _against_time(
     runs: Sequence[RunContent], measures: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Each accuracy by the seconds of training, if two runs have it."""
+    """Each accuracy against the seconds of training, if two or more runs have it."""
     seconds = [latest(run.records, "time") for run in runs]
     charts = []
     free = {text["name"] for text in TEXTS["label_free"]}
@@ -299,6 +299,6 @@ def _against_time(
 
 
 def default_page(runs: Sequence[Run]) -> Path:
-    """The file of the page if none is given: beside the runs if they are in one folder."""
+    """Default file of the page: beside the runs if they are in one folder."""
     parents = {run.path.parent for run in runs}
     return (parents.pop() if len(parents) == 1 else Path()) / "comparison.html"
