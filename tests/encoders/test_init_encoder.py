@@ -133,7 +133,7 @@ REFUSED = {
     r"backbone\.stem half and the recipe lowres": {"settings": ("--backbone.stem", "lowres")},
     r"method\.norm bn and the recipe ln": {"settings": ("--method.norm", "ln")},
     "There is no file or run folder": {"init": "nowhere", "stem": None},
-    "--stem is for the file of --init": {"init": None},
+    "--stem needs --init": {"init": None},
     r"Name an encoder with --init": {
         "init": None,
         "stem": None,

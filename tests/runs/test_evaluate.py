@@ -342,7 +342,7 @@ def test_a_voc_devkit_gives_trainval_of_all_years_and_the_test_of_one(tmp_path):
 
 def test_a_detector_is_not_tested_on_its_training_images(run, capsys):
     words = ("--labeled", "pets.parquet", "--protocol", "detection.small_fpn")
-    assert "Give the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
+    assert "Name the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
 
 
 def test_a_result_has_every_k_intervals_pairs_and_classes(run, photos, capsys, monkeypatch):
@@ -657,7 +657,7 @@ def test_lists_of_classes_in_parquet_are_scored_as_several_labels(run, tmp_path,
     said = fails(capsys, "evaluate", run.path, *words, "tags", *CPU)
     assert 'several classes per image in its column "tags", and knn needs one' in said
     words = ("--labeled", train, "--label-column", "tags", "--protocol", "svm")
-    assert "Give the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
+    assert "Name the test images with --test" in fails(capsys, "evaluate", run.path, *words, *CPU)
 
 
 def test_several_labels_have_one_number_for_an_encoder_of_another_size(

@@ -63,7 +63,7 @@ def test_images_that_lack_a_class_of_the_run_are_all_used(tmp_path):
     folder = imagenet(tmp_path, NAMES[:3] + OTHERS)
     found = open_labeled(EvalOptions(labeled=folder), OWN)
     assert found.classes == () and len(found.train.class_names) == 6
-    assert "has not all the classes of the run (imagenet100)" in found.note
+    assert "lacks some classes of the run (imagenet100)" in found.note
     assert open_labeled(EvalOptions(labeled=folder), ()).note == ""
 
 

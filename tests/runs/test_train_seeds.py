@@ -65,7 +65,7 @@ def test_a_stop_says_how_to_go_on_and_a_diverged_seed_does_not_end_the_others(tm
             raise StoppedError("Stopped by Ctrl-C at step 3.", signal.SIGINT)
         return write_run(job.out, job.seed, 0.5)
 
-    with pytest.raises(StoppedError, match=r"step 3\. 2 of 3 seeds are not finished\. The same"):
+    with pytest.raises(StoppedError, match=r"step 3\. 2 of 3 seeds are not finished\. Repeat"):
         train_all(options, stop)
 
     def diverge(job):

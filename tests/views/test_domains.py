@@ -45,8 +45,8 @@ def test_auto_turns_images_only_if_no_side_is_up_and_says_so():
     upright = SIX._replace(has_up=True)
     assert for_kind(View(), SIX, "auto").rotate > 0
     assert for_kind(View(), upright, "auto").rotate == 0
-    assert "since all sides look alike" in describe_kind(SIX, "auto")
-    assert "since they have a top" in describe_kind(upright, "auto")
+    assert "since they have no orientation" in describe_kind(SIX, "auto")
+    assert "since they have an orientation" in describe_kind(upright, "auto")
     assert describe_kind(None, "auto") == ""
 
 

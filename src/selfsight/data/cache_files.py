@@ -37,7 +37,7 @@ def cache_folder() -> Path:
 
 
 def hash_file(path: Path, title: str | None = None) -> str:
-    """SHA-256 of the SHA-256 of each block; with a title, the progress on large files is shown."""
+    """SHA-256 of the SHA-256 of each block; a title shows progress on large files."""
     size = check_regular(str(path))
     total = hashlib.sha256(str(size).encode())
     starts = range(0, size, BLOCK)
@@ -65,7 +65,7 @@ def check_owner(path: Path) -> None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether only this user can write to the folder: others may have created one of its name."""
+    """Whether only this user can write to the folder, which another user may have created."""
     try:
         about = folder.lstat()  # of a link itself
     except OSError:

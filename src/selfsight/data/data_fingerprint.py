@@ -1,4 +1,4 @@
-"""A fingerprint of the images of a run, by which other images are noticed."""
+"""A fingerprint of the images of a run, to notice changed images."""
 
 import hashlib
 import os
@@ -31,7 +31,7 @@ def fingerprint_data(source: Source) -> dict[str, str | int]:
 
 
 def compare_fingerprints(saved: dict[str, str | int], now: dict[str, str | int]) -> str | None:
-    """Say what differs; None if nothing does, or if there is nothing to compare."""
+    """Describe what differs; None if nothing does, or if there is nothing to compare."""
     if not saved:
         return None
     if saved.get("images") != now["images"]:

@@ -189,7 +189,7 @@ def _describe_kind(kind: PixelKind | None) -> list[str]:
         return []
     pairs = zip(kind.low, kind.high, strict=True)
     ends = ", ".join(f"{low:.4g} to {high:.4g}" for low, high in pairs)
-    sides = "have a top" if kind.has_up else "look alike from all sides"
+    sides = "have an orientation" if kind.has_up else "have no orientation"
     return [f"Not photographs: {kind.name}; values by channel {ends}; they {sides}."]
 
 

@@ -1,7 +1,7 @@
-"""The evaluation transform: what is done to an image before it is measured.
+"""The evaluation transform: how an image is prepared for evaluation.
 
 Decode at full size on the CPU, resize once with antialiasing, crop the center, normalize. It
-depends on the encoder alone. Pixels of photographs are bytes until they are normalized, and every
+depends only on the encoder. Pixels of photographs are bytes until they are normalized, and every
 step until then is integer arithmetic on the CPU, so that they are equal on all machines. Other
 images keep their type, and are resized in float32.
 """

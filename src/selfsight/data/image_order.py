@@ -6,7 +6,7 @@ permutes their images. A lane is a fixed range of positions in the global batch,
 read different chunks, and the order is the same for any number of processes.
 
 Chunks of equal size are located by arithmetic. Chunks of different sizes (row groups) are
-concatenated in an order that is permuted anew in each epoch, and each lane reads an equal part.
+concatenated in an order that is permuted again in each epoch, and each lane reads an equal part.
 """
 
 from dataclasses import dataclass

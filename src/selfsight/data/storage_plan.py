@@ -100,7 +100,7 @@ def plan_storage(
 
 
 def foresee_cache(source: Source, settings: StorageSettings) -> int:
-    """Estimate the bytes that opening these images will write to the cache folder; often 0."""
+    """Estimate how many bytes opening these images will write to the cache folder; often 0."""
     pixels = settings.pixels(source)
     key = cache_key(source, **pixels, decoder=settings.decoder)
     if settings.storage != "cache" or key is None or has_entry(cache_folder(), key):
@@ -141,7 +141,7 @@ def _choose(
         return StoragePlan("cache" if storage == "auto" else storage, "cpu", {})
     files = read_sample(source)
     total = _mean_stored_bytes(files, **settings) * len(source)
-    # A key costs a look at every file, a minute and more for ten million.
+    # A key needs the size and time of every file: a minute and more for ten million.
     may_be_cached = storage != "stream" and _largest_entry(folder) >= total // MAX_ESTIMATE_ERROR
     for candidate in DECODERS[1:] if may_be_cached else ():
         if decoder not in ("auto", candidate) or (candidate != "cpu" and device.type != "cuda"):

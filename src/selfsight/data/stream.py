@@ -1,4 +1,4 @@
-"""Images that are read and decoded anew whenever they are needed; no pixels are stored.
+"""Images that are read and decoded whenever they are needed; no pixels are stored.
 
 Shards are read in chunks of neighboring images, ahead of the batches that need them.
 """
@@ -37,7 +37,7 @@ class StreamedImages:
     """An `ImageStore` that decodes images when they are needed.
 
     An unreadable image is recorded in `skipped` and replaced by a readable one that the batch does
-    not hold yet. Which one depends on the batch alone.
+    not hold yet. The choice depends only on the batch.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from selfsight.nn import Backbone
 class ImageEncoder(Backbone):
     """A backbone with `transform`, from image to input, and `encode`, from image to feature.
 
-    Both are what `selfsight evaluate` does to the images that it measures.
+    Both do exactly what `selfsight evaluate` does.
     """
 
     def __init__(self, backbone: Backbone, transform: EvalTransform) -> None:
@@ -67,7 +67,7 @@ class ImageEncoder(Backbone):
 
 
 def _as_source(images: Sequence[ImageLike], transform: EvalTransform) -> Source:
-    """Number the images; files are read when they are decoded, and by other processes."""
+    """Wrap the images as a source; worker processes read files when they decode them."""
     files = [Path(i).expanduser() if isinstance(i, str | Path) else None for i in images]
     for file in files:
         if file is not None and file.is_dir():

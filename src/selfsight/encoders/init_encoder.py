@@ -46,7 +46,7 @@ class StartEncoder(NamedTuple):
 
     @property
     def settings(self) -> Start:
-        """The setting of a recipe that names this start."""
+        """The recipe setting that names this encoder."""
         return Start(
             name=self.name,
             license=self.license,
@@ -60,7 +60,7 @@ def import_start(options: PretrainOptions) -> StartEncoder | None:
     if options.init is None:
         for name in ("part", "stem"):
             if getattr(options, name) is not None:
-                raise UserError(f"--{name} is for the file of --init. Give both, or leave it out.")
+                raise UserError(f"--{name} needs --init. Give both, or omit it.")
         return None
     from selfsight.backbones.foreign_checkpoints.load_backbone import (
         load_backbone,  # imports timm: a second
@@ -167,7 +167,7 @@ def _describe_network(
 
 
 def _find_license(name: str, about: ImportReport) -> tuple[str | None, str]:
-    """The license of the weights, where it is stated, and a sentence about it."""
+    """The license of the weights, if it is stated, and a sentence about it."""
     where = find_checkpoint(name)
     stated = about.license
     if where is not None:

@@ -70,7 +70,7 @@ def load_recipe(run: Run, *, trust: bool = False) -> Recipe:
 
 
 def check_encodes(encoder: EncoderUnderTest) -> None:
-    """Raise a UserError, before images are read, if a network of a fixed size has another one."""
+    """Raise a UserError, before images are read, if the network does not take this image size."""
     transform = encoder.transform
     shape = (1, transform.channels, transform.size, transform.size)
     image = torch.zeros(shape, device=module_device(encoder.network))
@@ -106,8 +106,8 @@ def load_encoder(
 ) -> EncoderUnderTest:
     """Load the encoder of a run, of a library or of a file, with its input transform.
 
-    An encoder that is not a run's is fitted to images of `kind`, if they are not photographs.
-    `last_blocks` and `patch_mean` choose features of a ViT's last blocks, see LastBlocks.
+    An encoder that is not a run's is adapted to images of `kind`, if they are not photographs.
+    `last_blocks` and `patch_mean` select features of a ViT's last blocks, see LastBlocks.
     """
     check_setting("features", source, FeatureSource)
     check_setting("preprocess", preprocess, Preprocess)

@@ -25,7 +25,7 @@ class RunCheckpoint(NamedTuple):
 
 
 def find_checkpoint(name: str | Path) -> RunCheckpoint | None:
-    """Return the checkpoint that a run folder or a file in its checkpoints names, if it does."""
+    """Find the checkpoint that a run folder, or a file in its checkpoints, names; else None."""
     path = Path(name)
     if Run(path).recipe_path.exists():
         return RunCheckpoint(Run(path))

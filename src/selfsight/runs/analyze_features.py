@@ -81,7 +81,7 @@ def analyze_features(
 
 
 def _moco_views(transform: EvalTransform) -> tuple[View, ...]:
-    """MoCo v2's views at the size of a transform, of whatever images it is for."""
+    """MoCo v2's views at the size of a transform, for its kind of images."""
     views = moco_v2(transform.size)
     if is_photo(transform.channels, transform.dtype):
         return views

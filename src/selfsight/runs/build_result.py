@@ -16,7 +16,7 @@ REPLICATES = "_replicates"  # end of the name of an array
 def collect_scores(scores: Mapping[str, Scores], class_names: Sequence[str] = ()) -> dict[str, Any]:
     """Collect the numbers of the first encoder, and its differences from the others.
 
-    Those of the untrained network are prefixed, and those of other encoders under `against`.
+    Numbers of the untrained network have a prefix; those of other encoders are under `against`.
     """
     (_, first), *others = scores.items()
     result = _numbers(first)
@@ -46,7 +46,7 @@ def collect_scores(scores: Mapping[str, Scores], class_names: Sequence[str] = ()
 
 
 def collect_arrays(scores: Mapping[str, Scores], fingerprint: str) -> dict[str, np.ndarray]:
-    """Collect what each encoder (row) found for each test image (column)."""
+    """Collect the outcome of each encoder (row) for each test image (column)."""
     found = {name: s["per_image"] for name, s in scores.items() if "per_image" in s}
     if not found:
         return {}

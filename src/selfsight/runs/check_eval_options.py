@@ -1,4 +1,4 @@
-"""Options of an evaluation that contradict each other, or that no protocol uses."""
+"""Check the options of an evaluation: contradictions, and options that no protocol uses."""
 
 from collections.abc import Mapping
 

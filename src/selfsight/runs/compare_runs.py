@@ -43,9 +43,9 @@ class Measure(NamedTuple):
 
 
 class SeedSpread(NamedTuple):
-    """A number of runs that differ in the seed alone.
+    """One number of several runs that differ only in the seed.
 
-    This is the spread of training; that of the test images is the interval of each run.
+    It shows the spread of training; the interval of each run shows the spread over test images.
     """
 
     measure: Measure
@@ -53,13 +53,13 @@ class SeedSpread(NamedTuple):
     values: tuple[float, ...]  # one for each seed
 
     def numbers(self) -> dict[str, int | float]:
-        """The columns that this adds to the record of each of its runs."""
+        """Columns that it adds to the record of each run."""
         values = (len(self.values), statistics.mean(self.values), statistics.stdev(self.values))
         return {f"{self.measure.column}{end}": v for end, v in zip(SEEDS, values, strict=True)}
 
     @property
     def name(self) -> str:
-        """What the names of the runs have in common, or all of them."""
+        """The common part of the names of the runs, or all names."""
         length = len(list(takewhile(lambda c: len(set(c)) == 1, zip(*self.runs, strict=False))))
         common = self.runs[0][:length]
         common = common.removesuffix("seed").rstrip("-_. /")
@@ -82,7 +82,7 @@ class NamedResults(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What several runs have: a record for each, what it means, and how seeds differ."""
+    """A record for each run, notes about the numbers, and the spread over seeds."""
 
     records: list[dict[str, Any]]
     notes: list[str]
@@ -118,7 +118,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 
 def read_results(runs: Sequence[Run]) -> dict[str, NamedResults]:
-    """Read the results of runs, by the name of the run; those of other images are called so."""
+    """Read the results of runs by the run's name; results on other images say so in their names."""
     folders = {run.path.name: run for run in runs}
     if len(folders) < len(runs):
         folders = {str(run.path): run for run in runs}
@@ -139,7 +139,7 @@ def read_results(runs: Sequence[Run]) -> dict[str, NamedResults]:
 def compare_two(measure: Measure, a: NamedResults, b: NamedResults) -> Difference | None:
     """The difference of two runs: paired if their test images are the same, else unpaired.
 
-    None if they have other numbers of classes: their accuracies are of different tasks.
+    None if their numbers of classes differ: the accuracies are from different tasks.
     """
     results = [of_run.results[measure.result] for of_run in (a, b)]
     counts = {result.get("settings", {}).get("num_classes") for result in results} - {None}
@@ -226,7 +226,7 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]
 
     Accuracies are in per cent with their intervals; a missing number is an empty cell.
     """
-    beside = (*ENDS, *SEEDS)  # told with a number, or below the table
+    beside = (*ENDS, *SEEDS)  # shown with a number, or below the table
     measures = [name for name in records[0] if name != "run" and not name.endswith(beside)]
     if len(records) > len(measures):
         return [
@@ -302,7 +302,7 @@ def _numbers(
 
 
 def _label_free(results: Mapping[str, Mapping[str, Any]]) -> list[Measure]:
-    """Name the measures without labels, which are there for the trained and untrained network."""
+    """Name the measures without labels, of the trained and the untrained network."""
     measures = []
     for name, result in results.items():
         on = name.removeprefix("label_free")  # " on NAME" of one data set of several

@@ -45,14 +45,14 @@ def describe_results(results: Results) -> list[str]:
         notes += [f"{name}: {settings['note']}"] if "note" in settings else []
         notes += settings.get("notes", ())
         if "started_from" in settings:
-            notes.append(f"untrained: the run's start, {settings['started_from']}.")
+            notes.append(f"untrained: the initial encoder of the run, {settings['started_from']}.")
     return list(dict.fromkeys(notes))
 
 
 def _describe_selection(
     name: str, result: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> list[str]:
-    """Name the selected hyperparameters, and those at the end of the values that were tried."""
+    """Name the selected hyperparameters, and those that are the lowest or highest value tried."""
     words = {key: key.replace("_", " ") for key in SELECTED if key in result}
     if not words:
         return []
@@ -104,10 +104,10 @@ def _describe_differences(name: str, result: Mapping[str, Any]) -> list[str]:
 def _describe_trials(
     name: str, result: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> list[str]:
-    """Say how far trials of a detector differ, which the interval over images does not include."""
+    """Describe the spread over trials of a detector, which the interval does not include."""
     if "trials" not in settings:
         return []
-    images = "the intervals are over test images alone"
+    images = "the intervals cover test images only"
     if (spread := result.get("box_AP_spread")) is None:
         return [f"{name}: one trial; {images}, and --set.trials 5 measures how far trials differ."]
     trials = f"over {settings['trials']} trials box AP has a standard deviation of"

@@ -1,4 +1,4 @@
-"""What a run depends on beside its recipe: versions, commit, device, threads, command."""
+"""What a run depends on in addition to its recipe: versions, commit, device, threads, command."""
 
 import hashlib
 import platform
@@ -56,7 +56,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 
 def compare_environments(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Say what differs, by name; what an older run did not record is left out."""
+    """Name what differs; values that an older run did not record are ignored."""
     sentences = []
     for path, title in TITLES.items():
         before, after = (_get(values, path) for values in (saved, now))

@@ -204,7 +204,7 @@ def _load_boxes(labeled: str, test: str | None) -> Boxes:
     if test is None and labeled.endswith((".parquet", ".json")):
         raise UserError(
             f"{labeled} has no splits, and a detector is tested on other images than it is "
-            "trained on. Give the test images with --test."
+            "trained on. Name the test images with --test."
         )
     return (
         load_detection_split(labeled, TRAIN_SPLITS),
@@ -277,7 +277,7 @@ def _evaluate_label_free(
 def _select_parts(
     cache: FeatureCache, name: str, *, same_images: bool
 ) -> dict[str, list[Features]]:
-    """Features of the training images, of which test images are a part unless they are others."""
+    """Select features for training and test; the test images may be a part of the same set."""
     parts = {}
     for network, encoder in (("trained", name), (UNTRAINED, UNTRAINED)):
         if encoder in cache:

@@ -98,7 +98,7 @@ def write_neighbors(
 ) -> None:
     """Write some images, each with the k others whose features are most similar.
 
-    Beside them the k of the untrained network, whose features are of the same images.
+    The k neighbors by the untrained network's features of the same images are shown beside them.
     """
     count, k = min(rows, len(features.h)), min(k, len(features.h) - 1)
     query = rng.shuffled(rng.key(0, "neighbours"), len(features.h), torch.arange(count))
@@ -138,7 +138,7 @@ def write_map_and_neighbors(
 ) -> None:
     """Write the map of some images, and their nearest neighbors after and before training.
 
-    `encoded` are features that were computed before, of the `trained` and `untrained` network.
+    `encoded` are features of the `trained` and `untrained` network that already exist.
     """
     subset = sample_images(images, NEIGHBOR_IMAGES, seed)
     encode = partial(

@@ -34,7 +34,7 @@ from selfsight.runs.open_run_images import cut_like_run
 
 
 class LabeledSources(NamedTuple):
-    """Images to train on and to test on; without the latter a part of the former is held out."""
+    """Images to train on and to test on; without test images, training images are held out."""
 
     train: Source
     test: Source | None
@@ -45,7 +45,7 @@ class LabeledSources(NamedTuple):
 def open_labeled(options: EvalOptions, run_classes: tuple[str, ...]) -> LabeledSources:
     """Open the labeled images with the classes of the options.
 
-    Without --classes, those that the run was trained on are used if the images have them all.
+    Without --classes, use the classes of the run if the images have all of them.
     """
     labeled = str(options.labeled)
     classes = class_words(options.classes)
@@ -55,9 +55,9 @@ def open_labeled(options: EvalOptions, run_classes: tuple[str, ...]) -> LabeledS
         given = list_first(run_classes)
         if has_all_classes(train, run_classes):
             classes, train = run_classes, select_classes(train, run_classes)
-            note = f"The classes are those of the run: {given}. --classes all uses all."
+            note = f"Using the classes of the run: {given}. --classes all uses all classes."
         else:
-            note = f"{labeled} has not all the classes of the run ({given}), so all are used."
+            note = f"{labeled} lacks some classes of the run ({given}), so all classes are used."
     if options.test is None and "test" not in list_splits(labeled):
         return LabeledSources(train, None, classes, note)
     test = _open_split(str(options.test or labeled), "test", (), options.label_column)
@@ -76,9 +76,9 @@ def cut_labeled(
     recipe: Recipe | None,
     others: Mapping[str, Recipe | None] = MappingProxyType({}),
 ) -> LabeledSources:
-    """Cut the images into tiles if those of the run were; test images must be of other files.
+    """Cut the images into tiles if the run used tiles; test images must come from other files.
 
-    `others` are the recipes of --against: all are measured on the same images.
+    `others` are the recipes of --against: all encoders are measured on the same images.
     """
     tile = None if recipe is None else recipe.data.tile
     for name, other in others.items():
@@ -102,7 +102,7 @@ def cut_labeled(
 
 
 def find_labeled_kind(options: EvalOptions, encoders: Sequence[str]) -> PixelKind | None:
-    """The kind of the labeled images if an encoder is not a run's, which has its own; else None."""
+    """The kind of the labeled images, for encoders that are not a run's; else None."""
     is_folder = options.labeled is not None and find_voc_folder(str(options.labeled)) is None
     if not is_folder or all(find_checkpoint(name) for name in encoders):
         return None
@@ -136,7 +136,7 @@ def load_several_labels(
                 "class per image: --label-column."
             )
     if sources.test is None:
-        raise UserError(f"{several} and no splits. Give the test images with --test.")
+        raise UserError(f"{several} and no splits. Name the test images with --test.")
     return load_multilabel(sources.train, sources.test, transform, device=device, **settings)
 
 

@@ -1,4 +1,4 @@
-"""The folder of a new run: its name, and the run that it overwrites, set aside until it lasts."""
+"""The folder of a new run: its name, and the old run, kept until the new one has a checkpoint."""
 
 import os
 import re
@@ -69,7 +69,7 @@ def set_old_run_aside(run: Run) -> None:
 
 
 def restore_old_run(run: Run) -> bool:
-    """Put the run that was set aside back, in place of what was begun; False if there is none."""
+    """Restore the run that was set aside, and delete the new one; False if there is none."""
     aside = run.overwritten
     if not aside.is_dir():
         return False
@@ -80,7 +80,7 @@ def restore_old_run(run: Run) -> bool:
 
 
 def restore_unless_begun(run: Run) -> None:
-    """Put back what a process that was killed had moved before its own run began."""
+    """Restore what a killed process had moved before its own run started."""
     if run.overwritten.is_dir() and not run.recipe_path.exists():
         with explain_write_errors(run.path):
             _move_back(run)
@@ -95,7 +95,7 @@ def _move_back(run: Run) -> None:
 
 
 def _entries(run: Run) -> list[Path]:
-    """Return what the folder holds, but for the lock and the run that was set aside."""
+    """List the folder, without the lock and the run that was set aside."""
     return [path for path in run.path.iterdir() if path.name not in (LOCK, run.overwritten.name)]
 
 

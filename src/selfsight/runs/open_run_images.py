@@ -35,13 +35,14 @@ def fingerprint_everywhere(recipe: Recipe, source: Source) -> Fingerprint:
             texts.append(f"process {rank} has other images than process 0 ({difference})")
         if texts:
             raise UserError(
-                f"The processes of a run must be started alike, but {list_first(texts, 3, '; ')}."
+                f"The processes of a run must have equal settings and images, but "
+                f"{list_first(texts, 3, '; ')}."
             )
     return own[1]
 
 
 def describe_other_images(run: Run, fingerprint: Fingerprint) -> str | None:
-    """Say how the images differ from those that the run was started with; None if they do not."""
+    """Describe how the images differ from those at the start of the run; None if they do not."""
     saved = run.saved_recipe().get("data_fingerprint") or {}
     return compare_fingerprints(saved, fingerprint)
 
@@ -49,7 +50,7 @@ def describe_other_images(run: Run, fingerprint: Fingerprint) -> str | None:
 def open_run_images(
     run: Run, recipe: Recipe, device: torch.device, *, trust: bool = False
 ) -> ImageStore:
-    """Open the images of a run to evaluate with them; say so if they have changed since."""
+    """Open the images of a run to evaluate with them; print a note if they have changed."""
     check_local(run, recipe, trust=trust)
     try:
         source = open_recipe_source(recipe)
@@ -69,7 +70,7 @@ def open_run_images(
 
 
 def check_local(run: Run, recipe: Recipe, *, trust: bool) -> None:
-    """Raise a UserError if a recipe.json, which may be a stranger's, names images on a network."""
+    """Raise a UserError if a recipe.json, which may be untrusted, names images on a network."""
     url = find_url(recipe.data.path)
     if url is not None and not trust:
         raise UserError(
@@ -84,7 +85,7 @@ def open_recipe_source(recipe: Recipe) -> Source:
 
 
 def open_new_source(recipe: Recipe) -> tuple[Recipe, Source]:
-    """Open the images of a new run; a recipe for photographs is fitted to them if they are not."""
+    """Open the images of a new run; adapt the recipe to images that are not photographs."""
     source = _open_whole(recipe)
     has_default = recipe.data.channels == 3 and recipe.data.dtype == "uint8"
     kind = find_kind(source) if has_default else None
@@ -93,7 +94,7 @@ def open_new_source(recipe: Recipe) -> tuple[Recipe, Source]:
 
 
 def cut_like_run(source: Source, recipe: Recipe | None) -> Source:
-    """Cut images into tiles as those of a recipe are, if they are."""
+    """Cut images into tiles if the recipe does."""
     if recipe is None or (tile := recipe.data.tile) is None:
         return source
     return cut_tiles(source, tile, channels=recipe.data.channels, dtype=recipe.data.dtype)
@@ -107,7 +108,7 @@ def _open_whole(recipe: Recipe) -> Source:
     if data.label_column is not None and source.labels is None:
         raise UserError(
             f'Column "{data.label_column}" of {data.path} has several classes per image, and '
-            "measuring while training needs one. Name another column with --label-column, or "
+            "measuring during training needs one. Name another column with --label-column, or "
             "leave it out."
         )
     if recipe.method.needs_labels and source.labels is None:

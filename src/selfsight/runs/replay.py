@@ -64,9 +64,9 @@ def replay_run(
     step: int | None,
     trust: bool = False,
 ) -> Replay:
-    """Go from the nearest checkpoint to a step, and watch that step.
+    """Repeat the run from the nearest checkpoint to a step, and watch that step.
 
-    Without a step, the last one that went wrong according to the run's events.
+    The default step is the last one that failed according to the run's events.
     """
     is_given, step = step is not None, _last_wrong_step(run) if step is None else step
     recipe = replace(recipe, compile=False)
@@ -94,7 +94,7 @@ def replay_run(
             bar.advance()
     batch, loss, fault = _watch(run_step, next(batches), recipe, per_epoch)
     if fault is None and not is_given and step < total:
-        # What was not finite was measured after that step, with the weights of the next.
+        # The non-finite value was measured after that step, with the weights of the next.
         batch, loss, fault = _watch(run_step, next(batches), recipe, per_epoch)
     names = [str(images.names[i]) for i in batch.index.tolist()]
     return Replay(
@@ -141,7 +141,7 @@ def _last_wrong_step(run: Run) -> int:
 
 
 def _find_checkpoint(run: Run, step: int) -> Path | None:
-    """Return the newest checkpoint before a step; None if there is none, to begin at the start."""
+    """Find the newest checkpoint before a step; None if there is none."""
     files = [run.checkpoints / name for name in NAMED]
     files += [run.kept_checkpoint(epoch) for epoch in run.kept_epochs]
     steps = {path: checkpoint.read_step(path) for path in files if path.is_file()}

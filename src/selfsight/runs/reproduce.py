@@ -40,7 +40,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """How a repeated run compares with the first."""
+    """Result of comparing a repeated run with the original."""
 
     run: str
     outcome: str
@@ -179,7 +179,7 @@ def _describe(
     outcome: str, end: int, first: Difference | None, largest: float, weights: str, diverged: str
 ) -> str:
     if diverged:
-        return f"The repeated run diverged, and the first did not by step {end}: {diverged}"
+        return f"The repeated run diverged, and the original did not by step {end}: {diverged}"
     if outcome == "bit-equal":
         also = " and the weights at the end" if weights == "equal" else ""
         return f"Bit-equal: every number of the log up to step {end}{also}."

@@ -20,10 +20,10 @@ except ImportError:  # Windows
 
 @contextlib.contextmanager
 def lock_run(run: Run) -> Iterator[None]:
-    """Lock the run folder, created if need be; raise a UserError if another process trains in it.
+    """Create and lock the run folder; raise a UserError if another process trains in it.
 
     The lock ends with this process, however that ends: the operating system holds it, and no
-    worker process inherits it. A folder in which nothing was begun is removed again.
+    worker process inherits it. A folder that stays empty is removed again.
     """
     handle = dist.on_first(lambda: _acquire(run.path))
     try:

@@ -117,7 +117,7 @@ def score_protocol(
     """Score one protocol for the first encoder and for those to compare it with.
 
     The files are written after each encoder, so that finished numbers survive an interruption.
-    NAME.npz has what was found for each test image.
+    NAME.npz has the outcome for each test image.
     """
     file = name_file(name, data)
     result: dict[str, Any] = {}
@@ -147,7 +147,7 @@ def score_protocol(
 def previous_untrained(run: Run, name: str, settings: Mapping[str, Any]) -> dict[str, Scores]:
     """Scores of the untrained network in an earlier result with the same settings, if any.
 
-    So an evaluation without the untrained network does not lose them.
+    They are kept by an evaluation that skips the untrained network.
     """
     previous = run.result(name) or {}
     prefix = f"{UNTRAINED}_"
@@ -194,18 +194,18 @@ def score_label_free(
 
 
 def write_result(run: Run, name: str, result: dict[str, Any], data: DataSet | None = None) -> None:
-    """Write a result by the first process, with null for numbers that are not finite."""
+    """Write a result in the first process, with null for numbers that are not finite."""
     if dist.rank() == 0:
         run.write_result(name_file(name, data), to_json(result))
 
 
 def name_file(name: str, data: DataSet | None) -> str:
-    """Name of a result in the run folder: `DATA/NAME`, or `NAME` if it is of training images."""
+    """Name of a result in the run folder: `DATA/NAME`, or `NAME` for training images."""
     return name if data is None else f"{data.folder}/{name}"
 
 
 def describe_data_set(data: DataSet | None) -> dict[str, Any]:
-    """The setting that says which images a result is of."""
+    """The setting that names the images of a result."""
     return {} if data is None else {"data_set": data._asdict()}
 
 

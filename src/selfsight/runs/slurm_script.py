@@ -1,4 +1,4 @@
-"""A SLURM script for a pretraining command, which goes back to the queue when its time is over."""
+"""A SLURM script for a pretraining command, which is queued again when its time is over."""
 
 import re
 import shlex

@@ -76,10 +76,10 @@ def start_run(
 ) -> None:
     """Start a run; an automatic batch size that does not fit in memory is lowered.
 
-    `start` is the encoder that the recipe starts from, whose weights are written to the run folder.
+    `start` is the encoder that the recipe starts from; its weights are written to the run folder.
 
-    A run that is overwritten is set aside now that all checks have passed, and is put back unless
-    the new one saves a checkpoint.
+    After all checks have passed, a run that is overwritten is set aside, and restored unless the
+    new one saves a checkpoint.
     """
     recipe, source = open_new_source(recipe)
     about: dict[str, Any] = {"data_fingerprint": fingerprint_everywhere(recipe, source)}
@@ -130,7 +130,7 @@ def resume_run(
 ) -> None:
     """Resume a run that stopped. A finished run does not change.
 
-    With `trust` its images may be on a network: nobody but its recipe.json names them.
+    With `trust` its images may be on a network, which only its recipe.json names.
     """
     records = run.records()
     if run.result("verdict") and records and records[-1]["epoch"] >= recipe.epochs:
@@ -152,7 +152,7 @@ def resume_run(
 
 
 def _note_resume(run: Run, device: torch.device) -> None:
-    """Record by an event that a run goes on in another environment than it was started in."""
+    """Record an event if a run continues in another environment than it was started in."""
     differs = compare_environments(run.saved_recipe(), describe_environment(device))
     if differs:
         step = checkpoint.read_step(run.checkpoints / checkpoint.LAST) or 0

@@ -12,14 +12,14 @@ from selfsight.run_files.run_folder import Run
 
 
 class LogTracker:
-    """Copies a log from its first record on; what an earlier process copied is written anew."""
+    """Copies a log from its first record on, again after a resume."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.run = name, Run(path)
         self.write: Callable[[dict[str, float], int], None] | None = None
 
     def add(self, record: dict[str, Any]) -> None:
-        """Copy one record, or before that all that the log has."""
+        """Copy one record; the first call copies the whole log."""
         records = [record]
         if self.write is None:
             records = self.run.records()  # ends with this one

@@ -29,18 +29,18 @@ from selfsight.terminal.progress import LINE_EVERY
 Train = Callable[[PretrainOptions], Run]
 POLL_SECONDS = 0.1
 LAST_BYTES = 4096  # of the output of a process, to find its last line
-AGAIN = "The same command goes on with what is missing."
+AGAIN = "Repeat the command to continue with the missing ones."
 
 
 def train_seeds(
     data: str, options: PretrainOptions, device: torch.device, train: Train, console: Console
 ) -> list[Run]:
-    """Train each seed in its own run folder, OUT-seedN; finished ones are left as they are.
+    """Train each seed in its own run folder, OUT-seedN; finished runs are skipped.
 
-    `train` trains one of them in this process. Several at a time are processes of their own.
+    `train` trains one of them in this process. Several at a time run in separate processes.
     """
     _check_options(options)
-    base = choose_folder(data, replace(options, resume=True))  # not numbered: it may go on
+    base = choose_folder(data, replace(options, resume=True))  # not numbered: it may continue
     jobs = [
         replace(
             options, seeds=(), parallel=None, seed=seed, resume=True, out=name_folder(base, seed)
@@ -79,7 +79,7 @@ def list_gpus() -> list[str]:
 def _check_options(options: PretrainOptions) -> None:
     if options.overwrite:
         raise UserError(
-            "--seeds goes on with the runs that are not finished, so --overwrite would train them "
+            "--seeds continues the runs that are not finished, so --overwrite would train them "
             "all again each time. Remove their folders, or give another --out."
         )
     if options.sbatch is not None:
@@ -88,8 +88,8 @@ def _check_options(options: PretrainOptions) -> None:
         )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
-            "--seeds trains each run on one GPU, and torchrun one run on several. Leave torchrun "
-            "out, or start it once for each seed with --seed."
+            "--seeds trains each run on one GPU, and torchrun one run on several. Omit "
+            "torchrun, or start it once for each seed with --seed."
         )
     if not isinstance(options.recipe, str | None) and (options.parallel or 0) > 1:
         raise UserError(
@@ -190,7 +190,7 @@ def _train_in_processes(
 
 @contextlib.contextmanager
 def _forward_signals() -> Iterator[_Crew]:
-    """Send signals that ask this process to stop to those that it started, and wait for them."""
+    """Forward stop signals to the processes that this one started, and wait for them."""
     crew = _Crew()
     before = {}
     if threading.current_thread() is threading.main_thread():  # Python's rule for handlers

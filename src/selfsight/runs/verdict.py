@@ -1,6 +1,6 @@
 """Judge a run in one sentence: learning, collapsed, or unclear.
 
-The rule for a collapse is in train/collapse.py, since a run is watched for one too.
+The rule for a collapse is in train/collapse.py, since training uses it too.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def judge(
 
 
 def _name_start(text: str) -> str:
-    """Say what a run is compared with that did not start from random weights."""
+    """Name the initial encoder of a run that did not start from random weights."""
     return text.replace("the untrained network", "its start").replace("untrained", "start")
 
 
@@ -105,7 +105,7 @@ def _decide(e: RunEvidence) -> tuple[State, str]:
 
 
 def _describe_alarm(e: RunEvidence, state: State) -> str:
-    """Say that the run had collapsed on its way, as a sentence of its own."""
+    """Say in a sentence that the run had collapsed during training."""
     if e.collapsed_at is None or (state == "collapsed" and e.recovered_at is None):
         return ""
     until = "" if e.recovered_at is None else f" until step {e.recovered_at}"
@@ -113,7 +113,7 @@ def _describe_alarm(e: RunEvidence, state: State) -> str:
 
 
 def _describe_not_counted(e: RunEvidence) -> str:
-    """Say which accuracies were left out, because they were measured in another way."""
+    """Name the accuracies that are not counted because they were measured in another way."""
     counted = e.labeled[0].name if e.labeled else "the other results"
     return "".join(
         f" Not counted: {score.name} ({score.accuracy:.1%}), which "
@@ -135,7 +135,7 @@ def _collapse(e: RunEvidence) -> str | None:
             f"network used {e.untrained_rank:.1f} (dimensional collapse)"
         )
     if e.predictor is False and (find_gain(e) or 0) <= 0:
-        # Nothing prevents a collapse here, so that it is what happens, also if no fall was logged.
+        # Nothing prevents a collapse here, so it is certain, even if no fall was logged.
         if e.embedding_std is None:
             return "the embeddings were not logged, but nothing prevents their collapse"
         if e.embedding_std < LIMITS["embedding_std"].low:
@@ -218,7 +218,7 @@ def _pixels(e: RunEvidence) -> str:
 
 
 def _directions(e: RunEvidence) -> str:
-    """Number of directions that the features use, as the end of a sentence."""
+    """Describe the number of directions that the features use, as the end of a sentence."""
     if e.trained_rank is not None and e.untrained_rank is not None:
         return (
             f", and the features use about {e.trained_rank:.0f} directions (untrained "

@@ -50,7 +50,7 @@ class RunEvidence:
     steps: int = 0
     skipped_steps: int = 0  # skipped because their gradient was not finite
     first_skipped: int | None = None  # step
-    collapsed_at: int | None = None  # step of the last alarm while the run went on
+    collapsed_at: int | None = None  # step of the last alarm during training
     recovered_at: int | None = None  # step at which that collapse was over
     loss: float | None = None
     first_loss: float | None = None
@@ -59,7 +59,7 @@ class RunEvidence:
     effective_rank: float | None = None
     embedding_std: float | None = None
     embedding_rank: float | None = None
-    highest: Json = field(default_factory=dict)  # of these four, while the run went on
+    highest: Json = field(default_factory=dict)  # of these four, during training
     embedding_dim: int | None = None
     classes: int | None = None  # that the run was trained to tell apart, if it used labels
     batch_size: int | None = None  # samples that each rank is computed from
@@ -190,9 +190,9 @@ def _labeled(results: Json, names: Mapping[str, str]) -> tuple[LabeledScore, ...
 def _select_alike(
     scores: Sequence[LabeledScore], recipe: Json
 ) -> tuple[tuple[LabeledScore, ...], tuple[LabeledScore, ...]]:
-    """Select scores of the same images, seen in the same way; and the others.
+    """Split the scores into those with the same images and transform, and the others.
 
-    Those at the image size of training come first, else those of kNN. Another size is named.
+    Scores at the image size of training are preferred, else those of kNN. Another size is named.
     """
     views = recipe.get("views") or [{}]
     trained = _number(views[0].get("size"))
@@ -207,7 +207,7 @@ def _select_alike(
 
 
 def _are_alike(a: Json, b: Json) -> bool:
-    """Whether results of these settings can be compared; old files do not say it and are."""
+    """Whether results of these settings can be compared; missing settings of old files match."""
     return all(a[key] == b[key] for key in CONDITIONS if key in a and key in b)
 
 

@@ -17,7 +17,7 @@ from selfsight.runs.verdict_rules import (
 )
 from selfsight.train.collapse import find_symptom, lower_limits
 
-ALIKE, DISTINCT = "all images look alike", "images are distinguished"
+ALIKE, DISTINCT = "all images have the same features", "images are distinguished"
 FEW, MANY = "only a few directions are used", "many directions are used"
 NOT_FALLEN = "low, but not fallen by half: no collapse"
 MEASURES = {

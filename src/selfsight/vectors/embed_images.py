@@ -1,7 +1,7 @@
-"""Embed a source: a vector for every image, in shards that are written whole or not at all.
+"""Embed a source: write a vector for every image, in shards that are complete or absent.
 
-A shard is a range of images, encoded in batches that begin with it. So its bytes do not depend on
-the shards before it, and a job that was killed goes on with the shards that are missing, on any
+A shard is a range of images, encoded in batches that begin with its first image. So its bytes do
+not depend on earlier shards, and a job that was killed continues with the missing shards, on any
 number of processes.
 """
 
@@ -47,7 +47,7 @@ from selfsight.runs.run_lock import lock_run
 from selfsight.terminal.console import is_verbose, open_console
 from selfsight.terminal.progress import DelayedProgress
 
-# Readers of Parquet leave out files that begin with an underscore.
+# Parquet readers ignore files that begin with an underscore.
 ABOUT = "_about.json"
 SKIPPED = "_skipped-{:05d}.json"
 SHARD = "shard-{:05d}"
@@ -64,7 +64,7 @@ class Shard(NamedTuple):
 
 
 class EncodedPart(NamedTuple):
-    """Images that were asked for, those that were encoded, and why the others were not."""
+    """Requested images, encoded images, and why the others were not encoded."""
 
     asked: Int64[Tensor, " _"]
     index: Int64[Tensor, " n"]  # type: ignore[assignment]
@@ -75,7 +75,7 @@ class EncodedPart(NamedTuple):
 def embed(
     name: str, data: str, folder: Path, device: torch.device, options: EmbedOptions
 ) -> dict[str, Any]:
-    """Write a vector for each image of `data` by the encoder `name`; return what was written."""
+    """Write a vector for each image of `data` with the encoder `name`; return a summary."""
     settings = {"command": "embed", "encoder": name, "data": data} | vars(options)
     with dist.process_group(device.type, settings):
         source = open_source(
@@ -94,10 +94,10 @@ def write_vectors(
     *,
     need_labels: bool = True,
 ) -> dict[str, Any]:
-    """Write a vector for each image by a loaded encoder; return what was written.
+    """Write a vector for each image with a loaded encoder; return a summary.
 
-    Shards that an earlier call has written stay. Of several processes, each writes its share.
-    Unless they are needed, it does not matter whether all shards are there with labels or without.
+    Shards of an earlier call are kept. Each of several processes writes its share. If labels are
+    not needed, complete shards are kept with labels or without.
     """
     console = open_console(stderr=True, quiet=not dist.prints())
     if source.notes:
@@ -133,7 +133,7 @@ def write_vectors(
 def load_for_images(
     name: str, source: Source, device: torch.device, options: EncoderOptions
 ) -> tuple[EncoderUnderTest, Source]:
-    """Load an encoder, fitted to these images if it is not a run's; cut them as its run's are."""
+    """Load an encoder, adapted to these images if it is not a run's; tile them as in its run."""
     if not len(source):
         raise UserError(f"{source.name} has no images.")
     kind = None if find_checkpoint(name) is not None else find_kind(source)
@@ -142,7 +142,7 @@ def load_for_images(
 
 
 def describe(written: dict[str, Any]) -> str:
-    """Say in a sentence or two what was written, and how it is read."""
+    """Describe in a sentence or two what was written and how to read it."""
     folder, ending = written["folder"], written["format"]
     speed = written["images_per_second"]
     if speed is None:
@@ -251,7 +251,7 @@ def encode_source(
 
 
 def _write(shard: Shard, source: Source, folder: Path, options: EmbedOptions) -> None:
-    """Write the files of a shard; that of the vectors, which says that it is whole, comes last."""
+    """Write the files of a shard; the file of vectors comes last and marks it as complete."""
     names = [clean(source.names[int(i)]) for i in shard.index]  # Parquet holds only UTF-8
     labels = [_label(source, int(i)) for i in shard.index]
     path = folder / SHARD.format(shard.number)
@@ -294,7 +294,7 @@ def _label(source: Source, i: int) -> str | list[str] | None:
 
 
 def _describe(source: Source, encoder: EncoderUnderTest, options: EmbedOptions) -> dict[str, Any]:
-    """What decides the bytes: network, weights, transform, images and how they are divided."""
+    """Everything that decides the bytes: network, weights, transform, images, shard size."""
     return to_json(
         {
             "weights": hash_weights(encoder.network),
@@ -312,7 +312,7 @@ def _describe(source: Source, encoder: EncoderUnderTest, options: EmbedOptions) 
 def _begin(
     folder: Path, about: dict[str, Any], options: EmbedOptions, need_labels: bool
 ) -> list[int]:
-    """Write what the folder is about, or compare it; return the shards that are missing."""
+    """Write the description of the folder, or compare it; return the missing shards."""
     entries = [path for path in folder.iterdir() if path.name != LOCK]
     saved = read_object(folder / ABOUT)
     if entries and saved is None:

@@ -1,4 +1,4 @@
-"""Where what is written with an encoder goes: vectors, exports, predictions and classifiers."""
+"""Default folders of what an encoder writes: vectors, exports, predictions and classifiers."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def classifier_folder(run: Run | str | Path | None, options: EncoderOptions) -> 
 def choose_folder(
     run: Run | str | Path | None, options: EncoderOptions, kind: str, name: str
 ) -> tuple[str, Path]:
-    """The name of the encoder, and the folder for what is written unless --out is given."""
+    """The name of the encoder, and the folder to write to: --out or the default."""
     check_one_encoder(run, options)
     if run is None:
         encoder = str(options.backbone)

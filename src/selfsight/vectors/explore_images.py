@@ -1,4 +1,4 @@
-"""Explore a source: a page with a map of all its images, from which groups are picked by hand."""
+"""Explore a source: write a page with a map of all its images, to select groups by hand."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -20,10 +20,10 @@ from selfsight.vectors.map_layout import lay_out
 from selfsight.vectors.search_images import Vectors, describe_not_listed, fits_list
 
 SIDES = (96, 64, 48, 32, 24, 16)  # of a thumbnail in pixels: the largest whose sum fits
-TRIED = 64  # thumbnails by which the bytes of all are foreseen
+TRIED = 64  # thumbnails from which the bytes of all are estimated
 SHEET = 2048  # largest side of a sheet of thumbnails in pixels
 QUALITY = 70  # of WebP
-MARGIN = 0.9  # share of the room that the foreseen thumbnails may take
+MARGIN = 0.9  # share of the room that the estimated thumbnails may take
 
 
 class _Labels(NamedTuple):
@@ -42,7 +42,7 @@ def explore(
     max_mb: int,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Write the page of a source and its vectors; returns what was written."""
+    """Write the page of a source and its vectors; return a summary."""
     if len(vectors.h) < 2:
         raise UserError("A map needs two images or more.")
     number = {clean(name): i for i, name in enumerate(source.names)}
@@ -91,7 +91,7 @@ def explore(
 
 
 def describe(written: dict[str, Any]) -> str:
-    """Say in a few sentences what was written, and how it is used."""
+    """Describe in a few sentences what was written and how to use it."""
     shown = written["thumbnails"]
     part = "" if shown == written["images"] else f" of {shown:,} of them"
     lines = [
@@ -101,7 +101,7 @@ def describe(written: dict[str, Any]) -> str:
         + (
             "`selfsight pretrain LIST.txt` and every other command read it."
             if written["are_files"]
-            else "it has names only, since these images are no files."
+            else "it has names only, since these images are not files."
         ),
     ]
     if written["not_listed"]:
@@ -110,7 +110,7 @@ def describe(written: dict[str, Any]) -> str:
 
 
 def _read_labels(source: Source, index: Sequence[int]) -> _Labels | None:
-    """Names of the classes and the class of each image, -1 for none; several are one name."""
+    """Class names and the class of each image (-1 for none); several classes form one name."""
     if source.labels is not None:
         names = tuple(clean(name) for name in source.class_names)
         return _Labels(names, [int(source.labels[i]) for i in index])
@@ -127,9 +127,9 @@ def _read_labels(source: Source, index: Sequence[int]) -> _Labels | None:
 def _list_paths(
     source: Source, index: Sequence[int], names: Sequence[str]
 ) -> tuple[str | None, list[str | None] | None, int]:
-    """The folder before all names, or the path of each image; how many cannot be in a list.
+    """The common folder, or the path of each image; and how many cannot be in a list.
 
-    Both are None if the images are not files of this machine.
+    Both are None if the images are not files on this machine.
     """
     if source.local_path is None:
         return None, None, 0
@@ -146,9 +146,9 @@ def _list_paths(
 def _build_thumbnails(
     source: Source, index: Sequence[int], transform: EvalTransform, room: int
 ) -> Thumbnails:
-    """Sheets of thumbnails that take at most `room` bytes in the page: as large as fits.
+    """Build the largest thumbnails whose sheets take at most `room` bytes in the page.
 
-    If the smallest of all images do not fit, some images have none.
+    If even the smallest thumbnails do not fit, some images have none.
     """
     tried = [index[i] for i in np.linspace(0, len(index) - 1, min(TRIED, len(index))).astype(int)]
     largest = list(_decode_tiles(source, tried, transform, SIDES[0]))
@@ -187,7 +187,7 @@ def _decode_tiles(
     *,
     progress: bool = False,
 ) -> Iterator[Image.Image]:
-    """The middle of each image as a square; one that can no longer be read is gray."""
+    """The center square of each image; gray if the image can no longer be read."""
     decoded = decode_images(
         source,
         index,

@@ -31,7 +31,7 @@ class MapLayout(NamedTuple):
 def lay_out(
     h: Float[Tensor, "n d"], *, clusters: int, device: torch.device, sample: int = SAMPLE
 ) -> MapLayout:
-    """Lay out unit vectors: t-SNE of all, or of a sample by whose neighborhoods the others lie."""
+    """Lay out unit vectors: t-SNE of all, or of a sample among which the others are placed."""
     n = len(h)
     rows = torch.arange(n)
     if n > sample:
@@ -43,8 +43,8 @@ def lay_out(
         points = place_by_neighbors(near, rows, points, n)
         method = f"{method} of {sample:,} images"
         about = (
-            f"Each of the other {n - sample:,} lies among its nearest of these. {about} of the "
-            f"{sample:,}"
+            f"Each of the other {n - sample:,} is placed among its nearest of these. {about} of "
+            f"the {sample:,}"
         )
     assigned = cluster(h, clusters)
     kinds = len(np.unique(assigned))
@@ -70,10 +70,10 @@ def find_among(
 def place_by_neighbors(
     near: Neighbors, rows: Int64[Tensor, " m"], points: Float[np.ndarray, "m 2"], n: int
 ) -> Float[np.ndarray, "n 2"]:
-    """Places of all images, of which those of `rows` are known: means of their nearest.
+    """Place each image at the weighted mean of its nearest `rows`, whose places are known.
 
-    A neighbor weighs the more, the more similar it is, and the closer it lies to the most similar
-    one: the mean of several groups would lie in none of them.
+    A neighbor has more weight if it is more similar, and if it is closer on the map to the most
+    similar one: a plain mean over several groups would be in none of them.
     """
     place = np.zeros((n, 2))
     place[rows.numpy()] = points

@@ -35,9 +35,9 @@ Find = Callable[[bytes], dict[str, Any]]
 
 
 def build_finder(run: Run, recipe: Recipe, device: torch.device, *, trust: bool) -> Find:
-    """Encode up to 5,000 images of a run; return a function from the bytes of an image to its like.
+    """Encode up to 5,000 images of a run; return a function that finds those similar to an image.
 
-    It raises an UnreadableError if the bytes are no image.
+    The function takes the bytes of an image, and raises an UnreadableError if it cannot decode it.
     """
     transform = eval_transform(recipe)
     backbone = load_method(RunCheckpoint(run), recipe, device).student.backbone
@@ -74,7 +74,7 @@ def build_finder(run: Run, recipe: Recipe, device: torch.device, *, trust: bool)
 
 
 def _decode(data: bytes, recipe: Recipe) -> np.ndarray:
-    """Decode an image as those of the run are; raise an UnreadableError if it cannot be."""
+    """Decode an image like those of the run; raise an UnreadableError if that fails."""
     try:
         return decode(
             data,

@@ -33,14 +33,14 @@ FOUND = 0.9  # share of the changed copies that the similarity finds
 
 
 class Vectors(NamedTuple):
-    """Paths of images, and their vectors with length one."""
+    """Paths of images, and their unit vectors."""
 
     paths: list[str]
     h: Float[Tensor, "n d"]
 
 
 class Neighbors(NamedTuple):
-    """Similarities and numbers of the nearest images of each image, the nearest first."""
+    """Similarities and row numbers of the nearest images of each image, nearest first."""
 
     similarity: Float[Tensor, "n k"]
     rows: Int64[Tensor, "n k"]
@@ -138,10 +138,10 @@ def score_outliers(near: Neighbors) -> Float[Tensor, " n"]:
 
 
 def similarity_of_copies(source: Source, encoder: ImageEncoder) -> float:
-    """The similarity that nine of ten slightly changed copies have to their originals.
+    """The similarity that nine of ten slightly cropped copies have to their originals.
 
-    A copy has lost three percent at each side. What counts as the same image depends on the
-    encoder, so the similarity is measured with it and with these images.
+    A copy is cropped by three percent on each side. How similar copies are depends on the encoder,
+    so this is measured with the encoder and these images.
     """
     channels, dtype = encoder.transform.channels, encoder.transform.dtype
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
@@ -149,12 +149,12 @@ def similarity_of_copies(source: Source, encoder: ImageEncoder) -> float:
         try:
             pixels = decode(source.read(i), store_size=None, channels=channels, dtype=dtype)
         except (OSError, UnreadableError):
-            continue  # it was left out of the vectors too
+            continue  # it has no vector either
         dy, dx = (max(1, round(CUT * side)) for side in pixels.shape[:2])
         if min(pixels.shape[0] - 2 * dy, pixels.shape[1] - 2 * dx) > 0:
             pairs.append((pixels, pixels[dy:-dy, dx:-dx]))
     if not pairs:
-        raise UserError("No image can be cut to a copy. Give --similarity, such as 0.95.")
+        raise UserError("No image can be cropped to make a copy. Set --similarity, such as 0.95.")
     originals, copies = (
         unit(encoder.encode(list(part)).float()) for part in zip(*pairs, strict=True)
     )
@@ -164,7 +164,7 @@ def similarity_of_copies(source: Source, encoder: ImageEncoder) -> float:
 def _find_neighbors(
     bank: Tensor, queries: Tensor, k: int, index: str, device: torch.device, *, among: bool
 ) -> Neighbors:
-    """The k nearest rows; with `among`, the queries are the bank and no row finds itself."""
+    """The k nearest rows; with `among`, the queries are the bank; no row is its own neighbor."""
     if index == "faiss":
         return _find_with_faiss(bank, queries, k, among=among)
     values, rows = neighbors_in_blocks(
@@ -174,7 +174,7 @@ def _find_neighbors(
 
 
 def _find_with_faiss(bank: Tensor, queries: Tensor, k: int, *, among: bool) -> Neighbors:
-    """The k nearest of the cells that are searched, which may miss some."""
+    """The k nearest rows within the searched cells, which may miss some."""
     try:
         import faiss
     except ImportError:

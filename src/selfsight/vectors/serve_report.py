@@ -17,7 +17,7 @@ from selfsight.vectors.query_image import build_finder
 
 
 def serve_report(run: Run, device: torch.device, options: ReportOptions) -> None:
-    """Serve the page of a run with its most similar images to any other; ends by Ctrl-C."""
+    """Serve the report of a run, with a search for images similar to any other; Ctrl-C ends it."""
     page = report_page.build(run, served=True)
     recipe = load_recipe(run, trust=options.trust)
     find = build_finder(run, recipe, device, trust=options.trust)

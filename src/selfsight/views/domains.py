@@ -90,6 +90,6 @@ def describe_kind(kind: PixelKind | None, domain: str) -> str:
     color = "" if kind.is_color else ", no color is changed"
     why = f"for {domain}"
     if domain == "auto":
-        why = "since they have a top" if kind.has_up else "since all sides look alike"
+        why = f"since they have {'an' if kind.has_up else 'no'} orientation"
     chosen = CHANGES[resolve_domain(kind, domain)]
     return f"not photographs ({kind.name}): {chosen}, {why}{color}"

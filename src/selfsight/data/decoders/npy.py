@@ -48,9 +48,9 @@ def read_array_header(data: bytes) -> ArrayHeader:
 
 
 def find_channels(shape: Sequence[int], channels: int | None = None) -> int | None:
-    """The axis of the channels, None if there is none: the axis of this size, else a short one.
+    """Find the axis of the channels: the axis of this size, else a short one, else None.
 
-    The last axis goes before the first.
+    The last axis is preferred to the first.
     """
     if len(shape) == 2 and min(shape) > 0:
         return None

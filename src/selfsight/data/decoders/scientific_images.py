@@ -1,7 +1,7 @@
-"""The samples of images that are not 8-bit photographs: their type and channels, as they are.
+"""Read images that are not 8-bit photographs, without reducing their type or channels.
 
 A stored image is uint8, uint16 or float32 with 1 to 16 channels. Other integers and floats become
-float32. 8-bit gray and color, which decode_image.py reads, is no concern of this module.
+float32. decode_image.py reads 8-bit gray and color.
 """
 
 from typing import Literal, NamedTuple
@@ -96,7 +96,7 @@ def read_samples(data: bytes | np.ndarray, channels: int | None = None) -> np.nd
 
 
 def to_stored(pixels: np.ndarray, channels: int, dtype: str) -> np.ndarray:
-    """Convert samples to what is stored; raise if they are not of this type and number."""
+    """Convert samples to the stored type; raise if type or channels are not as expected."""
     depth, found = pixels.shape[2], stored_dtype(pixels.dtype)
     if found != dtype:
         raise UnreadableError(f"its values are {found}, and {dtype} is expected")

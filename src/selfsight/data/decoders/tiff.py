@@ -18,7 +18,7 @@ from selfsight.data.image_limits import UnreadableError, check_pixels
 
 MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # little and big endian; + is BigTIFF
 MAX_PAGES = 16
-MAX_BYTES_PER_PIXEL = 4  # times the limit of pixels: what all samples of an image may take
+MAX_BYTES_PER_PIXEL = 4  # limit for all samples of an image, in multiples of the limit of pixels
 MAX_VALUES = 2**20  # of a tag: as many strips or tiles
 TYPES = {1: "B", 3: "H", 4: "I", 13: "I", 16: "Q", 18: "Q"}  # code of struct for a tag's type
 KINDS = {1: "u", 2: "i", 3: "f", 4: "u"}  # by the tag SampleFormat; 4 is undefined, 5 is complex

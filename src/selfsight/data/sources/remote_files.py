@@ -211,7 +211,7 @@ def list_files(spec: str) -> list[File]:
 def expand_braces(spec: str) -> list[str]:
     """Expand numbers and alternatives in braces, as a shell does."""
     ranges = [int(m[2]) - int(m[1]) for m in BRACES.finditer(spec) if m[1]]
-    too_long = max(ranges, default=0) >= MAX_EXPANDED  # told without counting that far
+    too_long = max(ranges, default=0) >= MAX_EXPANDED  # an error without counting that far
     names = [] if too_long else list(itertools.islice(_expand(spec), MAX_EXPANDED + 1))
     if too_long or len(names) > MAX_EXPANDED:
         raise UserError(

@@ -129,7 +129,7 @@ def _is_labeled(labels: Integer[np.ndarray, " n"]) -> Iterator[Bool[np.ndarray, 
 
 
 def clean(value: object) -> str:
-    """Text that can be printed and encoded: JSON can hold half a character."""
+    """Replace what cannot be printed or encoded: JSON can hold half a character."""
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Labels of tar shards: the class beside an image in key.cls, key.json or key.txt; no captions."""
+"""Labels of tar shards: the class of an image in key.cls, key.json or key.txt; not captions."""
 
 import json
 from typing import Any

@@ -1,7 +1,7 @@
 """The members of an uncompressed tar file, read header by header.
 
-Python's tarfile trusts sizes: a negative one makes it go round in circles, and one of gigabytes in
-an extended header is read into memory. Here each header is checked before it is used.
+Python's tarfile trusts sizes: a negative one makes it loop forever, and gigabytes of an extended
+header are read into memory. Here each header is checked before it is used.
 """
 
 import os

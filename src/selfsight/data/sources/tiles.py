@@ -1,7 +1,7 @@
 """Tiles of large images: one file becomes many images at its own scale.
 
-An image is decoded once for all of its tiles that are read one after the other: a cache reads them
-so, and a stream reads the tiles of an image as one chunk of a shard.
+An image is decoded once for all of its tiles that are read one after the other. A cache reads them
+in this order, and a stream reads the tiles of an image as one chunk of a shard.
 """
 
 import threading
@@ -29,7 +29,7 @@ class Box(NamedTuple):
 
 
 def count_tiles(side: int, tile: int) -> int:
-    """Number of tiles along a side: a last part of less than half a tile gets none of its own."""
+    """Number of tiles along a side; a remainder of less than half a tile gets no tile."""
     return max(1, (2 * side + tile) // (2 * tile))
 
 
