@@ -1,4 +1,4 @@
-"""95 % intervals by the bootstrap over test images: how far a number moves with other images.
+"""95 % intervals by the bootstrap over test images: how much a number varies with the images.
 
 Resampling n images with replacement and taking the mean has a known distribution if every value
 is -1, 0 or 1: the quantiles of correctness, and of the difference of two encoders on the same
@@ -38,8 +38,8 @@ def mean_interval(values: Float[np.ndarray, " n"]) -> Interval:
 def accuracy_interval(correct: Float[np.ndarray, " n"]) -> Interval:
     """The share of correct images.
 
-    If all images have the same outcome, so has every resample, and the end that the bootstrap
-    cannot find is that of Clopper and Pearson (1934).
+    If all images have the same outcome, so has every resample; the end that the bootstrap cannot
+    find is then the bound of Clopper and Pearson (1934).
     """
     interval, unseen = mean_interval(correct), unseen_share(len(correct))
     if interval.value == 1:
@@ -50,14 +50,14 @@ def accuracy_interval(correct: Float[np.ndarray, " n"]) -> Interval:
 def difference_interval(differences: Float[np.ndarray, " n"]) -> Interval:
     """The mean difference of two encoders on the same images, of shares or precisions.
 
-    If they agree on every image, the ends are how often they may disagree on others.
+    If they agree on every image, the ends bound how often they may disagree on other images.
     """
     interval, unseen = mean_interval(differences), unseen_share(len(differences))
     return interval if differences.any() else interval._replace(low=-unseen, high=unseen)
 
 
 def unseen_share(n: int) -> float:
-    """The largest share of images that n of them may all miss, with half the error allowed."""
+    """The largest share of a kind of image that n images may all miss, at half the error."""
     return 1 - ((1 - LEVEL) / 2) ** (1 / n)
 
 
@@ -90,8 +90,8 @@ def replicate_interval(value: float, replicates: Float[np.ndarray, " b"]) -> Int
     does not define the statistic is NaN and left out.
 
     An average precision is higher on a resample, because an image that is drawn twice is right
-    or wrong twice: its quantiles alone may not contain the number. So they are moved by the
-    difference of the number and the mean of the resamples, which is 0 for a mean over images.
+    or wrong twice: its quantiles alone may not contain the number. So they are shifted by the
+    difference between the number and the mean of the resamples (0 for a mean over images).
     """
     low, high = _quantiles(replicates) + value - np.nanmean(replicates)
     if np.nanmin(replicates) >= 0:

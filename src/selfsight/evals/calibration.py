@@ -1,7 +1,6 @@
-"""Confidences that can be believed: one temperature for all logits, and how far they are off.
+"""Calibrated confidences: temperature scaling of logits, and the expected calibration error.
 
-Temperature scaling and the expected calibration error are those of Guo et al. 2017
-(arXiv:1706.04599).
+Both follow Guo et al. 2017 (arXiv:1706.04599).
 """
 
 import torch
@@ -16,9 +15,9 @@ HALVINGS = 60  # of that interval, on a logarithmic scale: more than float64 can
 def fit_temperature(logits: Float[Tensor, "n c"], y: Int64[Tensor, " n"]) -> float:
     """The temperature at which softmax(logits / temperature) has the lowest cross-entropy.
 
-    Some images that are all predicted correctly would ask for a temperature of 0, that is for
-    certainty. So the target of an image is (n + 1) / (n + 2) for its class, and the rest is divided
-    among the others, as Platt 1999 does for a support vector machine.
+    If all images were predicted correctly, the best temperature would be 0, which means certainty.
+    So the target of an image is (n + 1) / (n + 2) for its class, and the rest is divided among the
+    other classes, as Platt 1999 does for a support vector machine.
     """
     logits = logits.double()
     n, c = logits.shape

@@ -17,10 +17,10 @@ MIN_STORE_SIZE = 256
 
 
 class EvalImages:
-    """The images of a source, decoded by the CPU for each transform that asks for them.
+    """The images of a source, decoded by the CPU once for each transform.
 
-    Crops are cached by the transform, whichever encoders are measured. Protocols that augment
-    read pixels of a stored size instead. Both are on the device if they fit.
+    Crops are cached per transform and shared by encoders. Protocols that augment read pixels of a
+    stored size instead. Both are on the device if they fit.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ def features(
     Crops of an `EvalImages` are cut out of images at full size, those of a store out of its pixels.
     `device` defaults to that of the backbone; `progress` is the title of the progress bar. With
     `distributed` every process calls this function, encodes every world_size-th batch and receives
-    the features of all. The batches, and so the numbers, are those of one process. With `on_host`
-    features are left in the memory of the host; labels and index are on the device.
+    the features of all. Batches and numbers equal those of one process. With `on_host` the features
+    stay in host memory; labels and index are on the device.
     """
     index = torch.arange(len(images)) if index is None else index.cpu()
     device = torch.device(device) if device else module_device(backbone)

@@ -48,10 +48,10 @@ def effective_rank_of_gram(gram: Float[Tensor, "k k"], *, eps: float = 1e-7) -> 
 
 
 def rank_influence(h: Float[Tensor, "n d"], *, eps: float = 1e-7) -> Float[Tensor, " n"]:
-    """How much more of each row would change the effective rank: n times its derivative.
+    """Influence of each row on the effective rank: n times the derivative by the row's weight.
 
-    The mean is 0. Resampling rows with replacement changes the rank by about the mean of these over
-    the resample (the infinitesimal jackknife), so that no resample needs a decomposition.
+    The mean is 0. Resampling rows with replacement changes the rank by about the mean influence
+    over the resample (the infinitesimal jackknife), so that no resample needs a decomposition.
     """
     h = h.double()
     n, d = h.shape
@@ -156,9 +156,9 @@ def uniformity(x: Float[Tensor, "n d"], *, t: float = 2.0) -> Float[Tensor, ""]:
 
 
 def uniformity_influence(x: Float[Tensor, "n d"], *, t: float = 2.0) -> Float[Tensor, " n"]:
-    """How much more of each row would change the uniformity: n times its derivative, mean 0.
+    """Influence of each row on the uniformity: n times the derivative by its weight, mean 0.
 
-    Each row is in two of the n pairs that it is counted for (Hoeffding 1948).
+    A row enters the mean over pairs twice (Hoeffding 1948).
     """
     x = unit(x)
     rows_sum = []

@@ -29,11 +29,11 @@ EPOCH = 2**31 - 1  # no epoch of training samples the same views
 
 
 def resampled_rank(h: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """A value of each image whose mean is the effective rank, and whose spread is that of its mean.
+    """A value for each image, with the effective rank as their mean and its spread.
 
-    Rows that are few for the rank have each a direction of their own, and the derivatives alone
-    would be too small. With this factor the interval was within 15 % of the spread over fresh
-    images, from 60 images of 80 numbers on.
+    If there are few rows for the rank, each has its own direction, and the derivatives alone would
+    be too small. With this factor the interval was within 15 % of the spread over fresh images,
+    from 60 images with 80 features on.
     """
     rank = effective_rank(h)
     few = (1 - rank / len(h)).clamp(min=0.1) ** -1.5

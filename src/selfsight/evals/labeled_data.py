@@ -136,8 +136,8 @@ class LabeledData:
     ) -> tuple[Features, Features | None]:
         """Encode training and test images; both are labeled with the class numbers of `train`.
 
-        With `on_host` the features of training images are left in the memory of the host, while
-        their labels are on the device.
+        With `on_host` the features of training images stay in host memory; their labels are on the
+        device.
         """
         train_y, test_y = self.labels()
         train = self._encode(backbone, self.train, self.train_index, "training features", on_host)
@@ -192,7 +192,7 @@ class LabeledData:
     def _class_mapping(self, test: Images) -> Int64[Tensor, " c"]:
         """The class number in `train` for each class number of the test set.
 
-        A set numbers its classes by name, so a set without some classes numbers the rest otherwise.
+        Classes are numbered by name, so a set without some classes numbers the others differently.
         """
         known = list(self.train.class_names)
         if not known or not test.class_names:

@@ -4,7 +4,7 @@ Features are standardized by the training set (a batch norm without weights), be
 differ in scale by orders of magnitude, which is why published protocols have learning rates from
 0.1 to 30. The problem is then convex: L-BFGS solves it for several weight decays at once, and a
 held-out tenth of the training set, never the test set, selects one (as for CLIP's probe,
-arXiv:2103.00020, appendix A.3). That one is solved again on the whole training set.
+arXiv:2103.00020, appendix A.3). The problem is solved again with it on the whole training set.
 """
 
 from dataclasses import dataclass
@@ -157,7 +157,7 @@ class Selection(NamedTuple):
 
 
 def select_best(logits: Float[Tensor, "s n c"], y: Int64[Tensor, " n"]) -> Selection:
-    """Select the classifier with the highest accuracy; among equals that with the lowest loss."""
+    """Select the classifier with the highest accuracy; ties go to the lowest loss."""
     targets = y.expand(len(logits), -1)
     correct = (logits.argmax(dim=2) == targets).double().mean(dim=1)
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")

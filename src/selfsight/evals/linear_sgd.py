@@ -1,9 +1,9 @@
 """Linear probe by SGD on cached features: every learning rate with every weight decay, at once.
 
 The weights of all settings are one tensor, and a step for all of them is two matrix products. A
-held-out tenth of the training set selects a setting, which is trained again on all of it. The
+held-out tenth of the training set selects a setting, which is trained again on the whole set. The
 solver of `linear_lbfgs.py` reaches the optimum that SGD approaches and has no learning rate, so
-that it is the default; this probe says which learning rate and weight decay are best. (Digits,
+it is the default; this probe says which learning rate and weight decay are best. (Digits,
 features of two ResNets: 89.0 and 91.8 % here, with lr 0.3 and decay 0.01; 89.0 and 92.4 % solved.)
 """
 

@@ -2,8 +2,8 @@
 
 As timm's Mixup with mode "batch": a batch has one mixing weight and is mixed by mixup or by CutMix.
 timm samples both from numpy's global state and pairs row i with row n - 1 - i of the batch on this
-process. Here they depend on (seed, step), and pairs never lie on two processes, so that training is
-equal on any number of processes and after a restart.
+process. Here they depend on (seed, step), and both rows of a pair are on one process, so that
+training is equal on any number of processes and after a restart.
 """
 
 import math

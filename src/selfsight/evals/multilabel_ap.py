@@ -41,8 +41,8 @@ def resample_mean_average_precision(
 ) -> Float[np.ndarray, "2 b"]:
     """Mean average precision at every recall and at 11, on each resample of the images.
 
-    A resample is a count for each image, so that the order of the scores is computed once. Classes
-    that a resample has no image of are left out of its mean, which is NaN if it has none of any.
+    A resample is a count for each image, so the order of the scores is computed once. The mean of a
+    resample is over the classes that it has images of, and NaN if there are none.
     """
     means = []
     for counts in resampled_counts(len(scores)):
@@ -58,14 +58,14 @@ def resample_mean_average_precision(
 def _rank(
     scores: Float[np.ndarray, " n"], present: Bool[np.ndarray, " n"]
 ) -> Int[np.ndarray, " n"]:
-    """Images by falling score; among equals, those without the class first."""
+    """Images by falling score; for equal scores, those without the class come first."""
     return np.lexsort((present, -scores))
 
 
 def _resampled_average_precision(
     order: Int[np.ndarray, " m"], present: Bool[np.ndarray, " n"], counts: Int[np.ndarray, "n b"]
 ) -> Float[np.ndarray, "2 b"]:
-    """Average precision with each image counted so often; NaN without an image of the class."""
+    """Average precision with these counts of images; NaN without an image of the class."""
     positive = np.flatnonzero(present[order])
     total = np.cumsum(counts[order], axis=0, dtype=np.int32)[positive]
     count = counts[order[positive]]

@@ -1,4 +1,4 @@
-"""What an evaluation found for each test image, and the numbers that follow from it."""
+"""The outcome of an evaluation for each test image, and the numbers computed from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +21,9 @@ Scores = dict[str, Any]  # numbers by name, and under `per_image` what they were
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PerImage:
-    """What is known of n test images, by the name of the number that it gives.
+    """Outcomes for n test images, by the name of the number computed from them.
 
-    Replicates are the number itself, then that of every resample.
+    Replicates are the number itself, then its value on every resample.
     """
 
     n: int

@@ -67,7 +67,7 @@ def _parse(settings: AnySettings, flags: Sequence[str]) -> AnySettings:
 
 
 def _name_optimizer(error: str, settings: FlagSettings, flags: Sequence[str]) -> str:
-    """Put head or backbone into the error of an optimizer, which does not know whose it is."""
+    """Add "head" or "backbone" to an error of the optimizer settings."""
     text = f"optim.{error}" if error.startswith("schedule.") else error
     if not text.startswith("optim."):
         return error

@@ -63,7 +63,7 @@ def rank_bank(
 
     With `leave_one_out` the queries are the bank, and no row retrieves itself.
     """
-    # Rows of a diverged network become zero, which ranks all images alike.
+    # Rows of a diverged network become zero, which ranks all images equally.
     bank, queries = (unit(h).nan_to_num(0.0, 0.0, 0.0) for h in (bank, queries))
     parts = torch.arange(len(queries), device=bank.device)
     found = []

@@ -142,7 +142,7 @@ def _explain(
     ranks: dict[int, dict[str, int]],
     used: list[Criterion],
 ) -> str:
-    """Say the ranks of the best record, where criteria disagree, and which records are excluded."""
+    """Describe the ranks of the best record, where criteria disagree, and excluded records."""
     parts = [
         f"{c.title} {records[best][c.name]:.3g}, "
         + ("the best" if ranks[best][c.name] == 1 else f"rank {ranks[best][c.name]}")

@@ -34,9 +34,9 @@ def stratified(
     seed: int = 0,
     class_names: Sequence[str] = (),
 ) -> Split:
-    """Put the same share of every class into the test set, at least one image of each side.
+    """Put the same share of every class into the test set, at least one image on each side.
 
-    The image of a class with a single one goes to the training set, and a note says so.
+    If a class has a single image, it goes to the training set, and a note says so.
     """
     labels = labels.cpu()
     u = rng.uniform(rng.key(seed, "split"), torch.arange(len(labels)), 1)[:, 0]

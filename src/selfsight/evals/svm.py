@@ -171,7 +171,7 @@ class SVM:
         test_x: Float[Tensor, "m d"],
         classes: list[int],
     ) -> list[ClassFit]:
-        """Fit the classes in threads of their own: each is computed alike in any number of them."""
+        """Fit each class in its own thread; the result is the same for any number of threads."""
         title = "support vector machines" if self.progress else None
         workers = self.workers or available_cpus()
         with _one_thread_per_operation(), ThreadPoolExecutor(workers) as pool:
@@ -197,7 +197,7 @@ class SVM:
             precisions.append([average_precision_score(truth[held_out], s) for s in scores.T])
             weights.append([fit.weights for fit in fold])
         means = np.mean(precisions, axis=0)
-        best = int(np.argmax(means))  # the first among equals
+        best = int(np.argmax(means))  # ties go to the first
         start = torch.stack([fold[best] for fold in weights]).mean(dim=0)
         (svm,) = fit_costs(x, present, (self.costs[best],), start=start, **settings)
         return ClassFit(float(means[best]), (test_x @ svm.weights).numpy(), svm.converged)

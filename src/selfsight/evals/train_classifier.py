@@ -284,10 +284,10 @@ class ClassifierEvaluator:
     def _index(self, data: LabeledData, step: int) -> list[tuple[int, Int64[Tensor, " _"]]]:
         """This process's images of a step: (epoch, index) for each repeat.
 
-        Repeated augmentation (arXiv:1901.09335): an image stands `repeats` times in a row in the
-        epoch's order, and an epoch has as many steps as without. Each repeat counts as an epoch of
-        its own for the random crops. A batch is sorted by repeat, so that the partners of mixup
-        are different images.
+        Repeated augmentation (arXiv:1901.09335): an image occurs `repeats` times in a row in the
+        epoch's order, and an epoch has as many steps as without repeats. Each repeat counts as a
+        separate epoch for the random crops. A batch is sorted by repeat, so that the partners of
+        mixup are different images.
         """
         repeats = self.training.regularization.repeats
         batch_size = self._batch_size(data)
@@ -318,7 +318,7 @@ class ClassifierEvaluator:
         return len(data.train_index) // self._batch_size(data)
 
     def _build_head(self, dim: int, num_classes: int, device: torch.device) -> nn.Linear:
-        """A linear layer with normal weights that depend on the seed alone, and zero biases."""
+        """A linear layer with normal weights that depend only on the seed, and zero biases."""
         head = nn.Linear(dim, num_classes, device=device)
         rows = torch.arange(num_classes)
         weight = rng.normal(rng.key(self.seed, "head"), rows, dim)

@@ -1,4 +1,4 @@
-"""Test images that are training images too: their score measures memory, not the encoder."""
+"""Find test images that are also training images: they measure memory, not the encoder."""
 
 import hashlib
 from collections import Counter
@@ -70,7 +70,7 @@ def find_copies(
     *,
     besides: bool = False,
 ) -> Bool[Tensor, " m"]:
-    """Which of the test images have the pixels of a training image; `besides`: of another one."""
+    """Whether each test image equals a training image; with `besides`, another training image."""
     length = min(SAMPLE, *(int(_lengths(images).min()) for images in (train, test)))
     samples = [list(_samples(train, train_index, length)), list(_samples(test, test_index, length))]
     number = Counter(samples[0])
@@ -91,7 +91,7 @@ def find_copies(
 
 
 def _load_pixels(train: Images, test: Images) -> tuple[CachedImages, CachedImages] | None:
-    """The decoded images of both sets, decoded alike; None if they are not in memory."""
+    """The images of both sets, decoded in the same way; None if they are not in memory."""
     if isinstance(train, EvalImages) and isinstance(test, EvalImages):
         return train.load_first(), test.load_like(train)
     if isinstance(train, CachedImages) and isinstance(test, CachedImages):

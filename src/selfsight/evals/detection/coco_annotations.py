@@ -19,7 +19,7 @@ from selfsight.evals.detection.instances import (
 )
 
 FOLDER, PREFIX, SUFFIX = "annotations", "instances_", ".json"
-# What a JSON file of another structure can lead to.
+# Errors that a JSON file of another structure can cause.
 MISFITS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 
 

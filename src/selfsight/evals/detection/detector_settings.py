@@ -156,7 +156,7 @@ PUBLISHED: dict[str, DetectorSettings] = {
     "coco_fpn_msbreg": replace(FPN, lr=0.05, warmup=50),
     # EqCo and SiMo (Zhu et al. 2020, arXiv:2010.01929, appendix B.5): boxes, 12 epochs of the
     # 117,266 images with objects, falling after 7 and 11. The batch is not stated; 160 is what
-    # 0.02 for 16 images gives at its rate of 0.2.
+    # 0.02 for 16 images gives at its learning rate of 0.2.
     "coco_fpn_simo": replace(
         FPN,
         masks=False,

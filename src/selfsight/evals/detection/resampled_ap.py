@@ -1,8 +1,8 @@
 """Average precision of detections on resamples of the test images, for its interval.
 
-pycocotools matches detections with objects image by image, so that a resample matches nothing
-anew: it counts each image as often as it was drawn. The numbers are those of pycocotools on a set
-that contains an image as often, but for the order of equal scores within an image.
+pycocotools matches detections with objects image by image, so a resample needs no new matching:
+it counts each image as often as it was drawn. The numbers equal those of pycocotools on a set that
+repeats the images, except for the order of equal scores within an image.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,8 +45,7 @@ def resample_average_precision(
 ) -> dict[str, Float64[np.ndarray, " b"]]:
     """The numbers of `average_precision`, each followed by its value on every resample.
 
-    A class that a resample has no object of is left out of its mean, which is NaN if it has none
-    of any.
+    The mean of a resample is over the classes that it has objects of, and NaN if there are none.
     """
     evaluation = match_detections(objects, detections, task, recall_points, max_detections)
     numbers = accumulate(evaluation, task)
@@ -106,7 +105,7 @@ def _average_precision(
     present: Int[np.ndarray, " b"],
     recalls: Float[np.ndarray, " r"],
 ) -> Float64[np.ndarray, "t b"]:
-    """Average precision at every overlap, with each image counted so often.
+    """Average precision at every overlap, with these counts of images.
 
     Only the detections that found an object can be the best at a recall, so the rest is only
     counted. A recall that is not reached has a precision of 0.

@@ -94,7 +94,7 @@ def total_loss(detector: Any, batch: Batch, autocast: torch.dtype | None) -> Ten
 def average_gradients(parameters: list[nn.Parameter]) -> None:
     """Average gradients over processes; layers that a batch did not use count as 0.
 
-    They are decayed and follow their momentum, on any number of processes, as in detectron2.
+    Weight decay and momentum still apply to them, on any number of processes, as in detectron2.
     """
     for p in parameters:
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
