@@ -1,4 +1,4 @@
-"""Read and write JSON and other files: whole or not at all, no links followed, damage explained."""
+"""Read and write JSON and other files: complete or not at all, without following links."""
 
 import contextlib
 import json
@@ -56,9 +56,9 @@ def replace_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def create_file(path: Path) -> IO[bytes]:
-    """Create a file in place of what has its name; a link is replaced, not followed.
+    """Create a file, replacing what has its name; a link is replaced, not followed.
 
-    In the run folder of a stranger, it may lead to any file of the user.
+    In an untrusted run folder, a link may point to any file of the user.
     """
     path.unlink(missing_ok=True)
     return path.open("xb")
@@ -112,7 +112,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file, but no pipe or device."""
+    """Read a regular file; raise a UserError for a pipe or device."""
     if not path.is_file():  # reading a pipe would wait for ever
         raise UserError(f"{path} is not a regular file. {RESTORE}")
     return path.read_bytes()
@@ -122,7 +122,7 @@ def check_object(value: Any, source: Path | str) -> dict[str, Any]:
     """Return a value that has names; raise a UserError that names its source for any other."""
     if not isinstance(value, dict):
         kind = "a list" if isinstance(value, list) else json.dumps(value)[:80]
-        raise UserError(f"{source} is damaged: it holds {kind} in place of names. {RESTORE}")
+        raise UserError(f"{source} is damaged: it holds {kind} instead of an object. {RESTORE}")
     return value
 
 

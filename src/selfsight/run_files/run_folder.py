@@ -62,7 +62,7 @@ class Run:
 
     @property
     def shell_path(self) -> str:
-        """The folder as a word of a command line that a person copies: quoted, never a flag."""
+        """The folder quoted for a command line, and never parsed as a flag."""
         return quote_word(str(self.path))
 
     @property
@@ -77,7 +77,7 @@ class Run:
 
     @property
     def events_path(self) -> Path:
-        """File of what went wrong while training: skipped steps, divergence, collapse."""
+        """File of events during training: skipped steps, divergence, collapse."""
         return self.path / "events.jsonl"
 
     @property
@@ -182,7 +182,7 @@ class Run:
     def result(self, name: str) -> dict[str, Any] | None:
         """Read the result of one evaluation; None if there is none.
 
-        `DATA/knn` is that of one data set, and `knn` is the only one.
+        `DATA/knn` names the result of one data set; `knn` works if there is only one.
         """
         path = self._find_result(name, ".json")
         result = read_object(path)
@@ -194,7 +194,7 @@ class Run:
         write_json(self.results / f"{name}.json", value)
 
     def arrays(self, name: str) -> "dict[str, ndarray] | None":
-        """Read what an evaluation found for each image; None if there is none."""
+        """Read the outcome of an evaluation for each image; None if there is none."""
         import numpy as np
 
         path = self._find_result(name, ".npz")
@@ -211,7 +211,7 @@ class Run:
         return arrays
 
     def write_arrays(self, name: str, arrays: "dict[str, ndarray]") -> None:
-        """Write what an evaluation found for each image, beside its result."""
+        """Write the outcome of an evaluation for each image, beside its result."""
         import numpy as np
 
         path = self.results / f"{name}.npz"
@@ -265,7 +265,7 @@ def _are_numbers(value: dict[str, Any], declared: dict[str, Any]) -> bool:
 
 
 def select_settings(saved: dict[str, Any], *, with_seed: bool = False) -> dict[str, Any]:
-    """Select the settings of a recipe.json, which runs that differ in the seed share."""
+    """Select the settings of a recipe.json that runs with different seeds share."""
     left_out = {*ABOUT_RUN} if with_seed else SEED_AND_RECORDS
     return {name: value for name, value in saved.items() if name not in left_out}
 

@@ -88,9 +88,9 @@ def find_training_data(recipe: Mapping[str, Json]) -> DataSet:
 def name_results(
     results: Mapping[str, Results], trained_on: Mapping[str, DataSet] | None = None
 ) -> dict[str, dict[str, str]]:
-    """Name the results of several runs alike: for each run, what its results are called.
+    """Names of the results of several runs, such that equal names can be compared.
 
-    A result is called by its protocol, and also by its data set if there are several.
+    A result is named after its protocol, and also its data set if there are several.
     """
     members: dict[str, list[tuple[str, str, DataSet]]] = {}  # by kind
     for run, of_run in results.items():

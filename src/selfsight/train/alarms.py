@@ -1,4 +1,4 @@
-"""Say and record what goes wrong while a run goes on: skipped steps, divergence, collapse."""
+"""Print and record what goes wrong during training: skipped steps, divergence, collapse."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Find a batch size that fits in the device's memory, by trying."""
+"""Find a batch size that fits in device memory, by trying."""
 
 import gc
 from dataclasses import replace

@@ -23,7 +23,7 @@ from selfsight.run_files.run_folder import Run
 from selfsight.terminal.console import open_console
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
-DAMAGED, DIVERGED = "damaged.pt", "diverged.pt"  # set aside: never loaded, and never in the way
+DAMAGED, DIVERGED = "damaged.pt", "diverged.pt"  # renamed to these: never loaded again
 BEFORE_SKIPPED = "before_skipped.pt"  # the last one before a skipped step, for a replay
 KEYS = {"method", "optimizer", "scaler", "probe", "step"}
 MARK = b"sha256:"  # begins the archive's comment, which holds the checksum of all that precedes it
@@ -36,7 +36,7 @@ Saved = dict[str, Any]
 
 
 class UnusableError(Exception):
-    """A file that is no checkpoint of this run, or no longer: the reason."""
+    """A file is not a usable checkpoint of this run; the message is the reason."""
 
 
 class Loaded(NamedTuple):
@@ -48,7 +48,7 @@ class Loaded(NamedTuple):
 
 
 def save(run: Run, state: Saved) -> None:
-    """Save the state as the last checkpoint; the one before it becomes the previous.
+    """Save the state as the last checkpoint; the old last one becomes the previous one.
 
     A kill at any moment leaves a complete checkpoint under one of the two names.
     """
@@ -69,7 +69,7 @@ def keep(run: Run, state: Saved, epoch: int) -> None:
 
 
 def load(run: Run, device: torch.device | str = "cpu") -> Saved | None:
-    """Load the newest good checkpoint; None if the run has not saved one."""
+    """Load the newest usable checkpoint; None if the run has not saved one."""
     loaded = load_newest(run, device)
     return None if loaded is None else loaded.state
 
@@ -80,9 +80,9 @@ def load_newest(
     *,
     use: Callable[[Saved], Any] | None = None,
 ) -> Loaded | None:
-    """Load the newest good checkpoint, and say so if it is not the last one that was saved.
+    """Load the newest usable checkpoint, with a note if it is not the last one saved.
 
-    `use` loads it into a network or state; a checkpoint that does not fit there is not good.
+    `use` loads it into a network or state; a checkpoint that does not fit is not usable.
     """
     unusable: dict[Path, str] = {}
     for path in (run.checkpoints / LAST, run.checkpoints / PREVIOUS):
@@ -115,7 +115,7 @@ def load_newest(
 def load_file(
     run: Run, path: Path, device: torch.device | str = "cpu", *, use: Callable[[Saved], Any]
 ) -> Saved:
-    """Load one file of a run, such as a kept checkpoint; raise a UserError unless it is good."""
+    """Load one file of a run, such as a kept checkpoint; raise a UserError if it is not usable."""
     try:
         state = _read(path, device)
         _try_use(use, state, run)
@@ -125,9 +125,9 @@ def load_file(
 
 
 def set_aside(run: Run, loaded: Loaded) -> None:
-    """Rename what could not be used, so that the next save does not put it in place of a good one.
+    """Rename unusable checkpoints, so that the next save does not replace a good one by them.
 
-    Call it on one process, when all have loaded.
+    Call it on one process, after all have loaded.
     """
     for path in loaded.unusable:
         os.replace(path, run.checkpoints / DAMAGED)
@@ -136,14 +136,14 @@ def set_aside(run: Run, loaded: Loaded) -> None:
 
 
 def set_last_aside(run: Run) -> None:
-    """Rename the last checkpoint, from which training diverged at once; use the one before."""
+    """Rename the last checkpoint, after which training diverged at once; use the previous one."""
     os.replace(run.checkpoints / LAST, run.checkpoints / DIVERGED)
     if (run.checkpoints / PREVIOUS).exists():
         os.replace(run.checkpoints / PREVIOUS, run.checkpoints / LAST)
 
 
 def keep_before_skipped(run: Run, name: str) -> None:
-    """Give one of the last two checkpoints a second name, which takes no space until it rotates."""
+    """Link one of the last two checkpoints under a second name, so that it survives later saves."""
     partial = run.checkpoints / f"{BEFORE_SKIPPED}.part"
     with contextlib.suppress(OSError):  # a file system without links: replays begin earlier
         partial.unlink(missing_ok=True)
@@ -153,7 +153,7 @@ def keep_before_skipped(run: Run, name: str) -> None:
 
 
 def read_step(path: Path) -> int | None:
-    """Read the step of a checkpoint without its weights; None if it is not a good one."""
+    """Read the step of a checkpoint without its weights; None if it is not usable."""
     try:
         step = torch.load(path, map_location="meta", weights_only=True, mmap=True)["step"]
     except (pickle.UnpicklingError, EOFError, OSError, *MISFITS):
@@ -222,7 +222,7 @@ def _write(path: Path, state: Saved) -> None:
 
 
 def _read(path: Path, device: torch.device | str) -> Saved:
-    """Read a checkpoint; raise an UnusableError with the reason if it is not a good one."""
+    """Read a checkpoint; raise an UnusableError with the reason if it is not usable."""
     _verify(path)
     try:
         state = torch.load(path, map_location=device, weights_only=True)
@@ -266,7 +266,7 @@ def list_shaping(recipe: Recipe) -> dict[str, Any]:
 
 
 def _try_use(use: Callable[[Saved], Any], state: Saved, run: Run) -> None:
-    """Load a checkpoint that is undamaged; one that does not fit disagrees with recipe.json."""
+    """Load an intact checkpoint; if it does not fit, it disagrees with recipe.json."""
     try:
         use(state)
     except MISFITS as error:
@@ -275,7 +275,7 @@ def _try_use(use: Callable[[Saved], Any], state: Saved, run: Run) -> None:
 
 
 def _name_settings(state: Saved, run: Run) -> str:
-    """Name the settings that were others when the checkpoint was saved."""
+    """Name the settings that have changed since the checkpoint was saved."""
     was, now = state.get("settings"), run.saved_recipe()
     if not isinstance(was, dict):
         return ""
@@ -308,7 +308,7 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the names in a folder, without which a crash of the machine may undo a rename."""
+    """Flush a folder to disk: otherwise a crash of the machine may undo a rename."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

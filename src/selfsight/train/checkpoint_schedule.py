@@ -1,4 +1,4 @@
-"""When a run saves its checkpoint, and which one is kept if it cannot go on."""
+"""When a run saves its checkpoint, and which one is kept if the run cannot continue."""
 
 import math
 import shutil
@@ -14,7 +14,7 @@ from selfsight.train.training_state import State
 
 
 class Saver:
-    """Saves every so many epochs, steps or minutes, and never after a step without a gradient."""
+    """Saves every few epochs, steps or minutes, and never after a skipped step."""
 
     def __init__(self, run: Run, recipe: Recipe, steps_per_epoch: int, loaded_step: int) -> None:
         self.run, self.recipe, self.steps_per_epoch = run, recipe, steps_per_epoch
@@ -37,9 +37,9 @@ class Saver:
         return minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
 
     def save(self, state: State, step: Step) -> None:
-        """Save the state; after a skipped step, wait for the next that is not.
+        """Save the state; after a skipped step, wait for the next one that is not skipped.
 
-        The steps before a run diverges are often skipped, with weights that are lost already.
+        The steps before a run diverges are often skipped, with weights that are already useless.
         """
         if int(state.scaler.skipped_in_a_row) or not math.isfinite(float(dist.mean(step.loss))):
             self.due = True
@@ -67,7 +67,7 @@ class Saver:
         return None
 
     def set_diverged_aside(self) -> str:
-        """Set the last checkpoint aside unless a later record was finite; say what is left."""
+        """Rename the last checkpoint unless a later record was finite; say which one is left."""
         if not self.saved or self.finite_step > self.kept[-1]:
             return self.describe_kept()
         dist.on_first(lambda: checkpoint.set_last_aside(self.run))

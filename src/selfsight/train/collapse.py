@@ -1,4 +1,4 @@
-"""Collapse: its symptoms with their limits, and the alarm while a run goes on.
+"""Collapse: its symptoms and their limits, and the alarm during training.
 
 Limits come from small experiments (ten classes of photographs, ResNets of 64 and 128 features,
 some hundred steps; spread and rank as in feature_statistics). Healthy SimCLR, MoCo and BYOL had
@@ -17,7 +17,7 @@ from selfsight.run_files.json_files import is_finite
 
 
 class Limit(NamedTuple):
-    """Where a measure shows a collapse."""
+    """Limits below which a measure shows a collapse."""
 
     low: float  # if it was higher before, and has fallen to half of its highest value
     point: float  # even if the run began there: all images are one point
@@ -25,8 +25,8 @@ class Limit(NamedTuple):
 
 # Low values alone prove little: MoCo with embeddings of 8 numbers started at a spread of 0.26 and
 # a rank of 4, stayed near 0.10 and 2.3, and gained eight points in two epochs; untrained networks
-# were seen at 0.11 and 1.8. A run that was collapsed in its first record cannot fall, so that near
-# one point none is needed. Features of an untrained ResNet can have a spread of 0.15. Ten
+# were seen at 0.11 and 1.8. A run that has collapsed by its first record cannot fall any more, so
+# no fall is needed near one point. Features of an untrained ResNet can have a spread of 0.15. Ten
 # well-separated classes need about ten directions, and the mean alone is one.
 LIMITS = {
     "feature_std": Limit(0.02, 0.02),
@@ -37,7 +37,7 @@ LIMITS = {
 FALLEN = 0.5  # share of the highest value so far
 # DINO's embeddings fall from a spread of 0.83 to 0.4 or less in a run that learns, and rise again,
 # while their rank stays at 0.6 of its highest value. Where all images become one point, the rank
-# is low too or falls with the spread, or the spread goes on to 0.
+# is also low or falls with the spread, or the spread falls to 0.
 RANK_OF = {"feature_std": "effective_rank", "embedding_std": "embedding_rank"}
 SPREAD_ALONE = 0.1  # below this, a fallen spread needs no other symptom
 RECENT = 5  # records whose median is the current value
@@ -46,7 +46,7 @@ LATE = 0.5  # share of the epochs
 
 
 class Alarm(NamedTuple):
-    """What the alarm says: a collapse or its end."""
+    """An alarm: a collapse or its end."""
 
     event: str
     sentence: str
@@ -63,7 +63,7 @@ class Measures:
             self.update(record)
 
     def update(self, record: Mapping[str, Any]) -> None:
-        """Take a new record."""
+        """Add a new record."""
         for key, recent in self.recent.items():
             value: Any = record.get(key)
             if is_finite(value):
@@ -75,10 +75,10 @@ class Measures:
 def lower_limits(
     batch_size: int | None, embedding_dim: int | None, classes: int | None = None
 ) -> dict[str, Limit]:
-    """Lower the limits of ranks, which neither small batches nor narrow embeddings can reach.
+    """Lower the limits of ranks for small batches and narrow embeddings, which cannot reach them.
 
-    Nor can an encoder that learned from labels: the features of each class become one point, so
-    that few classes have few directions.
+    An encoder that learned from labels cannot reach them either: the features of each class become
+    one point, so that few classes use few directions.
     """
     most: dict[str, float] = dict.fromkeys(LIMITS, math.inf)
     most["effective_rank"] = min(batch_size or math.inf, classes or math.inf)
@@ -93,9 +93,9 @@ def find_symptom(
     *,
     fallen_only: bool = False,
 ) -> str | None:
-    """Return the measure that shows a collapse; None if none does. What is missing is not judged.
+    """Return the measure that shows a collapse; None if none does. Missing measures are ignored.
 
-    With `fallen_only`, a run that began near one point is not judged either.
+    With `fallen_only`, a run that started near one point is not judged.
     """
     for key, (low, point) in limits.items():
         if (value := current.get(key)) is None or value >= low:
@@ -124,7 +124,7 @@ def describe_symptom(key: str, value: float, embedding_dim: int | None) -> str:
 
 
 class CollapseAlarm:
-    """Follows the records of a run; speaks once when it collapses, and once when that is over."""
+    """Follows the records of a run; reports once when it collapses, and once when it recovers."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class CollapseAlarm:
             self.update(record)
 
     def update(self, record: Mapping[str, Any]) -> Alarm | None:
-        """Take a new record; return what is to be said, if anything."""
+        """Add a new record; return an alarm, if there is one."""
         self.measures.update(record)
         recent = self.measures.recent
         enough = {k: v for k, v in self.measures.current.items() if len(recent[k]) == RECENT}
@@ -158,7 +158,7 @@ class CollapseAlarm:
                 return None
             self.since, self.healthy = step, 0
             what = describe_symptom(symptom, enough[symptom], self.embedding_dim)
-            return Alarm("collapsed", f"Collapse at step {step}: {what}. Training goes on.")
+            return Alarm("collapsed", f"Collapse at step {step}: {what}. Training continues.")
         self.healthy = self.healthy + 1 if symptom is None else 0
         if self.healthy < RECENT:
             return None

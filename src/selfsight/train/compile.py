@@ -57,7 +57,7 @@ def persist_compile_cache() -> None:
             folder.chmod(0o700)  # only its owner can do this
         if not (is_private(folder) and os.access(folder, os.W_OK)):
             open_console(stderr=True, quiet=dist.rank() != 0).print(
-                f"{folder} is not a folder that you alone can write to, so the next run has to "
+                f"{folder} is not a folder that only you can write to, so the next run has to "
                 "compile again. Set XDG_CACHE_HOME to a folder of your own.",
                 soft_wrap=True,
             )
@@ -71,9 +71,9 @@ def persist_compile_cache() -> None:
 def compile_networks(method: Method, *, blocks: bool = False) -> None:
     """Compile a method's networks in place; state-dict keys do not change.
 
-    With `blocks`, or where blocks are recomputed, each block of a backbone is compiled by itself.
-    What is equal but for its weights, such as blocks of one shape or the networks of an earlier
-    run in this process, is not compiled again: parameters are inputs of the compiled code.
+    With `blocks`, or if blocks are recomputed, each block of a backbone is compiled separately.
+    Modules that differ only in their weights, such as blocks of one shape or the networks of an
+    earlier run in this process, are compiled once: parameters are inputs of the compiled code.
     """
     allow_many_versions()
     for encoder in encoders(method):

@@ -27,7 +27,7 @@ CHOICE = WARMUP_STEPS + 3 + 2 * TIMED_STEPS  # the step before which the faster 
 def can_record(recipe: Recipe, device: torch.device) -> bool:
     """Whether steps can be a CUDA graph: on one GPU, and without chunks or recomputed blocks.
 
-    Those are recomputed in the backward pass by code that a graph cannot hold.
+    The backward pass of chunks and recomputed blocks runs code that a graph cannot hold.
     """
     recomputes = recipe.chunk is not None or recipe.activation_checkpointing
     return device.type == "cuda" and dist.world_size() == 1 and not recomputes
@@ -125,7 +125,7 @@ class StepRunner:
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
         """Time this step if it is among those compared. The wait for its batch is not included."""
-        # The first two replays are left out: they upload the graph.
+        # The first two replays are not timed: they upload the graph.
         starts = (WARMUP_STEPS + 1, WARMUP_STEPS + 3 + TIMED_STEPS)
         if self.stream is None or not any(0 <= self.calls - s < TIMED_STEPS for s in starts):
             yield

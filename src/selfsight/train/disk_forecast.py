@@ -1,4 +1,4 @@
-"""Foresee the disk space that a run will take; refuse one that does not fit, before it begins."""
+"""Predict the disk space of a run; raise an error before it starts if it does not fit."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ class DiskNeed(NamedTuple):
 
 
 def foresee_disk(recipe: Recipe, source: Source) -> DiskNeed:
-    """Compute from the settings what a run will write."""
+    """Predict from the settings how many bytes a run will write."""
     with torch.device("meta"):
         method = recipe.method.build(recipe.backbone.build(), DataInfo(len(source), 2))
     state = sum(count_bytes(tensor) for tensor in method.state_dict().values())

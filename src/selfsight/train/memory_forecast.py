@@ -1,4 +1,4 @@
-"""Memory of a recipe before it is trained: a bound that is always checked, and a forecast."""
+"""Predict the memory of a recipe: a lower bound that is always checked, and a forecast."""
 
 import weakref
 from collections.abc import Iterable
@@ -25,8 +25,8 @@ COPIES = {"sgd": 3, "lars": 3, "adamw": 4, "lamb": 4}  # weights, gradients, opt
 def check_memory(recipe: Recipe, num_images: int, device: torch.device) -> None:
     """Raise a UserError if weights, optimizer, queue, memory bank and views cannot fit.
 
-    What the layers keep for the backward pass is not counted (`foresee_memory` does): on a GPU a
-    trial finds out, and an automatic batch size is lowered.
+    Activations for the backward pass are not counted (`foresee_memory` does): on a GPU a trial
+    finds out, and an automatic batch size is lowered.
     """
     with torch.device("meta"):
         method = recipe.method.build(recipe.backbone.build(), DataInfo(num_images, 2))
@@ -52,7 +52,7 @@ def check_memory(recipe: Recipe, num_images: int, device: torch.device) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryForecast:
-    """Bytes that a training step needs on one process, uncompiled, beside the cached images."""
+    """Bytes that a training step needs on one process, uncompiled, without cached images."""
 
     batch_size: int  # images of this process
     weights: int  # with gradients, optimizer, teacher, queue and memory bank
@@ -76,7 +76,7 @@ class MemoryForecast:
 
 
 def foresee_memory(recipe: Recipe, num_images: int, device: torch.device) -> MemoryForecast:
-    """Run one step on tensors that have shapes and no memory, and count what is alive at a time."""
+    """Run one step on tensors without memory, and count the bytes that are alive at a time."""
     # Imported here: it takes half a second.
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -118,7 +118,7 @@ def foresee_memory(recipe: Recipe, num_images: int, device: torch.device) -> Mem
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that are alive, and the most there were at a time."""
+    """Counts the bytes of the tensors that are alive, and their maximum over time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class LiveBytes(TorchDispatchMode):
         return out
 
     def count(self, tensors: Iterable[Tensor]) -> None:
-        """Count what these occupy, until it is freed; tensors may share it."""
+        """Count the memory of these tensors until it is freed; tensors may share memory."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if storage._cdata in self.counted:
@@ -149,7 +149,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 def count_bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor, also of one that has none yet (meta)."""
+    """Bytes of a tensor, also of one without memory (meta)."""
     return tensor.numel() * tensor.element_size()
 
 

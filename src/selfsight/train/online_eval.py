@@ -73,7 +73,7 @@ def build_online_knn(recipe: Recipe, images: ImageStore) -> KNN | None:
 def count_dips(accuracies: Sequence[float]) -> int:
     """Count the measurements that are a point or more below the best before them.
 
-    Such dips are how the training of a ViT by MoCo v3 shows that it is unstable.
+    Such dips show that training is unstable (MoCo v3 with a ViT).
     """
     best = accumulate(accuracies, max)
     return sum(high - now > DIP - 1e-9 for now, high in zip(accuracies, best, strict=True))

@@ -53,13 +53,13 @@ def build_new_state(
 
 
 def describe_data(images: ImageStore) -> DataInfo:
-    """Return what a method may know of these images."""
+    """Return what a method may know about these images."""
     num_classes = 0 if images.labels is None else int(images.labels.max()) + 1
     return DataInfo(len(images), num_classes)
 
 
 def count_classes(recipe: Recipe, images: ImageStore) -> int | None:
-    """Number of classes that the method learns to tell apart; None if it uses no labels."""
+    """Number of classes that the method learns to distinguish; None if it uses no labels."""
     return describe_data(images).num_classes or None if recipe.method.needs_labels else None
 
 
@@ -100,8 +100,8 @@ def pretrain(
 ) -> State:
     """Train from the run's last checkpoint, if any, to the end; write log and checkpoints.
 
-    At the end of the first epoch after `deadline`, a time of the monotonic clock, training stops
-    with a checkpoint. With `until`, it stops after that step. Seconds are counted by `clock`.
+    After `deadline`, a time of the monotonic clock, training stops at the end of the epoch with a
+    checkpoint. With `until`, it stops after that step. Seconds are counted by `clock`.
     `list_groups` prints the parameter groups.
     """
     clock = Stopwatch() if clock is None else clock

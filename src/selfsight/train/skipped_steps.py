@@ -55,7 +55,7 @@ def _flatten(tensors: Sequence[Tensor]) -> Tensor:
 def check_divergence(record: Mapping[str, Any], scaler: GradScaler, *, finished: bool) -> bool:
     """Return whether a log record is finite, or raise a DivergedError; waits for the device.
 
-    False: the step was skipped, and not too many before it, so that the run goes on.
+    False: the step was skipped, but not too many in a row, so the run continues.
     """
     not_finite = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
     longest = scaler.read_longest_run()

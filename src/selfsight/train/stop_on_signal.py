@@ -18,9 +18,9 @@ FORCE_AFTER = 1.0  # seconds; torchrun repeats a Ctrl-C that the terminal has se
 
 
 class Request(NamedTuple):
-    """What the processes agreed on."""
+    """The request that all processes agreed on."""
 
-    signal_number: int = 0  # 0: the run goes on
+    signal_number: int = 0  # 0: the run continues
     save: bool = False
 
 
@@ -49,8 +49,8 @@ class StopRequest:
     def agree(self, *, save: bool, now: bool) -> Request:
         """Return what any process requests; every process calls this once per step.
 
-        Unless it is needed `now`, the answer of several processes is that of the step before, so
-        that none has to wait for another.
+        Unless it is needed `now`, several processes get the answer of the previous step, so that
+        none has to wait for another.
         """
         own = torch.tensor([self.signal_number, int(save)])
         if dist.world_size() == 1:

@@ -1,7 +1,7 @@
 """Watch one step, and find where its first non-finite value comes from.
 
-Every operation is checked, forward and backward, below autograd. An operation whose inputs are
-finite and whose output is not is a suspect; a module whose output is not finite is the proof.
+Every operation is checked, forward and backward, below autograd. An operation with finite inputs
+and a non-finite output is a suspect; a module with a non-finite output is the proof.
 """
 
 import traceback
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# Their infinities are written on purpose (masks), or are memory that nothing has written yet.
+# Infinities in their outputs are intended (masks) or uninitialized memory.
 NO_SUSPECTS = (
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
     *("full", "full_like", "new_full", "fill", "masked_fill", "index_fill", "scalar_tensor"),
@@ -26,7 +26,7 @@ Phase = Literal["views", "forward", "loss", "backward", "optimizer"]
 
 
 class Suspect(NamedTuple):
-    """An operation that turned finite values into others."""
+    """An operation that turned finite values into non-finite ones."""
 
     operation: str  # of torch
     place: str  # file and line of this package
@@ -47,7 +47,7 @@ class Fault(NamedTuple):
 
 
 class FiniteWatch(TorchDispatchMode):
-    """Context in which a step of a method is run; `find` then says what went wrong."""
+    """Context for running a step of a method; `find` then returns the fault."""
 
     def __init__(self, method: nn.Module) -> None:
         super().__init__()
