@@ -43,7 +43,7 @@ def test_the_page_on_few_labels_runs(run_page):
         return block.replace("range(len(source))", "range(180)")
 
     _, trained, checked, exported = run_page("few_labels.md", python=python, command=command)
-    assert "60 labeled images of 12 classes, 5 of each: this is little" in trained
+    assert "60 labeled images of 12 classes, 5 of each: these are few" in trained
     assert "on 60 held-out images" in trained and "Predicted 120 of 120 images" in trained
     assert re.search(r"correct: [\d.]+%, the surest tenth: [\d.]+%", checked)
     assert "classes.json" in exported and "Accuracy of each class" in exported

@@ -111,7 +111,7 @@ def embed(
     """Write a vector for each image, by the encoder of a run or any other; returns a summary.
 
     Keywords are the fields of EmbedOptions: `embed(run, "photos/", format="npy")`, or
-    `embed(None, "photos/", backbone="timm:resnet50")`. The same call goes on where an earlier one
+    `embed(None, "photos/", backbone="timm:resnet50")`. The same call continues where an earlier one
     was stopped. A file of a run's checkpoints can be given in place of the run.
 
     >>> written = selfsight.embed(run, "photos", device="cpu", quiet=True)

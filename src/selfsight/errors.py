@@ -27,7 +27,7 @@ class UserError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on, through no mistake in the command: what happened, what to do."""
+    """A run that cannot continue, without a mistake in the command: what happened, what to do."""
 
 
 class DivergedError(RunError):

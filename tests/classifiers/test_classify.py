@@ -214,8 +214,8 @@ def test_one_or_two_images_of_a_class_train_and_say_how_little_it_is(home, count
     options += [str(home / "new"), "--out", str(tmp_path / "few.csv")]
     main(["classify", str(home / "mine"), "--labeled", str(tmp_path / "few"), *options])
     said = " ".join(capsys.readouterr().out.split())
-    assert f"{3 * count} labeled images of 3 classes, {count} of each: this is little" in said
-    assert ("How good it is, is not known" in said) == (count == 1)
+    assert f"{3 * count} labeled images of 3 classes, {count} of each: these are few" in said
+    assert ("The accuracy is not known" in said) == (count == 1)
     assert len(read(tmp_path / "few.csv")) == 11
 
 

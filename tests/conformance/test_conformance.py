@@ -25,7 +25,7 @@ BROKEN = [
     ("after_step reads the step", "the update has a graph", 'Step.update["keys"] carries'),
     ("skipped step", "a skipped step is not masked", "A skipped step changed teacher.net"),
     ("mask of zero", "a masked step does nothing", "differs between skipped=None and a mask"),
-    ("teacher follows", "the teacher stays", "leaves the teacher where it was"),
+    ("teacher follows", "the teacher stays", "does not move the teacher"),
     ("repeatable", "the global random state is read", "not the same twice"),
     ("state dict", "state is not saved", "not in the state dict"),
     ("resume", "state is not saved", "After a resume"),

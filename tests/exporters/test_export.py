@@ -251,7 +251,7 @@ def test_an_existing_folder_is_replaced_only_with_overwrite(run, tmp_path, monke
     assert "mit" not in (out / "README.md").read_text()
     (tmp_path / "other").mkdir()
     (tmp_path / "other/notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is no earlier export"):
+    with pytest.raises(UserError, match="is not an earlier export"):
         selfsight.export(run, to="timm", out=tmp_path / "other", overwrite=True, quiet=True)
 
 

@@ -140,7 +140,7 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
             end=time.monotonic() + seconds,
         )
         assert len(began) == len(finished) == count
-    assert "Too long for the time left, for the same command later" in capsys.readouterr().out
+    assert "Too long for the time left; repeat the command later" in capsys.readouterr().out
 
 
 def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_path):
@@ -153,7 +153,7 @@ def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_
     data = StudyData(one_pixel_images(), labeled_images(one_pixel_images()))
     cpu, console = torch.device("cpu"), Console(quiet=True)
     for times in (1, 2):
-        with pytest.raises(StoppedError, match="The same command goes on") as stopped:
+        with pytest.raises(StoppedError, match="Repeat the command to continue it") as stopped:
             train_arms.run_job(job, data, cpu, console, work=tmp_path, end=None, startup=0.0)
         assert stopped.value.signal_number == 15
         seconds = json.loads((job.run_folder(tmp_path).path / "seconds.json").read_text())

@@ -3,8 +3,9 @@
 Further rows are evaluation (embed, linear, fine_tune) and what comes before full speed
 (first_step, and first_step_blocks with `compile_blocks`).
 
-A row is one JSON file in the output folder, so that a run that was stopped goes on with the next
-one. Rows of other code or of another device are measured again: only rows of one sitting compare.
+A row is one JSON file in the output folder, so that a bench that was stopped continues with the
+next row. Rows of other code or another device are measured again: only rows of one sitting are
+comparable.
 """
 
 import gc
@@ -110,7 +111,7 @@ def list_cases(only: Sequence[str] = ()) -> list[Case]:
     kinds = [*ALL_METHODS, *OTHER_ROWS]
     for name in only:
         if name not in (names := [*NETWORKS, *kinds]):
-            raise UserError(f'--only "{name}" is no network or method.{suggest(name, names)}')
+            raise UserError(f'--only "{name}" is not a network or method.{suggest(name, names)}')
     networks = [name for name in NETWORKS if name in only] or list(NETWORKS)
     methods = [name for name in kinds if name in only] or kinds
     return [case for network in networks for method in methods for case in _cases(method, network)]
@@ -161,7 +162,7 @@ def measure_all(
         spent = time.monotonic() - began
         if minutes is not None and i and spent + longest > 60 * minutes:
             console.print(
-                f"Time is up with {len(todo) - i} rows left; the same command goes on.",
+                f"Time is up with {len(todo) - i} rows left. Repeat the command to continue.",
                 highlight=False,
             )
             break

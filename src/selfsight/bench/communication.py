@@ -1,7 +1,7 @@
 """Count what a process exchanges in one step, for any number of processes, without sending it.
 
-torch's fake process group stands for the others: it sends nothing and returns at once, so that
-one process counts for a thousand. How long the exchanges take is not measured.
+torch's fake process group replaces the others: it sends nothing and returns at once, so that
+one process can count for a thousand. How long the exchanges take is not measured.
 """
 
 import contextlib
@@ -100,7 +100,7 @@ def measure_exchanges(recipe: Recipe, console: Console) -> list[Exchanges]:
 
 @contextlib.contextmanager
 def fake_processes(count: int) -> Iterator[None]:
-    """Stand in a group of this many processes, as the first, whose exchanges send nothing."""
+    """Act as the first of this many processes, whose exchanges send nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the group
 
     td.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)

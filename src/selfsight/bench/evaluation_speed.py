@@ -118,7 +118,7 @@ def _settings(name: str, recipe: Recipe) -> ClassifierSettings:
 def _images_per_second(
     run: Callable[[int], None], per_run: int, device: torch.device, seconds: float
 ) -> float:
-    """Speed of `run(n)` in the long run: what it takes to begin is not counted."""
+    """Steady speed of `run(n)`, without the time to start."""
 
     def spent(repeats: int) -> float:
         synchronize(device)

@@ -1,4 +1,4 @@
-"""Measure what comes before full speed, in new processes: with an empty compile cache, and again.
+"""Measure the time to full speed in new processes: with an empty compile cache, then a full one.
 
 `python -m selfsight.bench.first_step JSON` is such a process; it prints a line of JSON.
 """

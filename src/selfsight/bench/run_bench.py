@@ -106,7 +106,7 @@ def _run_all(options: BenchOptions, device: torch.device, console: Console) -> d
 def _check_options(options: BenchOptions, recipe: str | None) -> None:
     given = {"--only": options.only, "--minutes": options.minutes, "--out": options.out}
     if not options.all and (flags := [flag for flag, value in given.items() if value]):
-        raise UserError(f"{flags[0]} is for --all, which was not given. Add it or leave this out.")
+        raise UserError(f"{flags[0]} is for --all, which was not given. Add it, or omit this flag.")
     if options.all and (recipe or options.against or options.growth):
         other = recipe or ("--growth" if options.growth else "--against")
         raise UserError(
@@ -115,7 +115,7 @@ def _check_options(options: BenchOptions, recipe: str | None) -> None:
     of_peer = {"--workers": options.workers, "--epoch-images": options.epoch_images}
     if not options.against and (flags := [flag for flag, value in of_peer.items() if value]):
         raise UserError(
-            f"{flags[0]} is for --against lightly, which was not given. Add it or leave this out."
+            f"{flags[0]} is for --against lightly, which was not given. Add it, or omit this flag."
         )
     if options.against not in (None, "lightly"):
         raise UserError(

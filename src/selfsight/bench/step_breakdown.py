@@ -86,9 +86,9 @@ def measure_breakdown(
 ) -> Breakdown:
     """Measure a recipe whose `data.path` names the images, and print each timing.
 
-    A `brief` one leaves out decoding, and the loss alone if heads and loss take little. `times`
-    holds passes that were measured before with the same backbone; new ones are added to it. A
-    `source` that was opened before is not opened again.
+    `brief` skips decoding, and the loss alone if heads and loss take little. `times` holds passes
+    that were measured before with the same backbone; new ones are added. A given `source` is not
+    opened again.
     """
     configure_torch(recipe, device)
     source = open_recipe_source(recipe) if source is None else source

@@ -1,1 +1,1 @@
-"""Classifiers of one's own images: trained on labels, measured, saved, and used to predict."""
+"""Classifiers for the user's own images: train on labels, measure, save, predict."""

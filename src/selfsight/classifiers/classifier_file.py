@@ -1,7 +1,7 @@
-"""The file of a classifier: weights with checksum, classes, transform, and what it rests on.
+"""The file of a classifier: weights with checksum, classes, transform, and its training.
 
-Weights are in safetensors, which runs no code. A head of frozen features is saved alone, with a
-hash of its encoder; a network that was fine-tuned is saved with its head.
+Weights are in safetensors, which runs no code. A head on frozen features is saved alone, with a
+hash of its encoder; a fine-tuned network is saved with its head.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ def save_classifier(
     transform: EvalTransform,
     about: Mapping[str, Any],
 ) -> None:
-    """Write the file at once or not at all; `network` is one that was fine-tuned."""
+    """Write the file completely or not at all; `network` is given if it was fine-tuned."""
     weights = {f"{HEAD}{name}": value for name, value in head.state_dict().items()}
     if network is not None:
         weights |= {f"{BACKBONE}{name}": value for name, value in network.state_dict().items()}
@@ -95,7 +95,7 @@ def save_classifier(
 
 
 def read_classifier(path: Path) -> SavedClassifier:
-    """Read a file; raise a UserError if it is damaged or no classifier."""
+    """Read a file; raise a UserError if it is damaged or not a classifier."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -103,9 +103,9 @@ def read_classifier(path: Path) -> SavedClassifier:
     except (safetensors.SafetensorError, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}. {RESTORE}") from error
     if not {"about", "sha256"} <= header.keys():
-        raise UserError(f"{path} is no classifier. Give a file that `selfsight classify` wrote.")
+        raise UserError(f"{path} is not a classifier. Give a file that `selfsight classify` wrote.")
     if header["sha256"] != _checksum(weights, header["about"]):
-        raise UserError(f"{path} is damaged: its checksum is another one. {RESTORE}")
+        raise UserError(f"{path} is damaged: its checksum does not match. {RESTORE}")
     about = check_object(parse_json(header["about"], path), path)
     check_fields(about, ABOUT, path, required=tuple(ABOUT))
     check_fields(about["encoder"], ENCODER, path, required=tuple(ENCODER), prefix="encoder.")

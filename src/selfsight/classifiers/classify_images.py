@@ -1,4 +1,4 @@
-"""Classify one's own images: train and save a classifier, load it again, predict with it."""
+"""Classify images: train and save a classifier, load it again, predict with it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,7 +41,7 @@ LOADING = ("image_size", "preprocess", "part", "stem")  # options that decide th
 
 
 def check_options(options: ClassifyOptions) -> None:
-    """Raise a UserError for options that have no meaning together."""
+    """Raise a UserError for options that do not work together."""
     if find_place() is not None:
         raise UserError("classify runs in one process. Start it without torchrun.")
     if options.labeled is None and options.predict is None:
@@ -74,9 +74,9 @@ def check_new(path: Path, what: str, *, overwrite: bool) -> None:
 def train(
     name: str, path: Path, device: torch.device, options: ClassifyOptions
 ) -> tuple[ImageClassifier, tuple[str, ...]]:
-    """Train a classifier of the encoder `name` on the labeled images, measure and save it.
+    """Train a classifier with the encoder `name` on the labeled images, measure and save it.
 
-    Returns it with sentences on the images.
+    Return it with sentences about the images.
     """
     eval_options = EvalOptions(
         labeled=options.labeled, test=options.test, label_column=options.label_column
@@ -126,7 +126,7 @@ def load(name: str, path: Path, device: torch.device, options: EncoderOptions) -
 def load_encoder_of(
     saved: SavedClassifier, name: str, device: torch.device, options: EncoderOptions
 ) -> EncoderUnderTest:
-    """Load the encoder of a classifier, with the weights that were fine-tuned if they were."""
+    """Load the encoder of a classifier, with fine-tuned weights if it has any."""
     recorded: Mapping[str, Any] = saved.about["encoder"]
     for option in LOADING:
         given, default = getattr(options, option), getattr(CLASSIFY_DEFAULTS, option)
@@ -182,7 +182,7 @@ def predict(
 
 
 def _cut(source: Source, name: str, options: EncoderOptions) -> Source:
-    """Cut images into tiles if those of the run were."""
+    """Cut images into tiles if the run used tiles."""
     where = find_checkpoint(name)
     recipe = None if where is None else load_recipe(where.run, trust=options.trust)
     return cut_like_run(source, recipe)

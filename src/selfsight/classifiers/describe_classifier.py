@@ -1,4 +1,4 @@
-"""Say what a classifier is worth and how little it may rest on, and what was predicted."""
+"""Describe a classifier: its labels, accuracy and confidences, and what it predicted."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ def describe_labels(about: Mapping[str, Any]) -> str:
         text += f', from {sizes[smallest]:,} ("{smallest}") to {max(sizes.values()):,} of each'
     if sizes[smallest] >= FEW:
         return f"{text}."
-    return f"{text}: this is little, and other images of the same classes may score otherwise."
+    return f"{text}: these are few, so the accuracy on other images may differ."
 
 
 def describe_measures(about: Mapping[str, Any]) -> list[str]:
@@ -45,8 +45,8 @@ def describe_measures(about: Mapping[str, Any]) -> list[str]:
     measured, trained = about["measured"], about["measured"]["trained_on"]
     if not measured["n"]:
         return [
-            "How good it is, is not known: no class has two images, so that none could be held "
-            "out. Its confidences are not calibrated either. Give --test FOLDER, or more images."
+            "The accuracy is not known: no class has two images, so that none could be held "
+            "out. Confidences are not calibrated either. Give --test FOLDER, or more images."
         ]
     how = f"on {measured['n']:,} test images"
     if measured["measured_on"] != "test images":
@@ -54,8 +54,7 @@ def describe_measures(about: Mapping[str, Any]) -> list[str]:
         how += (
             f" (a fifth; the classifier was trained on the other {trained:,})"
             if about["fine_tuned"]
-            else " (each predicted by a classifier of the others, in 5 folds; the one that is "
-            f"saved was trained on all {trained:,})"
+            else f" (5-fold cross-validation; the saved classifier was trained on all {trained:,})"
         )
     guessed = f"always guessing the most frequent class {measured['guessed']:.1%}"
     lines = [f"Accuracy {format_measure(measured, 'accuracy')} {how}; {guessed}."]
@@ -71,7 +70,7 @@ def _describe_confidences(measured: Mapping[str, Any]) -> str:
     if not measured["calibrated"]:
         return (
             f"Confidences are not calibrated, because no labeled image could be held out: they "
-            f"are off by {before:.1%} of test images (expected calibration error)."
+            f"are off by {before:.1%} on test images (expected calibration error)."
         )
     return (
         f"Confidences are off by {after:.1%} (expected calibration error; {before:.1%} before a "
@@ -117,5 +116,5 @@ def describe_predictions(predicted: Mapping[str, Any]) -> str:
 
 
 def escape_lines(lines: Sequence[str]) -> str:
-    """Join lines; names in them may be a stranger's."""
+    """Join lines and escape control characters: names in them are untrusted."""
     return "\n".join(escape(line) for line in lines)

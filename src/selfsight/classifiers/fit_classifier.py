@@ -1,8 +1,8 @@
 """Train a classifier on labeled images and measure it on images that it was not trained on.
 
-A head is solved on frozen features. Without test images, every labeled one is predicted by a head
-of the other folds, so that few labels give both a classifier of all of them and a measure. A
-network that is fine-tuned is trained once, without the images that measure it.
+A head is solved on frozen features. Without test images, every labeled image is predicted by a head
+trained on the other folds, so that few labels give both a classifier trained on all of them and a
+measure. A network that is fine-tuned is trained once, without the images that measure it.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ FINE_TUNE = ClassifierSettings(
 
 
 class HeldOut(NamedTuple):
-    """Logits of images that their classifier was not trained on, as they are and calibrated."""
+    """Logits of held-out images, plain and calibrated."""
 
     y: Int64[Tensor, " n"]
     logits: Float[Tensor, "n c"]
@@ -54,7 +54,7 @@ class HeldOut(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The best of several classifiers on held-out images, its temperature, and what it is worth."""
+    """The best of several classifiers on held-out images, its temperature, and its logits."""
 
     number: int
     temperature: float
@@ -87,9 +87,9 @@ def train_head(network: nn.Module, data: LabeledData, *, seed: int) -> TrainedCl
 def fine_tune(
     network: nn.Module, data: LabeledData, training: ClassifierSettings, *, seed: int
 ) -> TrainedClassifier:
-    """Train head and network on the images without a fifth, which measures the classifier.
+    """Train head and network on four fifths of the images; a fifth measures the classifier.
 
-    With test images only a tenth is left out, which the temperature is fitted on.
+    With test images only a tenth is held out, to fit the temperature.
     """
     labels = data.train.labels
     assert labels is not None
@@ -120,7 +120,7 @@ def fine_tune(
 
 
 def _leave_out(data: LabeledData, *, seed: int) -> tuple[Int64[Tensor, " a"], Int64[Tensor, " b"]]:
-    """Images to train on, and those to leave out: none of the latter if no class has two."""
+    """Images to train on, and images to hold out: none if no class has two images."""
     y = data.labels()[0]
     if data.test is None:
         split = stratified(y, seed=seed, class_names=data.class_names)
@@ -136,8 +136,8 @@ def select_head(
 ) -> tuple[nn.Linear, float, Choice | None]:
     """Select the weight decay over folds, and solve the head on all images with it.
 
-    Returns also the weight decay, and what the head is worth; if no class has two images, the
-    middle weight decay is used and nothing is known.
+    Also return the weight decay, and the held-out predictions; if no class has two images, the
+    middle weight decay is used and there are no predictions.
     """
     h, y = train.h, train.y
     assert y is not None
@@ -172,9 +172,9 @@ def choose_classifier(
 ) -> Choice:
     """Choose the classifier whose cross-entropy on held-out images is lowest when calibrated.
 
-    Not the one of the highest accuracy: with few images several are equal but for chance, and the
-    accuracy that is reported would be the luckiest. The temperature is fitted for each fold on the
-    others too, so that what it is worth is measured on images that it was not fitted on.
+    Accuracy is not used for the choice: with few images, several classifiers differ only by chance,
+    and the reported accuracy would be the luckiest. The temperature of each fold is fitted on the
+    other folds, so that calibration is also measured on held-out images.
     """
     temperatures = [fit_temperature(values, y) for values in logits]
     losses = [
@@ -196,7 +196,7 @@ def choose_classifier(
 def measure(
     choice: Choice | None, tested: HeldOut | None, class_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Measure on test images, or else on held-out ones; without either nothing is known."""
+    """Measure on test images, or else on held-out ones; without either there are no numbers."""
     about = {"temperature": 1.0 if choice is None else choice.temperature}
     about |= {"calibrated": choice is not None}
     found = tested or (choice and choice.held_out)
@@ -220,7 +220,7 @@ def _test(logits: Float[Tensor, "n c"], y: Int64[Tensor, " n"], choice: Choice |
 def _solve(
     h: Float[Tensor, "n d"], y: Int64[Tensor, " n"], weight_decay: float, *, num_classes: int
 ) -> nn.Linear:
-    """Solve logistic regression on standardized features, as a layer of plain ones."""
+    """Solve logistic regression on standardized features; return a layer for plain features."""
     x, decays = standardize(h, h), (weight_decay,)
     weights = logistic_regression(
         x, y, weight_decays=decays, num_classes=num_classes, progress="solving, at most"

@@ -14,7 +14,7 @@ from selfsight.evals.extract_features import BATCH_SIZE
 
 
 class Prediction(NamedTuple):
-    """The most likely class of an image, its confidence, and both for the classes after it."""
+    """The most likely class of an image, its confidence, and the ranking of further classes."""
 
     label: str
     confidence: float
@@ -40,7 +40,7 @@ class ImageClassifier(nn.Module):
 
     @property
     def transform(self) -> EvalTransform:
-        """What is done to an image before it is encoded."""
+        """The transform from an image to the encoder's input."""
         return self.encoder.transform
 
     def forward(self, x: Float[Tensor, "*n c h w"]) -> Float[Tensor, "*n k"]:
@@ -66,7 +66,7 @@ class ImageClassifier(nn.Module):
 def rank_classes(
     probabilities: Float[Tensor, "n k"], class_names: Sequence[str], top_k: int
 ) -> list[Prediction]:
-    """The `top_k` most likely classes of each row; of equals, the first in the list of classes."""
+    """The `top_k` most likely classes of each row; ties go to the first in the list of classes."""
     if not 1 <= top_k <= len(class_names):
         raise UserError(
             f"top_k is {top_k}, and there are {len(class_names)} classes. Give a number from 1 to "

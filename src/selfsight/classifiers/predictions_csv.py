@@ -1,8 +1,8 @@
 """Predict the images of a source and write them to a CSV file that a spreadsheet can open.
 
-A cell that begins with =, +, - or @ is a formula to a spreadsheet, and names of files and classes
-may be a stranger's. So such a path gets ./ in front, which names the same file, and such a class a
-single quote. Text is always in double quotes, so that no other separator divides it.
+A spreadsheet treats a cell that begins with =, +, - or @ as a formula, and names of files and
+classes are untrusted. So such a path gets ./ in front, which names the same file, and such a class
+a single quote. Text is always in double quotes, so that no other separator splits it.
 """
 
 import csv
@@ -28,12 +28,12 @@ DIGITS = 6  # of a confidence
 
 
 def guard_path(path: str) -> str:
-    """The path, as a cell that is no formula."""
+    """Write a path as a cell that is not a formula."""
     return f"./{path}" if FORMULA.match(path) else path
 
 
 def guard_text(text: str) -> str:
-    """The text, as a cell that is no formula; a number stays as it is."""
+    """Write text as a cell that is not a formula; numbers do not change."""
     return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
 
 

@@ -1,4 +1,4 @@
-"""Check whether a method keeps the contract: of this package, or from outside."""
+"""Check whether a method, of this package or from outside, keeps the contract."""
 
 from selfsight.conformance.check_method import CHECKS, Result, check, run
 from selfsight.conformance.method_under_test import BrokenRuleError, DoesNotApplyError, Subject

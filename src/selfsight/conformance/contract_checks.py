@@ -1,4 +1,4 @@
-"""Checks of the contract: forward computes, after_step changes state, a skipped step nothing."""
+"""Checks of the contract: forward computes, after_step changes state, a skipped step does not."""
 
 import copy
 from typing import Any
@@ -151,7 +151,7 @@ def check_teacher_follows(subject: Subject) -> None:
     before = copy.deepcopy(list(_teacher(method).parameters()))
     method.after_step(subject.moment(), step_optimizer(subject, method))
     if all(map(torch.equal, before, _teacher(method).parameters())):
-        raise BrokenRuleError("after_step leaves the teacher where it was.")
+        raise BrokenRuleError("after_step does not move the teacher.")
 
 
 def _teacher(method: Method) -> Any:

@@ -19,7 +19,7 @@ from selfsight.methods import Moment
 # Two images that share a neighbor in NNCLR keep their loss up: in a long queue few do.
 EASY = {"temperature": 0.02, "queue_size": 2048}
 LEARNING_STEPS = 50  # on one batch; most methods need fewer than 30
-STARTS = 16  # what some weights cannot learn others can
+STARTS = 16  # some initial weights learn what others cannot
 
 
 def check_teacher_gradient(subject: Subject) -> None:
@@ -66,7 +66,7 @@ def check_positives(subject: Subject) -> None:
 
 
 def check_labels(subject: Subject) -> None:
-    """Labels change neither loss nor features; those of a supervised method not its features."""
+    """Labels change neither loss nor features; for a supervised method, not the features."""
     method, at = subject.build(), subject.moment()
     assert at.labels is not None
     others = [replace(at, labels=at.labels.flip(0)), replace(at, labels=(at.labels + 1) % 3)]

@@ -39,11 +39,11 @@ SMALL_SETTINGS = {
 
 
 class BrokenRuleError(Exception):
-    """A rule that the method breaks, in a sentence."""
+    """The method breaks a rule; the message says which."""
 
 
 class DoesNotApplyError(Exception):
-    """The reason why a check says nothing about this method."""
+    """A check does not apply to this method; the message is the reason."""
 
 
 class SmallBackbone(Backbone):
@@ -92,7 +92,7 @@ class Subject:
         return [view.size for view in self.method.match_views((large, large))]
 
     def views(self, step: int = 0, *, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-        """Return this process's share of a batch of views: related, but not alike."""
+        """Return this process's share of a batch of views: related, but not equal."""
         size, sizes = self.backbone.image_size, self.view_sizes
         g = torch.Generator().manual_seed(step)
         shape = (self.batch_size, self.backbone.in_channels, size, size)
@@ -104,7 +104,7 @@ class Subject:
         ]
 
     def moment(self, step: int = 0, *, total_steps: int = TOTAL_STEPS) -> Moment:
-        """Return where training stands at this step, with labels that most methods ignore."""
+        """Return the Moment of this step, with labels that most methods ignore."""
         rows = torch.arange(self.batch_size) + step * self.batch_size
         index = dist.local_rows(rows % DATA.num_images)
         return Moment(
@@ -121,7 +121,7 @@ class Subject:
     ) -> Step:
         """Call the method with the batch of this step, at another moment if one is given.
 
-        Torch's random state is that of `seed`: what reads it fails in one check, not in all.
+        Torch's random state is set from `seed`: a method that reads it fails only one check.
         """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -154,10 +154,10 @@ def step_optimizer(subject: Subject, method: Method, step: int = 0) -> Step:
 
 
 def copy_state(method: nn.Module, *, statistics: bool = False) -> dict[str, Any]:
-    """Copy all that a method holds: tensors, and plain attributes of its modules.
+    """Copy the state of a method: tensors, and plain attributes of its modules.
 
-    Batch-norm statistics are left out unless asked for. A teacher's `momentum` always is: it is
-    there for the log.
+    Batch-norm statistics are omitted unless requested. A teacher's `momentum` is always omitted: it
+    is only for the log.
     """
     tensors = {**dict(method.named_parameters()), **dict(method.named_buffers())}
     copied: dict[str, Any] = {

@@ -43,7 +43,7 @@ def train(subject: Subject, steps: int = STEPS) -> Trace:
 
 
 def build_optimizer(method: Method) -> torch.optim.SGD:
-    """Build an optimizer with a state of its own."""
+    """Build an optimizer that has state."""
     return torch.optim.SGD(trained_parameters(method), lr=0.1, momentum=0.9)
 
 

@@ -57,7 +57,7 @@ class Heartbeat:
             self.failure = f"{self.members.describe(0)} has ended or cannot be reached."
 
     def _judge(self) -> None:
-        """Count beats, not seconds: all processes may be stopped for a while, and go on."""
+        """Count beats, not seconds: all processes may be paused for a while, and continue."""
         world_size = self.members.place.world_size
         last, missed = (0, self.beats), [0] * world_size
         while not self.done.wait(self.beat):

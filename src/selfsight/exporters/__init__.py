@@ -1,1 +1,1 @@
-"""Write an encoder for other libraries: weights in their names, and the lines that load them."""
+"""Write an encoder for other libraries: weights in their names, and the code that loads them."""

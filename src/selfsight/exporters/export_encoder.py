@@ -1,4 +1,4 @@
-"""Export an encoder: choose the target, write its folder at once or not at all, say how to load."""
+"""Export an encoder: choose the target, write its folder completely or not at all."""
 
 import contextlib
 import json
@@ -49,10 +49,10 @@ PREPROCESSING = "preprocessing.json"
 def export_encoder(
     name: str, folder: Path, options: ExportOptions, classifier: Path | None = None
 ) -> dict[str, Any]:
-    """Write the encoder `name`, a run folder or a backbone, to a folder; return what was written.
+    """Write the encoder `name`, a run folder or a backbone, to a folder; return a summary.
 
     `lines` of the result is the Python code that loads it and encodes an image. With the file of a
-    classifier, the network has its head, and the code predicts the class of an image.
+    classifier, its head is part of the network, and the code predicts the class of an image.
     """
     target = _check_options(options)
     device, head, measures = torch.device("cpu"), None, []
@@ -144,7 +144,7 @@ def _check_images(target: str, encoder: ExportedEncoder, options: ExportOptions)
 
 def _check_options(options: ExportOptions) -> str:
     if options.to is None:
-        raise UserError(f"Give --to: what the encoder is for, one of {', '.join(TARGETS)}.")
+        raise UserError(f"Give --to, one of {', '.join(TARGETS)}.")
     if options.with_transform and options.to != "onnx":
         raise UserError(
             f"--with-transform is for --to onnx; a folder for {options.to} has the transform "
@@ -162,10 +162,10 @@ def _check_options(options: ExportOptions) -> str:
 
 @contextlib.contextmanager
 def _new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A folder that gets its name when all is written; an earlier export stays until then."""
+    """A temporary folder, renamed when it is complete; an earlier export stays until then."""
     holds_files = folder.is_dir() and any(folder.iterdir())
     if folder.is_file() or (holds_files and not (folder / PREPROCESSING).exists()):
-        raise UserError(f"{folder} exists and is no earlier export. Give another --out.")
+        raise UserError(f"{folder} exists and is not an earlier export. Give another --out.")
     if holds_files and not overwrite:
         raise UserError(f"{folder} holds an export. Add --overwrite, or give another --out.")
     new = folder.with_name(f"{folder.name}.part")

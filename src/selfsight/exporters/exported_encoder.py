@@ -1,4 +1,4 @@
-"""What is exported, and the parts that the lines of every library share."""
+"""What is exported, and the code that the exports for all libraries share."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -115,7 +115,7 @@ class ExportedEncoder(NamedTuple):
 
     @property
     def crop_steps(self) -> str:
-        """torchvision's steps from an image to the bytes of its crop: ours to the bit."""
+        """torchvision's steps from an image to the bytes of its crop, bit-equal to ours."""
         size = self.transform.resize
         sides = f"{size}" if self.transform.keep_aspect else f"({size}, {size})"
         how = ", interpolation=v2.InterpolationMode.BICUBIC"
@@ -131,9 +131,9 @@ class ExportedEncoder(NamedTuple):
 
 
 def find_shape_gap(shape: NetworkShape, library: str) -> str | None:
-    """Say what torchvision or timm has no network for; None if it has.
+    """Say why torchvision or timm cannot build this network; None if it can.
 
-    A stem is no such part, since a line or two replace it.
+    Another stem is no obstacle, since a line or two replace it.
     """
     if isinstance(shape, OtherNet):
         return f"{library} has no {shape.name}"
@@ -151,7 +151,7 @@ def find_shape_gap(shape: NetworkShape, library: str) -> str | None:
 
 
 def save_weights(weights: dict[str, Tensor], folder: Path) -> None:
-    """Write weights as a file of safetensors, which transformers asks to be marked as torch's."""
+    """Write weights as a safetensors file, marked as torch's, which transformers requires."""
     with replace_file(folder / WEIGHTS) as file:
         file.write(safetensors.torch.save(weights, {"format": "pt"}))
 

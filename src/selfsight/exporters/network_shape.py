@@ -1,4 +1,4 @@
-"""The shape of a network, from which any library can build it: read off the module itself."""
+"""The shape of a network, read from the module, from which any library can build it."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal

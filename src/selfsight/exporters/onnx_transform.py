@@ -2,7 +2,7 @@
 
 A resize is a product with a matrix of weights for each side. torch resizes bytes with weights that
 are rounded to 16 bits; these are the same weights, computed by operations that a graph can have, so
-that the pixels are the same to the bit (tests compare them with the transform itself).
+that the pixels are equal to the last bit (tests compare them with the transform itself).
 """
 
 import torch

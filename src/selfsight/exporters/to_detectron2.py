@@ -23,7 +23,7 @@ DEPTHS: dict[tuple[str, tuple[int, ...]], int] = {
 
 
 def find_gap(shape: NetworkShape) -> str | None:
-    """Say what detectron2's ResNet has not; None if nothing."""
+    """Say why detectron2's ResNet cannot hold this network; None if it can."""
     if not isinstance(shape, ResNetShape):
         return f"its file is for ResNets, and this is {shape.name}"
     if shape.norm != "bn":

@@ -21,7 +21,7 @@ RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
 
 def find_gap(shape: NetworkShape) -> str | None:
-    """Say what transformers' ResNet and ViT have not; None if nothing."""
+    """Say why transformers' ResNet and ViT cannot hold this network; None if they can."""
     if isinstance(shape, ResNetShape):
         if shape.norm != "bn":
             return "its norm layers are not batch norm"

@@ -23,7 +23,7 @@ def find_gap(shape: NetworkShape) -> str | None:
 
 
 def check_installed() -> None:
-    """Raise a UserError unless the packages are there that torch needs to write a graph."""
+    """Raise a UserError unless the packages that torch needs to write a graph are installed."""
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401

@@ -24,7 +24,7 @@ from selfsight.run_files.json_files import write_json
 
 
 def find_gap(shape: NetworkShape) -> str | None:
-    """Say what timm has no network for; None if it has."""
+    """Say why timm cannot build this network; None if it can."""
     return find_shape_gap(shape, "timm")
 
 

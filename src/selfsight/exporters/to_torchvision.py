@@ -18,7 +18,7 @@ NAMED = ((2, 2, 2, 2), (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3))
 
 
 def find_gap(shape: NetworkShape) -> str | None:
-    """Say what torchvision has no network for; None if it has."""
+    """Say why torchvision cannot build this network; None if it can."""
     return find_shape_gap(shape, "torchvision")
 
 

@@ -53,7 +53,7 @@ class ArmResult:
 
 
 class Judgment(NamedTuple):
-    """The verdict on a claim, and the difference in points that it rests on."""
+    """The verdict on a claim, and the difference in points that it is based on."""
 
     verdict: Verdict
     difference: float | None = None
@@ -144,7 +144,7 @@ class Reproduction(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the run is as the ledger says."""
+        """Whether the run agrees with the ledger."""
         return abs(self.accuracy - self.mean) <= self.tolerance
 
 
@@ -153,8 +153,8 @@ def compare_with_ledger(
 ) -> list[Reproduction]:
     """Compare a new run of an arm with its entries.
 
-    Another run is expected within Student's prediction interval of several seeds. The spread of
-    one seed is that of the study's other arms, or if there is none, of the test images.
+    Another run is expected within Student's prediction interval of several seeds. For one seed, the
+    spread is that of the study's other arms, or if there is none, the error over test images.
     """
     compared = []
     measures: tuple[Measure, ...] = ("knn", "knn_200", "linear")

@@ -23,7 +23,7 @@ CONTEXT_GIB = 2.5  # more than what a CUDA context with its libraries and graphs
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What was trained, by which code and on what, and what came out."""
+    """A trained arm: settings, code, device, and results."""
 
     study: str
     arm: str
@@ -72,7 +72,7 @@ class Entry:
             write_json(path, to_json(asdict(self)))
         except OSError as error:
             raise UserError(
-                f"The ledger {folder} cannot be written: {error.strerror}. Give a folder of yours "
+                f"The ledger {folder} cannot be written: {error.strerror}. Name your own folder "
                 "with --ledger."
             ) from error
         return path
@@ -84,9 +84,9 @@ class Entry:
 
     @cached_property
     def trained(self) -> Recipe | None:
-        """Its recipe without what does not decide the result; None if a setting is unknown now.
+        """The settings of its recipe that decide the result; None if one no longer exists.
 
-        A setting that did not exist when it was trained has its default.
+        A setting that did not exist yet when it was trained gets its default.
         """
         try:
             return comparable(from_dict(self.recipe))
@@ -115,7 +115,7 @@ def read_ledger(folders: Iterable[Path] = (RESULTS,)) -> list[Entry]:
 def find_entries(
     entries: Iterable[Entry], recipe: Recipe, *, scale: str, scored_on: str = "test"
 ) -> dict[int, Entry]:
-    """The entries that trained this recipe, by seed, for whichever study they were trained."""
+    """The entries that trained this recipe, by seed, for any study."""
     candidates = [
         entry
         for entry in entries
@@ -128,7 +128,7 @@ def find_entries(
 
 
 def comparable(recipe: Recipe) -> Recipe:
-    """Set to one value what does not decide the result: seed, paths, logging, saving."""
+    """Reset settings that do not decide the result: seed, paths, logging, saving."""
     names = ("store_size", "channels", "dtype", "tile")
     data = Data(**{name: getattr(recipe.data, name) for name in names})
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Recipe)}

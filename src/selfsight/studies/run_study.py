@@ -26,7 +26,7 @@ from selfsight.terminal.console import open_console
 def study(
     name: str, options: StudyOptions = STUDY_DEFAULTS, /, *, quiet: bool = False, **changes: Any
 ) -> list[dict[str, Any]]:
-    """Train the arms of a study that the ledger lacks; returns their entries.
+    """Train the arms of a study that are missing in the ledger; return their entries.
 
     Keywords are the fields of StudyOptions: `study("methods", data="cifar10/", seeds=(0, 1))`.
 

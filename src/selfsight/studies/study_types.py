@@ -89,7 +89,7 @@ class Study:
 def change_settings(config: Any, settings: Mapping[str, Any]) -> Any:
     """Copy a frozen dataclass with new values at dotted paths, all replaced at once.
 
-    The views of a recipe follow its method, unless they are given.
+    The views of a recipe are adjusted to its method, unless they are given.
     """
     known = {f.name for f in fields(config)}
     changes: dict[str, Any] = {}

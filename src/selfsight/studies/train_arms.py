@@ -1,4 +1,4 @@
-"""Train the arms of a study that the ledger lacks, one after another in one process."""
+"""Train the missing arms of a study, one after another in one process."""
 
 import gc
 import math
@@ -81,7 +81,7 @@ def run_jobs(
     """Train, evaluate and record each job; returns the new entries.
 
     A job begins only if its estimated time fits before `end`, a time of the monotonic clock; later
-    ones that are shorter may fit. The first job always begins, and goes on in the next call if it
+    ones that are shorter may fit. The first job always starts, and continues in the next call if it
     does not end in time.
     """
     finished: list[Entry] = []
@@ -105,7 +105,7 @@ def run_jobs(
         )
         entry = run_job(job, images, device, console, work=work, end=end, startup=startup)
         if entry is None:
-            console.print(f"Saved {job.name}: the same command goes on with it.")
+            console.print(f"Saved {job.name}. Repeat the command to continue it.")
             continue
         if dist.rank() == 0:
             if ledger is not None:
@@ -114,7 +114,7 @@ def run_jobs(
         finished.append(entry)
     if too_long:
         console.print(
-            f"Too long for the time left, for the same command later: {', '.join(too_long)}.",
+            f"Too long for the time left; repeat the command later for: {', '.join(too_long)}.",
             soft_wrap=True,
         )
     return finished
@@ -233,7 +233,7 @@ def _train(
             list_groups=False,  # as many tables as arms
         )
     except StoppedError as error:
-        sentence = f"Stopped while training {job.name}. The same command goes on with it."
+        sentence = f"Stopped while training {job.name}. Repeat the command to continue it."
         raise StoppedError(sentence, error.signal_number) from None
     finally:
         spent, records = time.monotonic() - began, run.records()
