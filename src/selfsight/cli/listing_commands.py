@@ -11,7 +11,7 @@ from selfsight.run_files.json_files import print_json
 
 
 def methods(
-    name: Annotated[str, tyro.conf.arg(metavar="NAME")] = "",
+    name: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = "",
     /,
     *,
     cite: bool = False,
@@ -20,7 +20,7 @@ def methods(
     """List the methods, or one of them.
 
     Args:
-        name: A method.
+        name: A method. If not given, all.
         cite: Print BibTeX of the papers of the method, and of this project.
         json: Print JSON instead of a table.
     """
@@ -38,7 +38,7 @@ def methods(
 
 
 def recipes(
-    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD")] = "",
+    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD", help_behavior_hint="")] = "",
     /,
     *,
     save: File = None,
@@ -47,7 +47,7 @@ def recipes(
     """List the recipes, those with a word in their name, or every flag of one recipe.
 
     Args:
-        name: A recipe, or a word such as a method or a data set.
+        name: A recipe, or a word such as a method or a data set. If not given, all.
         save: Write the recipe to FILE, such as my.json, which you can change and pass to
             pretrain --recipe.
         json: Print JSON instead of text.
@@ -69,14 +69,17 @@ def recipes(
 
 
 def studies(
-    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD")] = "", /, *, json: bool = False
+    name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD", help_behavior_hint="")] = "",
+    /,
+    *,
+    json: bool = False,
 ) -> None:
     """List the papers' tables and claims, those with a word, or the arms of one.
 
     An arm is trained with `selfsight pretrain DATA --recipe STUDY.ARM`.
 
     Args:
-        name: A study, or a word such as a method.
+        name: A study, or a word such as a method. If not given, all.
         json: Print JSON instead of text.
     """
     from selfsight import catalog
