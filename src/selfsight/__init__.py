@@ -45,15 +45,16 @@ if TYPE_CHECKING:
         SearchOptions,
     )
     from selfsight.options.eval_options import EvalOptions
-    from selfsight.options.pretrain_options import PretrainOptions
+    from selfsight.options.pretrain_options import DoctorOptions, PretrainOptions
     from selfsight.options.report_options import ReportOptions
-    from selfsight.options.study_options import StudyOptions
+    from selfsight.options.study_options import ReproduceOptions, StudyOptions
     from selfsight.recipe import Recipe
 
 __all__ = [
     "METHODS",
     "AdaptOptions",
     "ClassifyOptions",
+    "DoctorOptions",
     "EmbedOptions",
     "EvalOptions",
     "ExploreOptions",
@@ -61,6 +62,7 @@ __all__ = [
     "PretrainOptions",
     "Recipe",
     "ReportOptions",
+    "ReproduceOptions",
     "SearchOptions",
     "StudyOptions",
     "__version__",
@@ -96,6 +98,7 @@ MODULE_OF = {  # of the names that are not in selfsight.api
     "AdaptOptions": "selfsight.options.encoder_options",
     "ClassifyOptions": "selfsight.options.encoder_options",
     "build_recipe": "selfsight.catalog",
+    "DoctorOptions": "selfsight.options.pretrain_options",
     "EmbedOptions": "selfsight.options.encoder_options",
     "EvalOptions": "selfsight.options.eval_options",
     "ExploreOptions": "selfsight.options.encoder_options",
@@ -103,6 +106,7 @@ MODULE_OF = {  # of the names that are not in selfsight.api
     "PretrainOptions": "selfsight.options.pretrain_options",
     "Recipe": "selfsight.recipe",
     "ReportOptions": "selfsight.options.report_options",
+    "ReproduceOptions": "selfsight.options.study_options",
     "SearchOptions": "selfsight.options.encoder_options",
     "StudyOptions": "selfsight.options.study_options",
 }

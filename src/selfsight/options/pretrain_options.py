@@ -105,7 +105,10 @@ class PretrainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    """Options of `selfsight doctor`, which are also keywords of `selfsight.doctor`."""
+    """Options of `selfsight doctor`, which are also keywords of `selfsight.doctor`.
+
+    >>> options = selfsight.DoctorOptions(method="moco", batch_size=512)
+    """
 
     method: Name = None
     """As for pretrain, to see its recipe and how much memory a step needs."""

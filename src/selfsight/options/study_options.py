@@ -65,7 +65,10 @@ class StudyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
-    """Options of `selfsight reproduce`, which are also keywords of `selfsight.reproduce`."""
+    """Options of `selfsight reproduce`, which are also keywords of `selfsight.reproduce`.
+
+    >>> options = selfsight.ReproduceOptions(steps=100)
+    """
 
     data: Images = None
     """Images. If not given, those of the run; for an arm, as for study."""
