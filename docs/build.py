@@ -126,7 +126,7 @@ def check_navigation(nav: list[Any], pages: Iterable[str]) -> None:
     for page in sorted(set(pages) - set(listed)):
         raise UserError(f"{page} is in no place of the navigation. Add it to docs/site.yml.")
     for page in sorted(set(listed) - set(pages)):
-        raise UserError(f"docs/site.yml lists {page}, which is no page. Remove it there.")
+        raise UserError(f"docs/site.yml lists {page}, which is not a page. Remove it there.")
 
 
 def list_leaves(nav: Any) -> Iterator[str]:

@@ -98,7 +98,7 @@ def test_a_broken_link_and_a_page_in_no_place_are_errors(tmp_path):
         render({"index.md": "# A\n\n[b](gone.md)\n"}, {}, config, tmp_path / "site")
     with pytest.raises(UserError, match=r"b.md is in no place of the navigation"):
         check_navigation(config["nav"], ["index.md", "b.md"])
-    with pytest.raises(UserError, match=r"lists index.md, which is no page"):
+    with pytest.raises(UserError, match=r"lists index.md, which is not a page"):
         check_navigation(config["nav"], [])
 
 

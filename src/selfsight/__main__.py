@@ -7,9 +7,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command; a signal ends it without a traceback from here on, and soon with a sentence.
+    """Run the command; from here on, a signal ends it without a traceback.
 
-    Python handles Ctrl-C by an exception, which would end in a traceback of any import.
+    Python handles Ctrl-C by an exception, which would print a traceback of the current import.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)

@@ -77,10 +77,10 @@ def pretrain(
     began: float | None = None,
     **changes: Any,
 ) -> Run | list[Run]:
-    """Train an encoder on images; returns the run folder, or those of several seeds.
+    """Train an encoder on images; return the run folder, or one for each of several seeds.
 
     Keywords are the fields of PretrainOptions: `pretrain("photos/", method="moco", epochs=50)`.
-    `began` is when the process began, by the monotonic clock, for the record of seconds.
+    `began` is the start of the process by the monotonic clock, for seconds.jsonl.
 
     >>> run = selfsight.pretrain("photos", epochs=1, batch_size=8, device="cpu", method="moco",
     ...     **{"optim.lr": 0.01, "method.temperature": 0.1})
@@ -132,7 +132,7 @@ def resume(
 ) -> Run:
     """Resume a run that stopped. A finished run does not change.
 
-    `trust` lets its recipe run code from outside selfsight and reach a network.
+    `trust` allows its recipe to run code from outside selfsight and to reach a network.
 
     >>> run = selfsight.resume(run, device="cpu")
     """
@@ -154,7 +154,7 @@ def replay(
 ) -> dict[str, Any]:
     """Repeat a run from the nearest checkpoint to a step, and find its first non-finite value.
 
-    Without a step, the last one that was skipped, or from which the run diverged.
+    The default step is the last one that was skipped, or at which the run diverged.
 
     >>> found = selfsight.replay(run, step=3, device="cpu")
     """
@@ -176,7 +176,7 @@ def evaluate(
     quiet: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Evaluate a run's encoder, or any other, and the untrained one; writes results/*.json.
+    """Evaluate a run's encoder, or any other, beside the untrained one; write results/*.json.
 
     Keywords are the fields of EvalOptions: `evaluate(run, labeled="labeled/", k=20)`.
 
@@ -199,7 +199,7 @@ def evaluate(
 
 
 def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[dict[str, Any]]:
-    """Compare runs by their results/*.json: a record for each; writes nothing.
+    """Compare runs by their results/*.json; return a record for each and write nothing.
 
     >>> records = selfsight.compare([run])
     """
@@ -225,7 +225,7 @@ def report(
     /,
     **changes: Any,
 ) -> Path:
-    """Write one self-contained HTML page about a run, or about several; returns its path.
+    """Write one self-contained HTML page about one or several runs; return its path.
 
     Keywords are the fields of ReportOptions: `report(run, serve=True)` serves the page on this
     machine until it is interrupted.
@@ -235,7 +235,7 @@ def report(
     options = change_options(options, changes)
     if not isinstance(run, Run | str | Path):
         if options.serve:
-            raise UserError("serve is for the page of one run. Give one.")
+            raise UserError("serve needs exactly one run. Name one.")
         runs = [one if isinstance(one, Run) else Run(Path(one)) for one in run]
         page, problems = report_page.write_several(runs, options.out)
         open_console(stderr=True).print(*problems, sep="\n", soft_wrap=True)
@@ -257,8 +257,8 @@ def doctor(
 ) -> dict[str, Any]:
     """Summarize the data from a sample, with the recipe that pretrain would use.
 
-    Keywords are the fields of DoctorOptions. If they change the recipe, the memory that a step
-    needs is foreseen too.
+    Keywords are the fields of DoctorOptions. If they change the recipe, the memory of a step is
+    predicted too.
 
     >>> summary = selfsight.doctor("photos", device="cpu", quiet=True)
     >>> summary["count"]
@@ -287,7 +287,7 @@ def doctor(
         console.print(*data_summary.describe(summary), sep="\n")
         console.print(start_or_resume.recipe_table(recipe, reasons))
         if refusal is not None:
-            console.print(f"Pretrain would refuse these images. {refusal}", soft_wrap=True)
+            console.print(f"pretrain cannot use these images. {refusal}", soft_wrap=True)
         if memory is not None:
             console.print(memory.describe(), soft_wrap=True)
     found = asdict(summary) | {"recipe": to_dict(recipe), "reasons": reasons, "refusal": refusal}
@@ -328,7 +328,7 @@ def reproduce(
 def _refuse_options(options: ReproduceOptions, names: Sequence[str], what: str) -> None:
     for name in names:
         if getattr(options, name) != getattr(REPRODUCE_DEFAULTS, name):
-            raise UserError(f"{what}, and --{name} has no meaning for it. Leave it out.")
+            raise UserError(f"{what}, which has no use for --{name}. Omit it.")
 
 
 def _reproduce_run(run: Run, options: ReproduceOptions, *, quiet: bool) -> dict[str, Any]:
@@ -368,7 +368,7 @@ def _check_empty(run: Run) -> None:
 
 
 def _write_sbatch(data: str | Path, options: PretrainOptions, device: torch.device) -> Run:
-    """Write the SLURM script of a command that would train; returns the run folder it names."""
+    """Write the SLURM script of a pretraining command; return the run folder that it names."""
     if options.overwrite:
         raise UserError(
             "--sbatch writes a job that resumes its run, so --overwrite would empty it each time. "

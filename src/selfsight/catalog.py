@@ -161,7 +161,7 @@ def _count(declared: Any) -> int:
 
 
 def list_studies(word: str = "") -> list[Row]:
-    """List the studies that have a word in their name, paper or claim, and what was trained."""
+    """List the studies that have a word in their name, paper or claim, and their trained arms."""
     entries = read_ledger()
     listed = [
         {
@@ -229,7 +229,7 @@ def _paragraph(text: str, title: str) -> str | None:
 
 
 def list_changed_flags(arm: Arm) -> list[str]:
-    """List the flags that turn the arm's recipe into the arm; views are only counted."""
+    """List the flags that turn the base recipe into the arm; views are only counted."""
     recipe, changed = RECIPES[arm.recipe](), arm.build()
     before = dict(list_settings(recipe))
     flags = [

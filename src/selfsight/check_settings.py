@@ -1,4 +1,4 @@
-"""What values a setting may have: one check of types and ranges for every frozen dataclass.
+"""Check the values of settings: types and ranges, for every frozen dataclass.
 
 Settings come from flags, from Python and from JSON files. `check_settings` compares each with the
 type that its field declares and with a range for its numbers; the error names the setting.
@@ -24,7 +24,7 @@ RESTORE = "Restore it from a copy, or write it again with the command that wrote
 
 
 class Range(NamedTuple):
-    """The numbers that a setting may be."""
+    """The range of a numeric setting."""
 
     low: int | float = -math.inf
     high: int | float = math.inf
@@ -123,8 +123,8 @@ def check_fields(
 def build_settings(cls: Any, saved: Any, prefix: str, *, complete: bool = False) -> Any:
     """Build what a field declares from values of JSON; errors name a setting by its full path.
 
-    A setting that is missing has its default, or with `complete` is an error. A value that cannot
-    be converted is left to the checks of its class.
+    A missing setting gets its default, or with `complete` is an error. A value that cannot be
+    converted is left to the checks of its class.
     """
     build = functools.partial(build_settings, complete=complete)
     if is_dataclass(cls) and isinstance(saved, dict):
@@ -160,7 +160,7 @@ def build_settings(cls: Any, saved: Any, prefix: str, *, complete: bool = False)
 
 
 def _build_item(cls: Any, saved: Any, prefix: str, number: int, *, complete: bool) -> Any:
-    """Build one of several; it does not know its number, so that its errors get it here."""
+    """Build one item of a list; its position is added to error messages here."""
     path = f"{prefix}{number}."
     try:
         return build_settings(cls, saved, path, complete=complete)
@@ -261,7 +261,7 @@ def _build_list_check(args: Sequence[Any], *, variadic: bool) -> Check:
 
 
 def _choices(declared: Any) -> list[str]:
-    """List the words that a setting may be, also where it may be something else too."""
+    """List the words that a setting may be, also if it may have other types."""
     args = typing.get_args(declared)
     if typing.get_origin(declared) is Literal:
         return [option for option in args if isinstance(option, str)]
@@ -269,7 +269,7 @@ def _choices(declared: Any) -> list[str]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether this can be printed and be the name of a file."""
+    """Whether this text can be printed and used as a file name."""
     try:
         value.encode()
     except UnicodeEncodeError:  # half a character

@@ -1,4 +1,4 @@
-"""The next command on a run, as a hint writes it."""
+"""Write the next command for a run, for hints."""
 
 import contextlib
 from collections.abc import Mapping

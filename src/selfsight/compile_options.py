@@ -15,7 +15,7 @@ MAX_COMPILED = 512  # versions of one function in a process
 def allow_many_versions() -> None:
     """Let torch compile a function for many networks, shapes and settings.
 
-    By default it stops after eight, which the runs of a study, or losses used by hand, use up.
+    By default it stops after eight, which is too few for the runs of a study or losses used alone.
     """
     import torch._dynamo.config as dynamo_config  # takes seconds
 

@@ -51,10 +51,10 @@ from selfsight.vectors.encoder_folders import choose_folder, classifier_folder, 
 def load(run: Run | str | Path, *, device: str = "cpu", trust: bool = False) -> ImageEncoder:
     """Load the encoder of a run, in evaluation mode.
 
-    `load(run).encode(["a.jpg", "b.jpg"])` gives a feature for each image, and
-    `load(run).transform` what is done to an image before it is encoded. The last checkpoint is
-    loaded, or the one that a file names: `load("RUN/checkpoints/epoch_10.pt")`. `trust` lets its
-    recipe run code from outside selfsight.
+    `load(run).encode(["a.jpg", "b.jpg"])` gives a feature for each image, and `load(run).transform`
+    prepares an image. The last checkpoint is loaded, or the one that a file names:
+    `load("RUN/checkpoints/epoch_10.pt")`. `trust` allows its recipe to run code from outside
+    selfsight.
 
     >>> encoder = selfsight.load(run)
     >>> encoder.encode(["photos/cats/image 000.jpg"]).shape[0]
@@ -75,10 +75,10 @@ def export(
     quiet: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Write the encoder of a run, or any other, for another library; returns what was written.
+    """Write the encoder of a run, or any other, for another library; return a summary.
 
     Keywords are the fields of ExportOptions: `export(run, to="timm")`. `lines` of the result is
-    the code that loads it. A file of a run's checkpoints can be given in place of the run.
+    the code that loads it. A file of a run's checkpoints can replace the run.
 
     >>> written = selfsight.export(run, to="safetensors", quiet=True)
     """
@@ -108,7 +108,7 @@ def embed(
     quiet: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Write a vector for each image, by the encoder of a run or any other; returns a summary.
+    """Write a vector for each image, with the encoder of a run or any other; return a summary.
 
     Keywords are the fields of EmbedOptions: `embed(run, "photos/", format="npy")`, or
     `embed(None, "photos/", backbone="timm:resnet50")`. The same call continues where an earlier one
@@ -206,7 +206,7 @@ def explore(
     quiet: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Write a page with a map of all images of `data`, on which groups are picked and listed.
+    """Write a page with a map of all images of `data`, to select groups and save them as lists.
 
     Keywords are the fields of ExploreOptions: `explore(run, "photos/", clusters=20)`. The images
     are embedded first, once. Returns `page`, the path of the HTML file, and what it holds.

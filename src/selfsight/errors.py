@@ -1,4 +1,4 @@
-"""Errors that users see without a traceback, and the parts of their sentences."""
+"""Errors that users see without a traceback, and helpers for their messages."""
 
 import difflib
 import errno
@@ -43,10 +43,10 @@ class StoppedError(KeyboardInterrupt):
 
 
 def escape(text: str) -> str:
-    """Write what a terminal would obey or hide as escapes: \\x1b, \\n, \\u202e.
+    """Escape characters that control or confuse a terminal: \\x1b, \\n, \\u202e.
 
-    A name of a file, a class or a setting may be a stranger's: it must not start a line of its
-    own, move the cursor, or turn the direction of what follows.
+    Names of files, classes and settings are untrusted: they must not start a new line, move the
+    cursor, or change the text direction.
     """
     if text.isprintable():
         return text
@@ -64,7 +64,7 @@ def _escape(character: str) -> str:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Say in one sentence or two what happened and what to do; a bug says where to report it."""
+    """Describe in one or two sentences what happened and what to do, or where to report a bug."""
     return escape(_describe(error))
 
 

@@ -19,7 +19,7 @@ WHAT_TO_DO = (
 def import_name(name: str, what: str) -> Any:
     """Import `package.module:Name` from the Python path, or else from the current folder.
 
-    `what` it is, such as "method", is for the sentence of the error.
+    `what` names its role, such as "method", in the error message.
     """
     module, _, attribute = name.partition(":")
     is_found = _extend_path(module, [str(Path.cwd())])
@@ -52,7 +52,7 @@ def locate_code(names: Iterable[str]) -> dict[str, str]:
 def find_again(folders: Mapping[str, str]) -> None:
     """Make packages importable where `locate_code` found them, unless Python finds them already.
 
-    The folders are those of a recipe.json, which may be a stranger's: only with consent.
+    The folders come from a recipe.json, which may be untrusted: call this only with consent.
     """
     for name, folder in folders.items():
         module = name.partition(":")[0]

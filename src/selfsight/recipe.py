@@ -90,18 +90,18 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The weights that a backbone starts from; heads are new. They lie in the run folder."""
+    """The weights that a backbone starts from, saved in the run folder; heads are new."""
 
     name: tyro.conf.Suppress[str] = ""
     """Encoder of --init; empty: random weights."""
     license: tyro.conf.Suppress[str | None] = None
-    """License of the weights, where it is known."""
+    """License of the weights, if it is known."""
     checksum: tyro.conf.Suppress[str] = ""
     """SHA-256 of the file of the weights in the run folder."""
     lr_factor: float = 1.0
-    """Learning rate of the backbone, in units of that of the heads."""
+    """Learning rate of the backbone, relative to that of the heads."""
     freeze: int = 0
-    """How many stages of a ResNet, or blocks of a ViT, are not trained, counted from the stem."""
+    """Number of frozen stages of a ResNet, or blocks of a ViT, counted from the stem."""
 
     def __post_init__(self) -> None:
         ranges = {"lr_factor": Range(0, 1000, low_allowed=False), "freeze": Range(0, 1000)}
@@ -137,7 +137,7 @@ class Recipe:
     compile: bool = True
     """Compile on a GPU; slower only in short runs."""
     compile_blocks: bool = False
-    """Compile the backbone's blocks one by one, equal ones once: a shorter wait, slower steps."""
+    """Compile the backbone's blocks one by one, equal ones once: faster start, slower steps."""
     repeatable: bool = False
     """Bitwise reproducible on a GPU too, somewhat slower; a CPU always is."""
     log_every: int = 10
@@ -147,11 +147,11 @@ class Recipe:
     save_every: int = 1
     """Epochs between checkpoints."""
     keep_epochs: tuple[int, ...] = ()
-    """Epochs after which a checkpoint is kept, as checkpoints/epoch_N.pt."""
+    """Epochs whose checkpoint is kept, as checkpoints/epoch_N.pt."""
     save_steps: int | None = None
-    """Also save a checkpoint every so many steps."""
+    """Also save a checkpoint after this many steps."""
     save_minutes: float | None = None
-    """Also save a checkpoint if the last one is so many minutes old."""
+    """Also save a checkpoint if the last one is this many minutes old."""
     measure_every: int = 10
     """Epochs between measurements of online_knn, if there are labels."""
 
@@ -199,7 +199,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class _Unchecked(Recipe):
-    """Settings that are not validated yet: one flag may allow what another one asks for."""
+    """Settings that are not validated yet: a flag may be valid only together with another."""
 
     def __post_init__(self) -> None:
         pass
@@ -214,7 +214,7 @@ def override(
 ) -> Recipe:
     """Replace settings of a recipe: by values that are not None, and by flags of a command.
 
-    Views follow the method: `--method.num-views 8` repeats the last one.
+    Views are adjusted to the method: `--method.num-views 8` repeats the last one.
     """
     known = {k: v for k, v in given.items() if v is not None}
     if not flags:
@@ -251,9 +251,9 @@ def eval_transform(recipe: Recipe, image_size: int | None = None) -> EvalTransfo
 
 
 def fit_to_images(recipe: Recipe, kind: PixelKind) -> Recipe:
-    """Fit a recipe to images that are not photographs: channels, statistics, no color operations.
+    """Adapt a recipe to images that are not photographs: channels, statistics, no color operations.
 
-    What the recipe says of crops and turns stays.
+    Crops and rotations of the recipe do not change.
     """
     statistics = {name: getattr(kind, name) for name in ("low", "high", "mean", "std")}
     views = tuple(
@@ -337,8 +337,8 @@ def list_changed(settings: Any, name: str = "") -> list[str]:
 def from_dict(saved: dict[str, Any], *, trust: bool = False, complete: bool = False) -> Recipe:
     """Read the recipe that `to_dict` wrote; other keys of a run folder are ignored.
 
-    A setting that is missing has its default, or with `complete` is an error.
-    Code from outside selfsight is imported only with `trust`: a recipe.json may be a stranger's.
+    A missing setting gets its default, or with `complete` is an error.
+    Code from outside selfsight is imported only with `trust`: a recipe.json may be untrusted.
     """
     outside = list_outside_code(saved)
     if outside and not trust:

@@ -47,9 +47,9 @@ def build_pretrain_recipe(
     *,
     profile: auto_recipe.DataProfile | None = None,
 ) -> tuple[Recipe, dict[str, str]]:
-    """Build the recipe of a command, with the reasons of automatic settings.
+    """Build the recipe of a command, with the reasons for automatic settings.
 
-    `start` is the encoder of --init. Without a `profile` of the data, a sample of them is read.
+    `start` is the encoder of --init. Without a `profile` of the data, a sample is read.
     """
     reasons: dict[str, str] = {}
     if options.recipe is None:
@@ -83,7 +83,7 @@ def build_pretrain_recipe(
             why += f"; {RULE.format(before, before, after)}"
         reasons |= {"backbone": why} if automatic else {}
     given = _apply(recipe, data, options)
-    # A reason is that of the automatic value, and not of the one that a flag replaced it with.
+    # Reasons are for automatic values, not for those that a flag replaced.
     reasons = {
         k: why for k, why in reasons.items() if attrgetter(k)(given) == attrgetter(k)(recipe)
     }
@@ -96,9 +96,9 @@ def build_pretrain_recipe(
 def check_same_settings(
     run: Run, saved: Recipe, data: str | Path, options: PretrainOptions, device: torch.device
 ) -> None:
-    """Raise a UserError if the command asks for other settings than the run has.
+    """Raise a UserError if the command has other settings than the run.
 
-    What the command leaves to be chosen automatically is as the run has it.
+    Settings that the command leaves automatic are taken from the run.
     """
     base = saved
     if options.recipe is not None:
@@ -139,9 +139,9 @@ def check_same_settings(
 
 
 def import_outside_code(options: PretrainOptions, run: Run) -> bool:
-    """Import the code from outside selfsight that the run uses, if the command itself names it all.
+    """Import the code from outside selfsight that the run uses, if the command names all of it.
 
-    It is imported by these names alone, not from the folder that recipe.json has for it.
+    It is imported by these names only, not from the folder that recipe.json records.
     """
     named = {word.rpartition("=")[2] for word in options.settings} | {options.method}
     if isinstance(options.recipe, Recipe) or ".py:" in str(options.recipe):
@@ -157,7 +157,7 @@ def import_outside_code(options: PretrainOptions, run: Run) -> bool:
 def _match_channels(
     profile: auto_recipe.DataProfile, start: StartEncoder
 ) -> auto_recipe.DataProfile:
-    """Read the images with the channels of an encoder: gray as color, and the other way round."""
+    """Read the images with the channels of an encoder: gray as color, or color as gray."""
     channels = start.backbone.in_channels
     if profile.kind is not None:  # the first convolution is fitted to them
         return profile
@@ -170,7 +170,7 @@ def _match_channels(
 
 
 def profile_data(summary: data_summary.DataSummary) -> auto_recipe.DataProfile:
-    """What the automatic recipe needs to know of the data; at least one image must be readable."""
+    """Summarize the data for the automatic recipe; at least one image must be readable."""
     if not summary.short_side:
         name, why = summary.unreadable[0]
         raise UserError(

@@ -31,7 +31,7 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 
 @runtime_checkable
 class RandomDraws(Protocol):
-    """Random numbers that depend on the step and the image alone; a Moment gives them."""
+    """Random numbers that depend only on the step and the image; a Moment provides them."""
 
     def uniform(self, name: str, x: Tensor, count: int) -> Float64[Tensor, "n count"]:
         """Return one row for each image of x."""

@@ -1,4 +1,4 @@
-"""The signals that ask a program to stop, and the handler for all but training; bus errors."""
+"""The signals that ask a program to stop, the handler outside of training, and bus errors."""
 
 import contextlib
 import ctypes
@@ -16,8 +16,8 @@ SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name)
 def exit_on_signals() -> None:
     """Exit at once on any of these signals, with a sentence and status 128 + n.
 
-    Files are written so that a kill at any moment leaves them whole, and an exception would often
-    end in a traceback of whatever was being imported. Training replaces this handler by its own.
+    Files are written so that a kill at any moment leaves them intact, and an exception would often
+    print a traceback of the current import. Training replaces this handler by its own.
     """
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
@@ -27,15 +27,15 @@ def exit_on_signals() -> None:
 def explain_bus_errors() -> None:
     """Exit with a sentence if a file that is mapped into memory can no longer be read.
 
-    Python's own handlers run when the instruction is over, and this one never is: it would be
-    repeated without end. So the system calls this handler, in the thread that was reading.
+    Python's own handlers run after the current instruction, which would be repeated forever here.
+    So the system calls this handler, in the thread that was reading.
     """
     if hasattr(signal, "SIGBUS"):
         ctypes.CDLL(None).signal(signal.SIGBUS, _explain_bus_error)
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal as people know it."""
+    """Return the usual name of a signal."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 

@@ -9,7 +9,7 @@ PHASES = ("imports", "data", "compile", "graph", "steps", "saving", "evaluation"
 class Stopwatch:
     """Divides the time since `began`, by the monotonic clock, among the phases of a run.
 
-    All of it belongs to a phase: data are opened and decoded until training starts; compile ends
+    Every second belongs to a phase: data are opened and decoded until training starts; compile ends
     with the first step, graph with the choice between plain steps and a CUDA graph.
     """
 

@@ -95,7 +95,7 @@ def check_name(name: str) -> None:
 
 
 def check_published(name: str) -> None:
-    """Raise a UserError at once if timm's weights of a model are neither here nor within reach.
+    """Raise a UserError at once if timm's weights are neither cached nor reachable.
 
     Without a network, huggingface_hub would try for about a minute.
     """

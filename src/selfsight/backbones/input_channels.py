@@ -1,4 +1,4 @@
-"""Fit the first convolution of a trained network to images with other channels."""
+"""Adapt the first convolution of a trained network to images with other channels."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ RULE = "each channel has the mean of the {} kernels of the first convolution, ti
 def spread_kernel(
     kernel: Float[Tensor, "o c h w"], channels: int
 ) -> Float[Tensor, "o {channels} h w"]:
-    """Give each channel the mean of all kernels, scaled so that their sum stays.
+    """Give each channel the mean of all kernels, scaled so that their sum does not change.
 
-    An image whose channels are all equal then has the features of that gray image before.
+    An image whose channels are all equal then gets the features of that gray image.
     """
     if kernel.shape[1] == channels:
         return kernel
@@ -25,7 +25,7 @@ def spread_kernel(
 
 
 def fit_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a network, with the first convolution of one for other channels."""
+    """Weights of a network, with the first convolution adapted to other channels."""
     fitted = dict(weights)
     first = next((name for name, value in expected.items() if value.ndim == 4), "")
     if first in fitted and fitted[first].ndim == 4:
@@ -34,7 +34,7 @@ def fit_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -
 
 
 def fit_network(network: nn.Module, channels: int) -> str:
-    """Fit a network in place; return a sentence on what was done, empty if nothing."""
+    """Adapt a network in place; return a sentence about it, empty if nothing changed."""
     first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
     if first is None or first.groups != 1:
         raise UserError(

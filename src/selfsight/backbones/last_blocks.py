@@ -14,8 +14,8 @@ from selfsight.errors import UserError
 class LastBlocks(nn.Module):
     """A ViT whose feature is the class tokens of its last blocks, each after the final norm.
 
-    With `patch_mean` the mean of the patch tokens of the last block is appended. Registers are no
-    patch tokens. DINOv2 reports the best of 1 and 4 blocks, with and without the mean.
+    With `patch_mean` the mean of the patch tokens of the last block (not registers) is appended.
+    DINOv2 reports the best of 1 and 4 blocks, with and without the mean.
     """
 
     def __init__(self, backbone: nn.Module, num_blocks: int, *, patch_mean: bool = False) -> None:

@@ -1,8 +1,8 @@
 """Names of weights in other libraries beside selfsight's: each table is read in both directions.
 
 selfsight's ResNets have torchvision's names and its ViTs timm's. A pair is the beginning of a name,
-theirs first; `#` is the number of a block. The first pair that fits is used, so a name that a
-library has now stands before one that it had earlier.
+theirs first; `#` is the number of a block. The first pair that fits is used, so a library's current
+name comes before an earlier one.
 """
 
 import re
@@ -72,12 +72,12 @@ DETECTRON2_RESNET: NameTable = (
 
 
 def to_ours(name: str, table: NameTable) -> str:
-    """Translate a name of theirs; one that the table does not have stays."""
+    """Translate a name of theirs; unknown names do not change."""
     return _translate(name, table)
 
 
 def to_theirs(name: str, table: NameTable) -> str:
-    """Translate a name of ours; one that the table does not have stays."""
+    """Translate a name of ours; unknown names do not change."""
     return _translate(name, tuple((ours, theirs) for theirs, ours in table))
 
 

@@ -13,7 +13,7 @@ from selfsight.check_settings import LONGEST_TEXT
 from selfsight.errors import UserError
 from selfsight.options.parse_flags import refuse_flag
 
-HIDDEN = set(typing.get_args(Suppress[None])[1:])  # type: ignore[misc] # marks what is no flag
+HIDDEN = set(typing.get_args(Suppress[None])[1:])  # type: ignore[misc] # fields that are no flags
 
 
 def take_verbosity(args: Sequence[str]) -> tuple[list[str], str | None]:
@@ -76,7 +76,7 @@ def split_settings(
             flag = arg.split("=")[0].replace("_", "-").replace("--no-", "--")
             if not flag[2:3].isalpha():
                 raise UserError(
-                    f'"{arg}" is in the place of a flag, and no flag is called so. If it is a '
+                    f'"{arg}" is where a flag is expected, and there is no such flag. If it is a '
                     f"value, such as a class, write --classes={arg}, or a file that lists them."
                 )
             is_known = flag in known_flags or flag == "--help"

@@ -1,4 +1,4 @@
-"""Several processes: collectives with gradients, and how processes meet, stay and part."""
+"""Several processes: collectives with gradients, rendezvous, heartbeats, process groups."""
 
 from selfsight.dist.collectives import (
     all_sum,

@@ -5,16 +5,16 @@ import threading
 
 from selfsight.dist.rendezvous import FAILED, LEFT, Members, call_within, capitalize, timeout
 
-BEAT = 1.0  # seconds between signs of life
+BEAT = 1.0  # seconds between heartbeats
 SILENCE = 60.0  # seconds without one after which a process counts as lost
 GRACE = 5.0  # seconds for the main thread to end by itself
 
 
 class Heartbeat:
-    """Threads that write a sign of life to the store, and judge by those of the others.
+    """Threads that write heartbeats to the store, and check those of the other processes.
 
-    A process that waits for another is often deep in a library, where no exception reaches it. So
-    if it does not end by itself, a thread says why and ends it.
+    A process that waits for another is often inside a library, where no exception reaches it. So
+    if it does not end on its own, a thread prints the reason and ends it.
     """
 
     def __init__(self, members: Members) -> None:
@@ -37,11 +37,11 @@ class Heartbeat:
         call_within(self.beat, lambda: self.store.set(self.own_key, LEFT))
 
     def find_reason(self, seconds: float) -> str | None:
-        """Wait so long for the reason why another process does not answer."""
+        """Wait this long for the reason why another process does not answer."""
         return self.reason if self.found.wait(seconds) else None
 
     def _talk(self) -> None:
-        """Exchange signs of life; every call waits for as long as the store does not answer."""
+        """Exchange heartbeats; every call waits until the store answers."""
         keys = self.members.keys
         names = [f"{keys}/beat/{rank}" for rank in range(self.members.place.world_size)]
         try:

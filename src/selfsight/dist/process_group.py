@@ -28,8 +28,8 @@ NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 def process_group(device: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Iterator[None]:
     """Join the process group, if several processes were started, and leave it at the end.
 
-    All must have the same settings. When one process ends with an error, or no longer answers, all
-    others end with a sentence that says so.
+    All must have the same settings. When one process fails or no longer answers, all
+    others exit with a message that says so.
     """
     place = None if dist.is_initialized() else find_place()
     if place is None:

@@ -1,4 +1,4 @@
-"""Bring the processes of a run together: who is missing, who is different, who has stopped."""
+"""Bring the processes of a run together; find those that are missing, different or stopped."""
 
 import functools
 import json
@@ -98,9 +98,9 @@ def read_integer(name: str, low: int, high: int | None = None) -> int:
 
 
 def join(place: Place, settings: Mapping[str, Any]) -> Members:
-    """Wait until every process has joined; raise an error that names who is missing or different.
+    """Wait until every process has joined; raise an error that names a missing or different one.
 
-    Settings are those that all must have in common.
+    `settings` must be equal in all processes.
     """
     seconds = min(timeout(), START_TIMEOUT)
     deadline = time.monotonic() + seconds
@@ -142,7 +142,7 @@ def _meet(
 
 
 def describe_difference(settings: list[dict[str, Any]], describe: Any) -> str | None:
-    """Say by name what differs between the first process and another; None if nothing does."""
+    """Name what differs between the first process and another; None if nothing does."""
     for rank, theirs in enumerate(settings):
         texts = [
             f"{name} is {settings[0].get(name)} in {describe(0)} and {theirs.get(name)} in "
@@ -151,14 +151,12 @@ def describe_difference(settings: list[dict[str, Any]], describe: Any) -> str | 
             if settings[0].get(name) != theirs.get(name)
         ]
         if texts:
-            return (
-                f"The processes of a run must be started alike, but {list_first(texts, 3, '; ')}."
-            )
+            return f"All processes of a run need equal settings, but {list_first(texts, 3, '; ')}."
     return None
 
 
 def report_failure(members: Members, sentence: str) -> None:
-    """Let the others know why this process ends; the first reason counts."""
+    """Tell the others why this process ends; the first reason counts."""
     _report(members, f"{members.describe(members.place.rank)} has ended: {sentence}")
 
 
@@ -240,8 +238,8 @@ def capitalize(sentence: str) -> str:
 def _describe_unreachable(place: Place) -> str:
     return (
         f"Process {place.rank} of {place.world_size} could not reach the process with RANK 0 at "
-        f"{place.host}:{place.port} within {min(timeout(), START_TIMEOUT):g} s. Is it started, and "
-        "are MASTER_ADDR and MASTER_PORT the same for all, and of no other program?"
+        f"{place.host}:{place.port} within {min(timeout(), START_TIMEOUT):g} s. Is it started? "
+        "MASTER_ADDR and MASTER_PORT must be the same for all, and not used by another program."
     )
 
 
@@ -275,7 +273,7 @@ def _connect(place: Place, deadline: float) -> Any:
 
 
 def _collect(place: Place, store: Any, keys: str, deadline: float) -> list[bytes]:
-    """Wait for what each process says of itself."""
+    """Wait for the name and settings of each process."""
     began, noticed, failed = time.monotonic(), False, f"{keys}/{FAILED}"
     while True:
         missing = [r for r in range(place.world_size) if not store.check([f"{keys}/{r}"])]

@@ -30,10 +30,10 @@ def build_untrained_student(
 ) -> Encoder:
     """Build a run's initial weights with the batch-norm statistics that its images give them.
 
-    Training changes these statistics even at a learning rate of 0, and by themselves they can move
-    kNN by several points: without them the comparison would show more than what was learned.
-    They are saved for evaluations, which may not have these images. Weights that a run starts from
-    keep their statistics: with them they could be used instead.
+    Training changes these statistics even at a learning rate of 0, and they alone can change kNN by
+    several points: with the initial statistics, the comparison would overstate what was learned.
+    They are saved for evaluations, which may not have these images. An imported initial encoder
+    keeps its statistics, because it would be used with them.
     """
     student = build_method(recipe, device, start=read_start(run, recipe.start)).student
     if recipe.start.name or not any(

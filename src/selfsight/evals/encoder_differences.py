@@ -25,7 +25,7 @@ class Difference(NamedTuple):
     paired: bool
 
     def describe(self, a: str, b: str) -> str:
-        """Say which is better and by how much, or that these images do not tell."""
+        """Say which is better and by how much, or that both are indistinguishable."""
         points, low, high = (round(100 * end, 1) + 0.0 for end in self[:3])  # never -0.0
         ends = f"95 % interval {low:+.1f} to {high:+.1f}{'' if self.paired else ', unpaired'}"
         if self.low <= 0 <= self.high:

@@ -53,7 +53,7 @@ class LabeledData:
         if self.subset is None and len(present := train_y.unique()) == 1:
             raise UserError(
                 f'All training images are of one class, "{self.class_names[int(present)]}", so '
-                "that every encoder would score alike. Give images of two or more classes, or "
+                "that every encoder would score the same. Give images of two or more classes, or "
                 "evaluate without labels."
             )
 
@@ -201,7 +201,7 @@ class LabeledData:
             if highest >= self.num_classes:
                 raise UserError(
                     f"The test images have labels up to {highest}, but the training images "
-                    f"only up to {self.num_classes - 1}. Both must number the classes alike."
+                    f"only up to {self.num_classes - 1}. Both must have the same class numbers."
                 )
             return torch.arange(highest + 1)
         for name in test.class_names:

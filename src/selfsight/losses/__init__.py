@@ -1,4 +1,4 @@
-"""Losses as pure functions of embeddings, right at any number of processes."""
+"""Losses as pure functions of embeddings, correct for any number of processes."""
 
 from selfsight.losses.contrastive import info_nce, jcl, nt_xent, queue_info_nce
 from selfsight.losses.decorrelation import barlow_twins, lejepa, sigreg, vicreg

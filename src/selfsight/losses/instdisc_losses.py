@@ -43,7 +43,7 @@ def partition(logits: Float[Tensor, "n c"], *, num_images: int) -> Scalar:
 
 @at_least_float32
 def nce(logits: Float[Tensor, "n c"], partition: Scalar, *, num_images: int) -> Scalar:
-    """Tell each image's own row (first column) from M uniform noise samples (equation 7)."""
+    """Distinguish each image's own row (first column) from M uniform noise samples (equation 7)."""
     num_noise = logits.shape[1] - 1
     noise = math.log(num_noise / num_images)  # log of M P_n
     data = logits - partition.log()  # log of P(i | v)

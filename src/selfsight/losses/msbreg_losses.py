@@ -1,7 +1,7 @@
 """Losses of MSBReg (Moon et al. 2022): K views of each image, as blocks of rows.
 
-Its supplement names the losses without formulae, and no code was released: docs/methods/msbreg.md
-says which readings these are.
+Its supplement names the losses without formulas, and no code was released: docs/methods/msbreg.md
+explains how we read it.
 """
 
 from typing import Literal
@@ -55,8 +55,8 @@ def singular_values(p: Blocks, *, form: Form = "b") -> Scalar:
     """How far the singular values of the unit rows of all images and views are from equal.
 
     a: squares of the columns' correlations beside the diagonal. b: squared distance of
-    C Z'Z / rows to the identity, which asks the same of the squared singular values. c: their
-    squared distance to their mean; it decomposes a matrix, which stops a GPU for a moment.
+    C Z'Z / rows to the identity, which requires equal squared singular values. c: squared distance
+    of the singular values to their mean; its matrix decomposition makes the host wait for the GPU.
     """
     z = unit(p).flatten(0, 1)  # [K N, C]
     if form == "a":
@@ -65,7 +65,7 @@ def singular_values(p: Blocks, *, form: Form = "b") -> Scalar:
     if form == "b":
         identity = torch.eye(z.shape[1], device=z.device, dtype=z.dtype)
         return (z.shape[1] * mean_product(z, z) - identity).pow(2).sum()
-    # Multiplied out: with fewer rows than columns those left out are zeros and still count.
+    # Multiplied out: with fewer rows than columns, the missing singular values are 0 and count.
     values = torch.linalg.svdvals(dist.gather(z))
     return values.pow(2).sum() - values.sum().pow(2) / z.shape[1]
 

@@ -20,7 +20,7 @@ def negative_cosine(p: Float[Tensor, "*blocks n d"], z: Float[Tensor, "n d"]) ->
 
 @at_least_float32
 def mean_of_others(z: Float[Tensor, "v n d"]) -> Float[Tensor, "v n d"]:
-    """For each view the mean of the other views' embeddings, as they are (FastSiam)."""
+    """For each view, the mean of the other views' embeddings, not normalized (FastSiam)."""
     return torch.stack([torch.cat([z[:i], z[i + 1 :]]).mean(0) for i in range(len(z))])
 
 

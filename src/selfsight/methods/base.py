@@ -52,7 +52,7 @@ class Step(NamedTuple):
 
 
 class DataInfo(NamedTuple):
-    """What a method may know of the data before training."""
+    """What a method may know about the data before training."""
 
     num_images: int = 0
     num_classes: int = 0
@@ -63,11 +63,11 @@ NO_DATA_INFO = DataInfo()
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Where training stands, and random numbers that depend on that alone.
+    """The current step of training, and random numbers that depend only on it.
 
     They are keyed by seed, step and image: equal on any number of processes. `Moment(step=7)` is
-    enough for most methods; the learning curve of a teacher's momentum needs `total_steps`, JCL and
-    SwAV need `steps_per_epoch`, InstDisc the images' `index`.
+    enough for most methods; the schedule of a teacher's momentum needs `total_steps`, JCL and SwAV
+    need `steps_per_epoch`, InstDisc the images' `index`.
     """
 
     step: Int64[Tensor, ""] | int = 0  # on the device, so that a new step recompiles nothing
@@ -187,7 +187,7 @@ class MethodConfig:
         return method
 
     def create(self, backbone: Backbone, data: DataInfo) -> Method:
-        """The method before its norm layers know their groups; `build` calls this."""
+        """Create the method; `build` calls this and then sets the groups of its norm layers."""
         raise NotImplementedError
 
     def validate(self) -> None:
@@ -216,11 +216,11 @@ class MethodConfig:
 
     @property
     def info_nce_scale(self) -> float:
-        """How many times InfoNCE the loss is, where `info_nce` is true."""
+        """Factor between the loss and InfoNCE, if `info_nce` is true."""
         return 1.0
 
     def chance_loss(self, batch_size: int) -> float | None:
-        """The loss of guessing, where the loss is a classification."""
+        """The loss of guessing, if the loss is a classification."""
         return None
 
 

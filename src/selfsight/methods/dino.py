@@ -1,7 +1,7 @@
 """DINO (Caron et al. 2021, arXiv:2104.14294), algorithm 1.
 
 The student predicts which of K outputs its own moving average chooses for another crop. Centering
-and a low temperature of the teacher keep it from choosing the same, or all, for every image.
+and a low temperature keep the teacher from choosing one output, or all equally, for every image.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Fast-MoCo (Ci et al. 2022, arXiv:2207.08220), algorithm 1.
 
-Averages of encoded patches of one view pick the teacher's embedding of the other, whole view.
+Averages of encoded patches of one view pick the teacher's embedding of the whole other view.
 """
 
 import math

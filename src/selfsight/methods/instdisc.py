@@ -38,19 +38,19 @@ class InstDiscConfig(MethodConfig):
 
     @property
     def num_views(self) -> int:
-        """One: the other is in the memory."""
+        """One view; it is compared with the image's embedding in the memory bank."""
         return 1
 
     def chance_loss(self, batch_size: int) -> float | None:
-        """NCE that tells own rows from noise by their number alone; a softmax's is the data's."""
+        """NCE of guessing; None for the softmax, whose chance loss depends on the data."""
         m = self.num_noise
         return math.log1p(m) + m * math.log1p(1 / m) if self.loss == "nce" else None
 
 
 class InstDisc(Method):
-    """One network; a memory of each image's past embeddings in place of the classes' weights."""
+    """One network; a memory bank of past embeddings replaces the weights of the classes."""
 
-    normalizer: Tensor  # Z, of the first batch for good; 0 until then
+    normalizer: Tensor  # Z, fixed after the first batch; 0 until then
 
     def __init__(self, backbone: Backbone, config: InstDiscConfig, num_images: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class InstDisc(Method):
         self.register_buffer("normalizer", torch.zeros(()))
 
     def forward(self, views: Views, at: Moment) -> Step:
-        """Which image is it? Its row of the memory, among all rows or against noise."""
+        """Classify each image: pick its row of the memory bank among all rows, or against noise."""
         c, t, count, index = self.config, self.config.temperature, self.num_images, at.index
         if index is None or not count:
             raise UserError(

@@ -1,6 +1,6 @@
 """LeJEPA (Balestriero, LeCun 2025, arXiv:2511.08544), algorithm 2.
 
-Every view of an image predicts the mean of its large ones. The embeddings of all images are pulled
+Every view of an image predicts the mean of its large views. The embeddings of all images are pulled
 to an isotropic normal distribution, so that they cannot collapse; nothing else is needed.
 """
 

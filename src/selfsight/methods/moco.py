@@ -39,7 +39,7 @@ class MoCoConfig(MethodConfig):
     hidden_dim: int | None = None  # of the two layers; None: as wide as the features
     symmetric: bool = False  # both views are queries; the loss is the mean of both directions
     queue_size: int = 65536  # below the batch size: as many random keys of the batch before
-    alpha: float | None = None  # EqCo: how many negatives the queue stands for
+    alpha: float | None = None  # EqCo: how many negatives the queue counts as
     temperature: float = 0.2
     momentum: float = 0.999
     bn: BatchNormMode = "shuffle"
@@ -54,7 +54,7 @@ class MoCoConfig(MethodConfig):
             check_queue_holds_batch(self.queue_size, 2 * batch_size)
 
     def chance_loss(self, batch_size: int) -> float:
-        """Guessing among the positive and the queue, or the negatives that it stands for."""
+        """Guessing among the positive and the queue, or EqCo's alpha negatives."""
         return math.log(1 + (self.alpha or self.queue_size))
 
 
@@ -75,7 +75,7 @@ class MoCo(Method):
         x1, x2 = views
         c, queue = self.config, self.queue.read()
         contrast = partial(queue_info_nce, temperature=c.temperature, alpha=c.alpha)
-        # Shuffled, so that a key's batch-norm statistics no longer give its query away.
+        # Shuffled, so that batch-norm statistics do not reveal which key belongs to a query.
         order = shuffle_order(c.bn, at, x2)
         h, q1 = self.student(x1)
         _, k2 = self.teacher(x2, order)

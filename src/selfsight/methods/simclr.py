@@ -37,7 +37,7 @@ class SimCLRConfig(MethodConfig):
         return (batch_size - 1) * (2 if self.negatives == "both" else 1)
 
     def validate_batch_size(self, batch_size: int) -> None:
-        """No more negatives than there are."""
+        """There must be as many negatives as requested."""
         if (self.num_negatives or 0) > (most := self.available_negatives(batch_size)):
             raise UserError(
                 f"method.num_negatives is {self.num_negatives}, but a batch of {batch_size} has "
@@ -45,7 +45,7 @@ class SimCLRConfig(MethodConfig):
             )
 
     def chance_loss(self, batch_size: int) -> float:
-        """Guessing among the positive and the negatives, or those that they stand for."""
+        """Guessing among the positive and the negatives, or EqCo's alpha of them."""
         return math.log(
             1 + (self.alpha or self.num_negatives or self.available_negatives(batch_size))
         )

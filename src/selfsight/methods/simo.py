@@ -34,7 +34,7 @@ class SiMoConfig(MethodConfig):
         return SiMo(backbone, self)
 
     def chance_loss(self, batch_size: int) -> float:
-        """Guessing among the positive and the negatives, or those that they stand for."""
+        """Guessing among the positive and the negatives, or EqCo's alpha of them."""
         return math.log(1 + (self.alpha or min(self.num_negatives, batch_size - 1)))
 
 
@@ -67,7 +67,7 @@ class SiMo(Method):
         return Step(loss=loss, features=h)
 
     def sample_negatives(self, at: Moment, name: str, x: Tensor) -> Tensor | None:
-        """Which of the other keys of the global batch are negatives; None for all of them."""
+        """Sample which other keys of the global batch are negatives; None for all of them."""
         count, others = self.config.num_negatives, len(x) * dist.world_size() - 1
         if count >= others:
             return None

@@ -1,6 +1,6 @@
 """Supervised baseline (He et al. 2015, arXiv:1512.03385): cross-entropy on labels.
 
-The row that the papers' tables compare with, on the same loop, backbone and views.
+The baseline of the papers' tables, with the same loop, backbone and views.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class SupervisedConfig(MethodConfig):
 
     @property
     def num_views(self) -> int:
-        """One: there is nothing to compare it with."""
+        """One view of each image."""
         return 1
 
 

@@ -1,6 +1,7 @@
 """SwAV (Caron et al. 2020, arXiv:2006.09882), algorithm 1.
 
-Two large views are softly assigned to prototypes of equal share; all other views predict that.
+Two large views are softly assigned to prototypes of equal share; all other views predict these
+assignments.
 """
 
 import math

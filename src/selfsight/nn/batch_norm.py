@@ -113,7 +113,7 @@ class BatchNorm(nn.Module):
     def track(self, *chunks: Statistics) -> None:
         """Update running statistics by one batch, given in chunks: the mean over all its groups.
 
-        Of this process: `average_running_statistics` combines them once per step.
+        Only of this process: `average_running_statistics` combines them once per step.
         """
         batch = chunks[0]
         if len(chunks) > 1:
@@ -258,8 +258,8 @@ def _split_rows(x: Tensor, size: int) -> tuple[Tensor, tuple[int, ...]]:
 def average_running_statistics(module: nn.Module) -> None:
     """Average the running statistics of grouped batch norm over processes, in one exchange.
 
-    Each step, a process tracks its own groups: an average of moving averages that began equal is
-    the moving average of the average. Batch norm over all images has the same on every process.
+    Each process tracks its own groups: if moving averages start equal, their average is the moving
+    average of the averages. Batch norm over all images has equal statistics on every process.
     """
     buffers = [
         buffer
@@ -299,9 +299,9 @@ def convert_batch_norm(module: nn.Module, group: int | None) -> nn.Module:
 
 @torch.no_grad()
 def track_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Track running statistics of these batches on this process, as training would without steps.
+    """Track running statistics over these batches on this process, as training would.
 
-    Each batch is one group. Nothing else of the network changes.
+    Each batch is one group. Nothing else in the network changes.
     """
     norms = [module for module in network.modules() if isinstance(module, BatchNorm)]
     groups, was_training = [norm.group for norm in norms], network.training
@@ -322,9 +322,9 @@ def track_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
 def shuffle_order(
     bn: BatchNormMode, at: RandomDraws, x: Tensor, num_keys: int = 1
 ) -> Int64[Tensor, " g"] | None:
-    """The order in which a teacher encodes the images of all processes; None: as they are.
+    """The order in which a teacher encodes the images of all processes; None: not shuffled.
 
-    With `num_keys` views of each image in one batch, they come view after view.
+    With `num_keys` views of each image in one batch, the batch has view after view.
     """
     if bn == "sync" or (bn == "split" and num_keys == 1):
         return None
@@ -336,9 +336,9 @@ def shuffle_order(
 
 
 def encode_in_order(net: nn.Module, x: Tensor, order: Int64[Tensor, " g"]) -> tuple[Tensor, Tensor]:
-    """Encode the images of all processes in this order and put the results back (shuffled BN).
+    """Encode the images of all processes in this order and undo it on the results (shuffled BN).
 
-    The groups of batch norm then hold other images than the student's.
+    Batch-norm groups then hold other images than the student's.
     """
     h, z = net(dist.gather(x)[dist.local_rows(order)])
     positions = torch.arange(len(order), device=order.device)
@@ -349,7 +349,7 @@ def encode_in_order(net: nn.Module, x: Tensor, order: Int64[Tensor, " g"]) -> tu
 def check_whole_groups(module: nn.Module, num_rows: int) -> None:
     """Raise a UserError if groups of batch norm would mix the patches of one image.
 
-    Patches pass as one batch each, one after the other: whole groups keep them apart.
+    The patches form one batch, patch after patch: whole groups keep patches of an image apart.
     """
     group = next((m.group for m in module.modules() if isinstance(m, BatchNorm)), None)
     if group is not None and num_rows % group:

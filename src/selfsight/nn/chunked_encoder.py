@@ -1,4 +1,4 @@
-"""Encode batches that are larger than memory a chunk at a time, with the gradient of the whole.
+"""Encode large batches one chunk at a time, with the gradient of the whole batch.
 
 Only the backbone is chunked: its activations fill the memory, while heads and losses need the
 whole batch. A chunk's activations are discarded and recomputed in the backward pass (Chen et al.
@@ -70,7 +70,7 @@ def deferred_tracking(norms: list[BatchNorm]) -> Iterator[list[list[Statistics]]
 def check_chunk_size(chunk_size: int, backbone: nn.Module) -> None:
     """Raise a UserError for chunks in which batch norm would not see whole groups."""
     if chunk_size < 1:
-        raise UserError(f"chunk is {chunk_size}; it counts images. Give 1 or more, or none.")
+        raise UserError(f"chunk is {chunk_size}, a number of images. Use 1 or more, or omit it.")
     for group in {norm.group for norm in batch_norms(backbone)}:
         if group is None:
             raise UserError(

@@ -16,8 +16,8 @@ class Teacher(nn.Module):
     """A copy of the student that follows it as a moving average and never gets a gradient.
 
     Only parameters move: the teacher runs in training mode and keeps its own running statistics.
-    `momentum` is that of the last update, for the log. `num_keys` views of an image come in one
-    batch, view after view: a group of batch norm then holds as many times more (JCL).
+    `momentum` is that of the last update, for the log. With `num_keys` views of an image in one
+    batch, view after view, a batch-norm group holds `num_keys` times as many (JCL).
     """
 
     def __init__(self, student: nn.Module, *, copy_weights: bool = True, num_keys: int = 1) -> None:
@@ -80,7 +80,7 @@ def reinitialized(network: nn.Module) -> nn.Module:
 def set_chunk_size(method: nn.Module, chunk_size: int) -> None:
     """Let every backbone of a method encode this many images at a time.
 
-    A teacher that gets several views of an image in one batch encodes as many times more.
+    A teacher that gets V views of an image in one batch encodes V times as many.
     """
     teachers = [m for m in method.modules() if isinstance(m, Teacher)]
     num_keys = {id(teacher.net): teacher.num_keys for teacher in teachers}

@@ -1,4 +1,4 @@
-"""Clip gradients by their joint norm, and the norm of each layer's gradient."""
+"""Clip gradients by their joint norm; compute the norm of each layer's gradient."""
 
 import re
 from collections.abc import Iterable

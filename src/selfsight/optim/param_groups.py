@@ -1,4 +1,4 @@
-"""Parameter groups, and which parameters LARS and LAMB leave alone."""
+"""Parameter groups, and which parameters are excluded from LARS and LAMB."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from selfsight.errors import UserError
 
 
 def is_excluded_from_adaptation(parameter: Tensor) -> bool:
-    """Return whether LARS and LAMB leave a parameter alone: true for biases and norms.
+    """Return whether LARS and LAMB exclude a parameter: true for biases and norms.
 
     The papers' code applies neither the trust ratio nor weight decay to them, and recognizes them
     by having at most one dimension.
@@ -35,8 +35,7 @@ def param_groups(
         split_backbone: Give the student's backbone groups of its own.
         constant_predictor: Exempt parameters named "predictor." from the schedule.
 
-    The predictor has groups of its own. Settings that a group does not state are those given to
-    the optimizer.
+    The predictor has its own groups. Settings that a group does not state come from the optimizer.
     """
     named = module.named_parameters() if isinstance(module, nn.Module) else module
     split_1d = split_1d or exclude_1d

@@ -42,9 +42,9 @@ def build_auto_recipe(
 ) -> tuple[Recipe, Reasons]:
     """Build a recipe for these images on this device, with the given settings if any.
 
-    The batch is one that this many processes can share equally. `image_size` is that of an encoder
-    to start from. The views follow the domain, and of images that are not photographs the
-    statistics of the data.
+    The batch size is divisible by the number of processes. `image_size` is that of an encoder to
+    start from. The views fit the domain and, for images that are not photographs, the statistics
+    of the data.
     """
     reasons: Reasons = {}
     gpu = device.type == "cuda"
@@ -117,7 +117,7 @@ def _view_size(data: DataProfile, gpu: bool) -> tuple[int, str]:
 
 
 def _tile(data: DataProfile, size: int, domain: str) -> tuple[int | None, str]:
-    """Cut large images whose scale is to be kept into tiles that views fill without resizing."""
+    """Cut large images, if views keep their scale, into tiles that views fill without resizing."""
     if data.kind is not None:
         domain = resolve_domain(data.kind, domain)
     tile = size * 5 // 4
@@ -209,7 +209,7 @@ def _method(
     defaults: Any = config_class()
     longest_queue = max(2, data.count // 10)
     if getattr(defaults, "queue_size", 0) > longest_queue:
-        # A multiple of the batch size if one fits; NNCLR and JCL cannot do with less than a batch.
+        # A multiple of the batch size if one fits; NNCLR and JCL need at least a batch.
         settings["queue_size"] = longest_queue // batch_size * batch_size or batch_size
         reasons["method.queue_size"] = (
             f"at most a tenth of {data.count} images"

@@ -26,14 +26,14 @@ def is_recipe_file(name: str) -> bool:
 def read_recipe(name: str) -> Recipe:
     """Read `my.json`, which never runs code, or call the function of `my.py:function`, which does.
 
-    The recipe.json of a run folder is a recipe too; its images and initial weights are left out.
+    The recipe.json of a run folder is a recipe too; its images and initial weights are ignored.
     """
     recipe = _read_json(Path(name)) if name.endswith(".json") else _call_function(name)
     return replace(recipe, data=replace(recipe.data, path=""), start=Start())
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Write a recipe as JSON, to be changed and given to `--recipe`; a file is not replaced."""
+    """Write a recipe as JSON, to be edited and passed to `--recipe`; no file is replaced."""
     if path.suffix != ".json":
         raise UserError(f'"{path}" does not end in .json. Give a name such as my.json.')
     if path.exists():
@@ -65,7 +65,7 @@ def _read_json(path: Path) -> Recipe:
 
 
 def _call_function(name: str) -> Recipe:
-    """Import a file of the user's own by its name, so that classes in it are found again later."""
+    """Import the user's file as a module, so that its classes are found again later."""
     file, _, function = name.rpartition(":")
     path = Path(file).resolve()
     if not path.is_file():

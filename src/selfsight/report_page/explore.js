@@ -59,7 +59,7 @@ function element(id) {
   return document.getElementById(id);
 }
 
-/** The lines of the list: paths of files, or names if they are no files of a disk. */
+/** The lines of the list: paths of files, or names if they are not files on a disk. */
 function listChosen() {
   const lines = [];
   map.view.chosen?.forEach((one, i) => {
@@ -121,7 +121,7 @@ element("save").append(button("Save list", save), copyButton);
 element("choose").append(button("Select all shown", selection.all), button("Invert", selection.invert), button("Clear", selection.none));
 element("lines").addEventListener("toggle", () => (element("list").textContent = element("lines").open ? listChosen() : ""));
 if (report.root === null && report.paths === null) {
-  element("usage").textContent = "These images are no files of a disk, so the list has their names: other commands cannot read it.";
+  element("usage").textContent = "These images are not files on a disk, so the list has their names, and other commands cannot read it.";
 }
 setColoring(colorings[0]);
 selection.none();

@@ -103,7 +103,7 @@ function showFigures(host) {
         intervalBar(bar), intervalText(bar)));
     }
     host.append(html("p", { class: "small" }, "Share of test images with the right label, or what the line says; longer is better. "
-      + "Lines and brackets are 95 % intervals: how far the number moves with other test images, not with other seeds. "
+      + "Lines and brackets are 95 % intervals: how much the number varies with other test images, not with other seeds. "
       + "Labels are used only for evaluation, never in training."), list);
     if (report.differences.length) host.append(showDifferences(report.differences));
   }

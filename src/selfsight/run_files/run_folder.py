@@ -168,11 +168,11 @@ class Run:
             write_json_lines(self.events_path, [e for e in events if e["step"] <= until_step])
 
     def add_event(self, event: dict[str, Any]) -> None:
-        """Append one event; of very many, the newest are kept."""
+        """Append one event; only the newest are kept."""
         write_json_lines(self.events_path, [*self.events(), event][-MAX_EVENTS:])
 
     def events(self) -> list[dict[str, Any]]:
-        """Read what went wrong while training, oldest first."""
+        """Read the events of training, oldest first."""
         return _read_records(self.events_path, EVENT, required=("step", "event"))
 
     def logged_seconds(self) -> float:

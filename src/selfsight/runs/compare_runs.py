@@ -29,8 +29,8 @@ PERCENT = (
 )
 ANALYSIS_COLUMNS = ("effective_rank", "lidar", "alpha", "alignment", "uniformity")
 OVER_SEEDS = (
-    "The standard deviation over seeds is how far training again moves a number; an interval is "
-    "how far other test images move it."
+    "The standard deviation over seeds shows how much a number varies when training is repeated; "
+    "an interval shows how much it varies with other test images."
 )
 
 

@@ -93,9 +93,9 @@ def cut_labeled(
         return sources
     if sources.test is None:
         raise UserError(
-            f"The run was trained on tiles of {recipe.data.tile} px. Tiles of one file are alike, "
-            "so that test images must be of other files: give them with --test, or give a folder "
-            "with train/ and test/."
+            f"The run was trained on tiles of {recipe.data.tile} px. Tiles of one file are "
+            "similar, so test images must come from other files: name them with --test, or give a "
+            "folder with train/ and test/."
         )
     train, test = (cut_like_run(source, recipe) for source in (sources.train, sources.test))
     return sources._replace(train=train, test=test)

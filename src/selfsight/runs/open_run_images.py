@@ -35,7 +35,7 @@ def fingerprint_everywhere(recipe: Recipe, source: Source) -> Fingerprint:
             texts.append(f"process {rank} has other images than process 0 ({difference})")
         if texts:
             raise UserError(
-                f"The processes of a run must have equal settings and images, but "
+                f"All processes of a run need equal settings and images, but "
                 f"{list_first(texts, 3, '; ')}."
             )
     return own[1]

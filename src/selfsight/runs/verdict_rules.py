@@ -9,7 +9,7 @@ from selfsight.train.collapse import LIMITS
 # at 120.
 RANK_LOST = 0.5
 ENOUGH_RANK = 10.0
-# A loss within 2 % of that of guessing is no better; a loss a tenth below it is.
+# A loss within 2 % of guessing is not better than guessing; a loss a tenth below it is.
 AT_CHANCE = 0.98
 BELOW_CHANCE = 0.9
 # After three time constants, 5 % of the weights that encoded a key are left in the teacher.

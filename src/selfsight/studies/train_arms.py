@@ -80,7 +80,7 @@ def run_jobs(
 ) -> list[Entry]:
     """Train, evaluate and record each job; returns the new entries.
 
-    A job begins only if its estimated time fits before `end`, a time of the monotonic clock; later
+    A job starts only if its estimated time fits before `end`, a time of the monotonic clock; later
     ones that are shorter may fit. The first job always starts, and continues in the next call if it
     does not end in time.
     """

@@ -33,7 +33,7 @@ class _Terminal(Console):
 def set_verbosity(level: str | None) -> Iterator[None]:
     """Print results and errors only (quiet), or everything (verbose), until the end of the block.
 
-    It is a variable of the environment, so that processes started from here print alike.
+    It is a variable of the environment, so that processes started from here print in the same way.
     """
     before = os.environ.get(VERBOSITY)
     if level is not None:
@@ -52,7 +52,7 @@ def is_verbose() -> bool:
 
 
 def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Open the terminal for text in which names of strangers may look like markup or controls.
+    """Open the terminal for text in which untrusted names may look like markup or controls.
 
     Results go to stdout; progress and notes go to stderr, where --quiet leaves them out.
     """

@@ -1,9 +1,9 @@
-"""Views by domain: what images of a field may be changed in without changing what they show.
+"""Views by domain: augmentations that do not change what the images of a field show.
 
-A photograph has a top, and its colors depend on the light. Seen through a microscope or from above,
-a thing has no top and its size is known: right-angle turns and mirror images are as good as the
-image, and crops keep the scale (their zoom differs by at most 1.3). Text may lie on any side, but
-its mirror image is not text.
+A photograph has an orientation, and its colors depend on the light. Microscopy and satellite images
+have no orientation and a known scale: they can be rotated by right angles and mirrored, and crops
+keep the scale (their zoom differs by at most 1.3). Documents can be rotated, but mirrored text is
+not text.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from typing import Any
 from selfsight.data.pixel_statistics import PixelKind
 from selfsight.views.view_settings import View, for_channels
 
-ANY_SIDE = 0.75  # probability of a turn: with a flip each of the eight orientations is as likely
+ANY_SIDE = 0.75  # probability of a rotation: with a flip, all eight orientations are equally likely
 SAME_SCALE: dict[str, Any] = {"scale": (0.5, 0.85), "ratio": (0.9, 1.1)}
 LARGE = 0.5  # a view whose crops may take so much of the image, not the small one of multi-crop
 DOMAINS: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ CHANGES = {
 
 
 def for_domain(view: View, domain: str) -> View:
-    """Change a view to what a domain allows; its size, blur and small crops stay."""
+    """Restrict a view to what a domain allows; its size, blur and small crops do not change."""
     changes = dict(DOMAINS[domain])
     if view.scale[1] < LARGE:
         for name in SAME_SCALE:
@@ -68,8 +68,8 @@ def for_domain(view: View, domain: str) -> View:
 def for_kind(view: View, kind: PixelKind, domain: str) -> View:
     """Adapt a view to images that are not photographs, with the statistics of the data.
 
-    Without a domain, an image without a top is seen from above or through a microscope; one with a
-    top is a scene, whose distance and so its scale differ.
+    Without a domain, images without an orientation are treated as microscopy or satellite images;
+    images with an orientation are scenes, whose distance and scale vary.
     """
     view = for_domain(view, resolve_domain(kind, domain))
     view = for_channels(view, kind.channels, is_color=kind.is_color)

@@ -1,4 +1,4 @@
-"""The report on an import: what became of every weight."""
+"""The report on an import: how every weight was used."""
 
 from dataclasses import dataclass
 

@@ -78,7 +78,7 @@ def infer_network(
 
 
 class _WithoutDrawing(TorchFunctionMode):
-    """Leave new weights as they lie in memory: drawing them takes longer than loading them."""
+    """Skip the initialization of new weights, which takes longer than loading them."""
 
     DRAWS = (
         Tensor.normal_,
@@ -132,7 +132,7 @@ def find_computed_positions(net: nn.Module, weights: Weights) -> dict[str, str]:
 
 
 def add_class_position(values: dict[str, Tensor], expected: Weights) -> dict[str, Tensor]:
-    """Add the class token's position to the token, where the network has positions of patches only.
+    """Add the class token's position to the token, if the network has only positions of patches.
 
     DINOv2 saves a position for the class token, and none for the registers; timm's networks with
     registers have positions of patches.

@@ -55,13 +55,13 @@ def load_backbone(
     part: str | None = None,
     stem: str | None = None,
 ) -> tuple[Backbone, ImportReport]:
-    """Load an encoder in evaluation mode; also report what became of every weight.
+    """Load an encoder in evaluation mode; also report how every weight was used.
 
     `spec` is "timm:NAME", "torchvision:NAME", a run folder, a file, or "NETWORK=FILE", which loads
     a file's weights into a named network ("resnet50", "timm:NAME", "torchvision:NAME").
     `trust` allows a file to run code while it is read. `part` selects an encoder of a file with
-    several, by the prefix of its names. `stem` is that of a ResNet in a file, where shapes do not
-    show it: "lowres", "half" or "lowres_pad2".
+    several, by the prefix of its names. `stem` is the stem of a ResNet in a file, if shapes do not
+    determine it: "lowres", "half" or "lowres_pad2".
     """
     path = Path(spec).expanduser()
     name, equals, file = spec.partition("=")

@@ -149,7 +149,7 @@ class DecodeProcesses:
             os.ftruncate(buffers[-1], SHARED_BYTES)
         handles = [(pipe.fileno(), fd) for (_, pipe), fd in zip(pipes, buffers, strict=True)]
         self.parent = subprocess.Popen(
-            # -P: import nothing from the current folder, which may hold a stranger's files.
+            # -P: import nothing from the current folder, which may hold untrusted files.
             [sys.executable, "-P", "-c", PROGRAM, *(f"{pipe}:{fd}" for pipe, fd in handles)],
             pass_fds=[handle for pair in handles for handle in pair],
             env=os.environ | ONE_THREAD | inherited_path(),

@@ -162,7 +162,7 @@ def open_list(file: File, name: str) -> Source:
 
 
 def _read_lines(opened: Any, name: str) -> Iterator[str]:
-    """Yield the lines of a text file; raise at a line that is no path and label."""
+    """Yield the lines of a text file; raise at a line that is not a path and label."""
     decoder, rest, data = codecs.getincrementaldecoder("utf-8-sig")(), "", b"..."
     while data:
         data = opened.read(READ_BYTES)

@@ -189,7 +189,7 @@ class RowReader:
         is_close = self.next_row <= row < self.next_row + 2 * self.largest_row_group
         if file != self.file or not is_close:
             self.stream = self._read_from(file, row)
-        self.file = -1  # if reading fails, the next row starts anew
+        self.file = -1  # if reading fails, the next row starts again
         for first, values in self.stream:
             self.next_row = first + len(values)
             self.recent.append((first, values))
