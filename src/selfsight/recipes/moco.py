@@ -2,7 +2,7 @@
 
 v2+ is v2 with both directions (SimSiam, arXiv:2011.10566, appendix C, which does not state whether
 they are summed). The official CIFAR-10 demo sums them. The loss here is their mean, so learning
-rate 2 r and weight decay w / 2 are the demo's sum at r and w: each direction has the rate of v2.
+rate 2 r and weight decay w / 2 are the demo's sum at r and w: each direction learns at v2's rate.
 """
 
 from dataclasses import replace

@@ -82,7 +82,7 @@ class Run:
 
     @property
     def seconds_path(self) -> Path:
-        """File of where the time went, one JSON record per process that trained."""
+        """File of how time was spent, one JSON record per process that trained."""
         return self.path / "seconds.jsonl"
 
     @property
@@ -153,12 +153,12 @@ class Run:
             self.track(record)
 
     def log_seconds(self, record: dict[str, float]) -> None:
-        """Append where the time of this process went."""
+        """Append how the time of this process was spent."""
         with explain_write_errors(self.seconds_path):
             append_to_file(self.seconds_path, json.dumps(record) + "\n")
 
     def records(self) -> list[dict[str, Any]]:
-        """Read all complete log records; a half-written last line is left out."""
+        """Read all complete log records; a half-written last line is ignored."""
         return _read_records(self.log_path, RECORD, required=("step", "epoch"))
 
     def truncate_log(self, until_step: int) -> None:
