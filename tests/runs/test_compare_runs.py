@@ -77,7 +77,7 @@ def test_seeds_of_one_recipe_have_a_spread_of_their_own(tmp_path):
     (line,) = tabulate_seeds(spreads)
     assert list(line.values()) == ["linear", "3", "70.0%", "10.0 points", "60.0% to 80.0%"]
     assert spreads[0].name == "moco-*"
-    assert notes[-1].startswith("The standard deviation over seeds is how far training again")
+    assert notes[-1].startswith("The standard deviation over seeds shows how much")
     rows, others, _ = compare(runs[:1])
     assert not any("seeds" in word for word in (*others, *rows[0]))
     runs.append(write_scores(tmp_path / "again", (torch.arange(100) < 9).long(), seed=2))

@@ -20,7 +20,7 @@ COMMAND_LINES = {
     "search RUN DATA QUERY": "similar images, near-duplicates, outliers",
     "explore RUN DATA": "a map of all images; save groups as lists",
     "classify RUN": "a classifier from labels; predictions",
-    "adapt DATA --init NAME": "use an encoder as it is, or train it?",
+    "adapt DATA --init NAME": "use an encoder unchanged, or train it?",
     "report RUN": "one HTML page: curves, verdict, neighbors",
     "doctor DATA": "summarize the data, show its recipe",
     "bench": "how fast training is, and what limits it",

@@ -179,7 +179,7 @@ def _numbers(called: str, result: dict[str, Json]) -> list[tuple[str, str, dict[
 def _spread_over_seeds(
     runs: Sequence[RunContent], measures: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Mean and standard deviation of each number over runs that differ in the seed alone."""
+    """Mean and standard deviation of each number over runs that differ only in the seed."""
     spreads = []
     for measure in measures:
         cells = zip(runs, measure["cells"], strict=True)

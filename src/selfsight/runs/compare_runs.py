@@ -170,7 +170,7 @@ def _compare_pairs(measure: Measure, named: Mapping[str, NamedResults]) -> list[
 
 
 def _spread_over_seeds(measure: Measure, named: Mapping[str, NamedResults]) -> list[SeedSpread]:
-    """Find the recipes with runs of several seeds, evaluated alike; a seed counts once."""
+    """Find recipes with several seeds that were evaluated in the same way; a seed counts once."""
     found = {name: value for name, r in named.items() if (value := r.number(measure)) is not None}
     recipes = {name: named[name].run.saved_recipe() for name in found}
     results = {name: named[name].results[measure.result] for name in found}
