@@ -607,6 +607,13 @@ def test_a_mistake_gets_a_sentence(case, finished, photos, weights, capsys):
     assert expected in said
 
 
+def test_a_mistake_in_the_last_protocol_is_told_before_the_first_is_scored(run, photos, capsys):
+    both = ["--protocol", "knn", "few_labels.linear_1"]
+    said = fails(capsys, "evaluate", run.path, "--labeled", photos, *both, *CPU)
+    assert "less than one for each of 2 classes" in said
+    assert not list(run.results.rglob("knn.json"))
+
+
 def resized(run, folder, *, size=None, tile=None):
     """A copy of a run whose recipe has other views or tiles."""
     path = shutil.copytree(run.path, folder) / "recipe.json"

@@ -79,16 +79,18 @@ def score_labeled(
         )
         for encoder in encoders
     }
+
+    def build(name: str, encoder: EncoderUnderTest) -> Evaluator:
+        return _main_process_first(partial(build_evaluator, name, data[encoder.name], options))
+
+    for name in names:  # a mistake in the last one is told before the first takes its time
+        build(name, encoders[0]).settings()
     cache = {} if cache is None else cache
     results: dict[str, dict[str, Any]] = {}
     for name in names:
         file = options.result_name(name)
-
-        def build(encoder: EncoderUnderTest, name: str = name) -> Evaluator:
-            return _main_process_first(partial(build_evaluator, name, data[encoder.name], options))
-
         results[file] = score_protocol(
-            run, file, encoders, build, about=about, data=data_set, cache=cache
+            run, file, encoders, partial(build, name), about=about, data=data_set, cache=cache
         )
     if "knn" in names and len(encoders) > 1 and encoders[1].name == UNTRAINED:
         knn = KNN(data=data[UNTRAINED], ks=options.neighbor_counts, temperature=options.temperature)
