@@ -96,7 +96,7 @@ def replicate_interval(value: float, replicates: Float[np.ndarray, " b"]) -> Int
     low, high = _quantiles(replicates) + value - np.nanmean(replicates)
     if np.nanmin(replicates) >= 0:
         low = max(low, 0.0)
-    return Interval(value, float(low), float(high))
+    return Interval(float(value), float(low), float(high))
 
 
 def resampled_rows(n: int) -> Iterator[Int[np.ndarray, "b n"]]:

@@ -341,5 +341,5 @@ def _summarize_classifier(training: ClassifierSettings) -> str:
     return (
         f"{training.epochs} epochs, batch {training.batch_size}, {optimizer}, head lr "
         f"{f'one of {head_lrs}' if head_lrs else lr(head)}, backbone {backbone}, {schedule}, "
-        f"weight decay {head.weight_decay:g}"
+        f"weight decay {format_setting(head.weight_decay)}"
     )
