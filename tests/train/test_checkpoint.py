@@ -1,5 +1,6 @@
 """Checkpoints: damage is noticed, and a good one is always left."""
 
+import json
 import os
 import random
 import shutil
@@ -9,10 +10,15 @@ import pytest
 import torch
 
 from selfsight.errors import UserError
-from selfsight.run_files.json_files import WriteError
+from selfsight.methods import Method
+from selfsight.run_files.json_files import WriteError, write_text
 from selfsight.run_files.run_folder import Run
 from selfsight.train import checkpoint
+from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.training_state import State
 from tests.folders import largest_file
+
+CPU = torch.device("cpu")
 
 
 def state(step, value=0.5, width=64):
@@ -82,6 +88,9 @@ def unusable_files(last):
     last.mkdir()
     yield "cannot be read"
     last.rmdir()
+    os.mkfifo(last)
+    yield "is a named pipe"
+    last.unlink()
     with zipfile.ZipFile(last, "w") as archive:
         archive.writestr("a.txt", "a")
     yield "is not a checkpoint"
@@ -137,6 +146,26 @@ def test_a_recipe_that_no_longer_fits_is_named_with_the_setting(run):
         expected = rf"last.pt does not fit \S+/recipe.json {why};.*Restore recipe.json or a check"
         with pytest.raises(UserError, match=expected):
             checkpoint.load_newest(run, use=use)
+
+
+def test_a_checkpoint_of_another_run_falls_back_though_its_tensors_fit(run, last, capsys):
+    def build(seed):
+        layer = Method()
+        layer.weight = torch.nn.Parameter(torch.zeros(3))
+        settings = {"method": {"temperature": 0.2}, "seed": seed, "optim": {"of_this_version": 1}}
+        optimizer, scaler = torch.optim.SGD(layer.parameters()), GradScaler(CPU, enabled=False)
+        return State(layer, optimizer, scaler, step=8 + seed, settings=settings)
+
+    run.recipe_path.write_text(json.dumps(build(0).settings))
+    older = build(0).state_dict()
+    del older["settings"]["optim"]  # of a version that had fewer settings
+    checkpoint.save(run, older)
+    checkpoint.save(run, build(1).state_dict())
+    found = checkpoint.load_newest(run, use=build(0).load_state_dict)
+    assert found.state["step"] == 8
+    said = capsys.readouterr().err
+    assert "(seed is 0 there, and was 1 when it was saved)" in said
+    assert checkpoint.load_newest(run).state["step"] == 9  # its weights alone can still be read
 
 
 def test_if_no_checkpoint_is_good_each_is_named_with_the_reason(run, last):
@@ -196,6 +225,15 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_no_half_file(run, size):
     assert not (run.checkpoints / "last.pt.part").exists()
     checkpoint.save(run, state(12))
     assert checkpoint.load(run)["step"] == 12
+
+
+def test_a_file_that_could_not_be_written_leaves_no_part_of_it(tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text("before")
+    with largest_file(100), pytest.raises(OSError, match="File too large"):
+        write_text(file, "x" * 10**6)
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert file.read_text() == "before"
 
 
 def test_a_deleted_folder_is_not_made_again(run):

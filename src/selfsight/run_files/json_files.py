@@ -48,11 +48,16 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file, which gets its name when it is complete."""
+    """Open a temporary file, which gets its name when it is complete, and is deleted otherwise."""
     temporary = path.with_name(path.name + ".part")
-    with create_file(temporary) as file:
-        yield file
-    os.replace(temporary, path)
+    try:
+        with create_file(temporary) as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # for example in a folder that was deleted
+            temporary.unlink()
+        raise
 
 
 def create_file(path: Path) -> IO[bytes]:

@@ -66,6 +66,7 @@ def _acquire(folder: Path) -> int:
         if os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path)):
             break
         os.close(handle)  # the holder removed the file before its lock ended
-    os.ftruncate(handle, 0)
-    os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    with explain_write_errors(path):
+        os.ftruncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
     return handle

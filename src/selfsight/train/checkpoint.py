@@ -30,7 +30,8 @@ MARK = b"sha256:"  # begins the archive's comment, which holds the checksum of a
 COMMENT_LENGTH = len(MARK) + 64
 CHUNK = 2**22  # bytes read at once
 MISFITS = (RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError)
-SHAPING = ("method", "backbone", "optim")  # settings that decide which tensors there are
+# Settings by which a checkpoint is known as one of its run: those of another may fit its tensors.
+RECORDED = ("method", "backbone", "optim", "seed")
 MISMATCH = re.compile(r"size mismatch for (\S+): .*?Size\(\[(.*?)\]\).*?Size\(\[(.*?)\]\)")
 Saved = dict[str, Any]
 
@@ -242,6 +243,8 @@ def _read(path: Path, device: torch.device | str) -> Saved:
 def _verify(path: Path) -> None:
     """Raise an UnusableError unless the file ends in the checksum of all that precedes it."""
     total = hashlib.sha256()
+    if path.is_fifo():  # reading it would wait for ever
+        raise UnusableError("is a named pipe, not a checkpoint")
     try:
         left = path.stat().st_size - COMMENT_LENGTH - 2
         with path.open("rb") as file:
@@ -259,10 +262,10 @@ def _verify(path: Path) -> None:
         raise UnusableError("is damaged: its checksum does not match")
 
 
-def list_shaping(recipe: Recipe) -> dict[str, Any]:
-    """The settings that decide which tensors a checkpoint has, as plain values."""
+def list_recorded(recipe: Recipe) -> dict[str, Any]:
+    """The settings that a checkpoint holds, as plain values."""
     settings: dict[str, Any] = json.loads(json.dumps(to_dict(recipe)))
-    return {name: settings[name] for name in SHAPING}
+    return {name: settings[name] for name in RECORDED}
 
 
 def _try_use(use: Callable[[Saved], Any], state: Saved, run: Run) -> None:

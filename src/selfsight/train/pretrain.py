@@ -49,7 +49,7 @@ def build_new_state(
     if data.num_classes:
         probe = OnlineProbe(method.student.backbone.dim, data.num_classes, device)
     scaler = GradScaler(device, enabled=recipe.precision == "fp16")
-    return State(method, optimizer, scaler, probe, settings=checkpoint.list_shaping(recipe))
+    return State(method, optimizer, scaler, probe, settings=checkpoint.list_recorded(recipe))
 
 
 def describe_data(images: ImageStore) -> DataInfo:

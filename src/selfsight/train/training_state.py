@@ -7,6 +7,7 @@ import torch
 
 from selfsight.methods import Method
 from selfsight.optim import load_optimizer_state
+from selfsight.recipe import list_differences
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.online_eval import OnlineProbe
 
@@ -21,7 +22,7 @@ class State:
     probe: OnlineProbe | None = None
     step: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of the recipe, those that decide which tensors there are."""
+    """Of the recipe, those that another run's would differ in."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values only, so that loading runs no code."""
@@ -35,7 +36,13 @@ class State:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned; raise a ValueError if it is another run's.
+
+        A setting that one of the two lacks is of another version.
+        """
+        differences = list_differences(saved.get("settings") or {}, self.settings)
+        if any(was is not None and now is not None for _, was, now in differences):
+            raise ValueError("it was saved with other settings")
         self.method.load_state_dict(saved["method"])
         load_optimizer_state(self.optimizer, saved["optimizer"])
         self.scaler.load_state_dict(saved["scaler"])
