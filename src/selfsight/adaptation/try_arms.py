@@ -374,9 +374,11 @@ def _print(result: Mapping[str, Any]) -> None:
         record = {"arm": arm["arm"], "epochs": arm.get("epochs", "")}
         for measure, found in arm["measures"].items():
             low, high = (format_number(measure, found[end]) for end in ("low", "high"))
-            record[TITLES[measure]] = f"{format_number(measure, found['value'])} [{low}, {high}]"
+            value, low = format_number(measure, found["value"]), low.removesuffix(" %")
+            record[TITLES[measure]] = f"{value} ({low}-{high.removesuffix(' %')})"
         records.append(record | {"note": arm["note"]})
     console = open_console()
     console.print(build_table(records))
     console.print("", result["sentence"], sep="\n", style="bold", soft_wrap=True)
-    console.print(f"Encoder: {result['encoder']}", soft_wrap=True)
+    how = "its README.md has the lines that load it"
+    console.print(f"Encoder: {result['encoder']} ({how})", soft_wrap=True)
