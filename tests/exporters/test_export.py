@@ -209,7 +209,8 @@ def test_a_run_is_exported_with_card_values_and_license(run, capsys, tmp_path):
     values = json.loads((out / "preprocessing.json").read_text())
     assert (values["size"], values["mean"]) == (32, [0.485, 0.456, 0.406])
     # What was exported can be imported.
-    backbone, _ = load_backbone(str(out / "model.safetensors"), stem="half")
+    backbone, report = load_backbone(str(out / "model.safetensors"), stem="half")
+    assert (report.image_size, report.mean) == (32, (0.485, 0.456, 0.406))  # its own, not 224
     x = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(backbone(x), encoder(x))

@@ -42,10 +42,13 @@ class ImportReport:
         origin = f"{self.network} from {self.spec}"
         if self.writer:
             origin += f" (looks like {self.writer})"
-        counts = [f"{len(self.matched)} weights matched", f"{len(self.renamed)} renamed"]
+        loaded = len(self.matched) + len(self.renamed)
+        renamed = f" ({len(self.renamed)} renamed)" if self.renamed else ""
+        counts = [f"{loaded} weights loaded{renamed}"]
         reasons = [reason for _, reason in self.unused]
         detail = ", ".join(f"{r} {reasons.count(r)}" for r in dict.fromkeys(reasons))
-        counts.append(f"{len(self.unused)} unused" + (f" ({detail})" if detail else ""))
+        if self.unused:
+            counts.append(f"{len(self.unused)} unused ({detail})")
         if self.missing:
             counts.append(f"{len(self.missing)} missing but harmless")
         return f"{origin}: {', '.join(counts)}." + "".join(f" {note}" for note in self.notes)

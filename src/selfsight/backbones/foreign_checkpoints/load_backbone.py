@@ -32,6 +32,7 @@ from selfsight.backbones.foreign_checkpoints.infer_network import (
 from selfsight.backbones.foreign_checkpoints.read_checkpoint import (
     read_checkpoint,
     read_encoder_settings,
+    read_preprocessing,
     read_run_checkpoint,
 )
 from selfsight.backbones.foreign_checkpoints.weight_names import BackboneLocation
@@ -71,6 +72,8 @@ def load_backbone(
             f'--stem is "{stem}", but {spec} states its own. It is for files of weights of a '
             "ResNet, whose shapes do not show it; leave it out."
         )
+    exported = read_preprocessing(Path(file).expanduser() if equals else path)
+    image_size = image_size or exported.pop("image_size", None)
     if path.is_dir():
         backbone, report = _from_run(spec, Run(path), None, trust=trust)
     elif path.is_file():
@@ -88,7 +91,7 @@ def load_backbone(
         backbone, report = _from_torchvision(spec, image_size)
     else:
         raise UserError(_unknown(spec))
-    report = report if image_size is None else replace(report, image_size=image_size)
+    report = replace(report, image_size=image_size or report.image_size, **exported)
     return backbone.to(device).eval(), report
 
 

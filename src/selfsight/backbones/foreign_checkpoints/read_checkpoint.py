@@ -14,6 +14,7 @@ from selfsight.check_settings import RESTORE, build_settings, check_fields
 from selfsight.command_hint import write_command
 from selfsight.errors import UserError
 from selfsight.nn.group_and_layer_norm import Norm
+from selfsight.run_files.json_files import read_object
 from selfsight.run_files.run_folder import Run, open_run
 from selfsight.views import View
 
@@ -60,6 +61,21 @@ def read_encoder_settings(run: Run) -> EncoderSettings:
         )
     except UserError as error:
         raise UserError(f"{path} is damaged: {error} {RESTORE}") from error
+
+
+def read_preprocessing(weights: Path) -> dict[str, Any]:
+    """Read image size, mean and std of an encoder of photographs that `selfsight export` wrote."""
+    path = weights.with_name("preprocessing.json")
+    saved = (read_object(path) if weights.is_file() else None) or {}
+    declared = {"size": int, "mean": list[float], "std": list[float]}
+    if not saved.keys() >= declared.keys() or "dtype" in saved:  # another's file; no photographs
+        return {}
+    check_fields(saved, declared, path)
+    return {
+        "image_size": saved["size"],
+        "mean": tuple(saved["mean"]),
+        "std": tuple(saved["std"]),
+    }
 
 
 def read_run_checkpoint(run: Run) -> dict[str, Any]:
