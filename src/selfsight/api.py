@@ -79,8 +79,9 @@ def pretrain(
 ) -> Run | list[Run]:
     """Train an encoder on images; return the run folder, or one for each of several seeds.
 
-    Keywords are the fields of PretrainOptions: `pretrain("photos/", method="moco", epochs=50)`.
-    `began` is the start of the process by the monotonic clock, for seconds.jsonl.
+    Keywords are the options that `selfsight pretrain --help` explains: `pretrain("photos/",
+    method="moco", epochs=50)`. `began` is the start of the process by the monotonic clock, for
+    seconds.jsonl.
 
     >>> run = selfsight.pretrain("photos", epochs=1, batch_size=8, device="cpu", method="moco",
     ...     **{"optim.lr": 0.01, "method.temperature": 0.1})
@@ -178,7 +179,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a run's encoder, or any other, beside the untrained one; write results/*.json.
 
-    Keywords are the fields of EvalOptions: `evaluate(run, labeled="labeled/", k=20)`.
+    Keywords are the options that `selfsight evaluate --help` explains; --protocol is `protocols`:
+    `evaluate(run, labeled="labeled/", k=20)`.
 
     >>> results = selfsight.evaluate(run, labeled="photos", protocols=["knn"], k=3, device="cpu")
     >>> results["knn"]["accuracy"] > 0
@@ -227,8 +229,8 @@ def report(
 ) -> Path:
     """Write one self-contained HTML page about one or several runs; return its path.
 
-    Keywords are the fields of ReportOptions: `report(run, serve=True)` serves the page on this
-    machine until it is interrupted.
+    Keywords are the options that `selfsight report --help` explains: `report(run, serve=True)`
+    serves the page on this machine until it is interrupted.
 
     >>> page = selfsight.report(run)
     """
@@ -257,8 +259,8 @@ def doctor(
 ) -> dict[str, Any]:
     """Summarize the data from a sample, with the recipe that pretrain would use.
 
-    Keywords are the fields of DoctorOptions. If they change the recipe, the memory of a step is
-    predicted too.
+    Keywords are the options that `selfsight doctor --help` explains. If they change the recipe, the
+    memory of a step is predicted too.
 
     >>> summary = selfsight.doctor("photos", device="cpu", quiet=True)
     >>> summary["count"]
@@ -304,7 +306,8 @@ def reproduce(
 ) -> dict[str, Any]:
     """Train a run again and compare the logs, or an arm of the ledger and compare accuracies.
 
-    Keywords are the fields of ReproduceOptions: `reproduce("runs/mine", steps=100)`.
+    Keywords are the options that `selfsight reproduce --help` explains: `reproduce("runs/mine",
+    steps=100)`.
 
     >>> found = selfsight.reproduce(run, steps=2, device="cpu", quiet=True)
     >>> found["passed"]

@@ -77,8 +77,9 @@ def export(
 ) -> dict[str, Any]:
     """Write the encoder of a run, or any other, for another library; return a summary.
 
-    Keywords are the fields of ExportOptions: `export(run, to="timm")`. `lines` of the result is
-    the code that loads it. A file of a run's checkpoints can replace the run.
+    Keywords are the options that `selfsight export --help` explains: `export(run, to="timm")`.
+    `lines` of the result is the code that loads it. A file of a run's checkpoints can replace the
+    run.
 
     >>> written = selfsight.export(run, to="safetensors", quiet=True)
     """
@@ -110,9 +111,10 @@ def embed(
 ) -> dict[str, Any]:
     """Write a vector for each image, with the encoder of a run or any other; return a summary.
 
-    Keywords are the fields of EmbedOptions: `embed(run, "photos/", format="npy")`, or
-    `embed(None, "photos/", backbone="timm:resnet50")`. The same call continues where an earlier one
-    was stopped. A file of a run's checkpoints can be given in place of the run.
+    Keywords are the options that `selfsight embed --help` explains: `embed(run, "photos/",
+    format="npy")`, or `embed(None, "photos/", backbone="timm:resnet50")`. The same call continues
+    where an earlier one was stopped. A file of a run's checkpoints can be given in place of the
+    run.
 
     >>> written = selfsight.embed(run, "photos", device="cpu", quiet=True)
     """
@@ -139,9 +141,10 @@ def search(
 ) -> dict[str, Any]:
     """Find the images of `data` most similar to query images, its near-duplicates and outliers.
 
-    Keywords are the fields of SearchOptions: `search(run, "photos/", "query.jpg", count=5)`. The
-    images are embedded first, once. Returns `similar` by query, `duplicates` (groups of paths, the
-    first of each is the one to keep) and `outliers` (path and mean distance to its neighbors).
+    Keywords are the options that `selfsight search --help` explains: `search(run, "photos/",
+    "query.jpg", count=5)`. The images are embedded first, once. Returns `similar` by query,
+    `duplicates` (groups of paths, the first of each is the one to keep) and `outliers` (path and
+    mean distance to its neighbors).
 
     >>> found = selfsight.search(run, "photos", ["photos/cats/image 000.jpg"], quiet=True)
     """
@@ -208,8 +211,9 @@ def explore(
 ) -> dict[str, Any]:
     """Write a page with a map of all images of `data`, to select groups and save them as lists.
 
-    Keywords are the fields of ExploreOptions: `explore(run, "photos/", clusters=20)`. The images
-    are embedded first, once. Returns `page`, the path of the HTML file, and what it holds.
+    Keywords are the options that `selfsight explore --help` explains: `explore(run, "photos/",
+    clusters=20)`. The images are embedded first, once. Returns `page`, the path of the HTML file,
+    and what it holds.
 
     >>> written = selfsight.explore(run, "photos", out="map.html", device="cpu", quiet=True)
     """
@@ -317,9 +321,9 @@ def classify(
 ) -> dict[str, Any]:
     """Train a classifier on labeled images and save it, predict images with it, or both.
 
-    Keywords are the fields of ClassifyOptions: `classify(run, labeled="flowers/")`, then
-    `classify(run, predict="new/", out="predictions.csv")`. Returns what was measured under
-    `classifier`, and what was written under `predicted`.
+    Keywords are the options that `selfsight classify --help` explains: `classify(run,
+    labeled="flowers/")`, then `classify(run, predict="new/", out="predictions.csv")`. Returns what
+    was measured under `classifier`, and what was written under `predicted`.
 
     >>> found = selfsight.classify(run, labeled="photos", predict="photos", device="cpu",
     ...     out="predictions.csv", quiet=True)

@@ -104,8 +104,9 @@ def adapt(
 ) -> dict[str, Any]:
     """Decide whether to train at all: frozen encoder, continued pretraining, or from scratch.
 
-    Keywords are the fields of AdaptOptions: `adapt("photos/", init="runs/mine", minutes=30)`. The
-    result has the sentence and the numbers of every arm, and is written to adapt.json.
+    Keywords are the options that `selfsight adapt --help` explains: `adapt("photos/",
+    init="runs/mine", minutes=30)`. The result has the sentence and the numbers of every arm, and is
+    written to adapt.json.
 
     >>> answer = selfsight.adapt("photos", init=run, minutes=30)  # doctest: +SKIP
     """

@@ -28,7 +28,8 @@ def study(
 ) -> list[dict[str, Any]]:
     """Train the arms of a study that are missing in the ledger; return their entries.
 
-    Keywords are the fields of StudyOptions: `study("methods", data="cifar10/", seeds=(0, 1))`.
+    Keywords are the options that `selfsight study --help` explains: `study("methods",
+    data="cifar10/", seeds=(0, 1))`.
 
     >>> entries = selfsight.study("simsiam_comparison", quick=True, minutes=0.01,
     ...     data="shapes", ledger="ledger")  # doctest: +SKIP
