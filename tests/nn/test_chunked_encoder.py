@@ -197,7 +197,7 @@ def test_random_layers_draw_the_same_when_a_chunk_is_computed_again():
         ({}, 4, "--method.bn split --method.bn-group N"),
         ({}, 4, "--method.norm ln"),
         (SPLIT, 3, "not a multiple of batch norm's groups of 2"),
-        (SPLIT, 0, "Give 1 or more"),
+        (SPLIT, 0, "Use 1 or more"),
     ],
 )
 def test_chunks_that_would_change_the_statistics_are_refused(settings, size, sentence):
