@@ -14,12 +14,13 @@ from torch import nn
 import selfsight
 from selfsight.classifiers import fit_classifier, predictions_csv
 from selfsight.classifiers.classifier_file import read_classifier, save_classifier
+from selfsight.classifiers.describe_classifier import describe_measures
 from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import Features
 from tests.exporters.saved_run import save_run
 
-COLORS = {"=red": (200, 40, 40), "green": (40, 200, 40), "3": (60, 60, 190)}
+COLORS = {"=red": (200, 40, 40), "Green": (40, 200, 40), "3": (60, 60, 190)}
 
 
 def save_images(folder, count, seed=0):
@@ -109,7 +110,7 @@ def test_the_csv_has_a_row_for_each_image_and_no_formula(home, trained):
         assert row["label"].removeprefix("'") == prediction.label
         assert float(row["confidence"]) == pytest.approx(prediction.confidence, abs=1e-5)
         assert row["label_3"].removeprefix("'") == prediction.ranking[2][0]
-    assert {"'=red", "green", "3"} == {row["label"] for row in rows} - {""}
+    assert {"'=red", "Green", "3"} == {row["label"] for row in rows} - {""}
 
 
 @pytest.mark.parametrize("text", ["=1", "+a", "-a", "@a", "\t=1", " =1", "\r=1", "＝1"])  # noqa: RUF001
@@ -205,6 +206,9 @@ def test_a_test_set_measures_the_classifier_that_is_saved(home, tmp_path):
         confusion[names.index(path.parent.name), names.index(prediction.label)] += 1
     assert found["measured"]["confusion"] == confusion.tolist()
     assert json.loads(file.with_suffix(".json").read_text())["measured"] == found["measured"]
+    found["measured"]["per_class"]["Green"]["accuracy"] = 0.0  # so that it is named
+    (named,) = [line for line in describe_measures(found) if line.startswith("Balanced accuracy")]
+    assert 'worst "Green" 0.0%' in named
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])

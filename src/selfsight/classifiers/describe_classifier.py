@@ -59,7 +59,8 @@ def describe_measures(about: Mapping[str, Any]) -> list[str]:
     guessed = f"always guessing the most frequent class {measured['guessed']:.1%}"
     lines = [f"Accuracy {format_measure(measured, 'accuracy')} {how}; {guessed}."]
     shown = {key: measured[key] for key in measured if key != "weight_decay"}
-    lines += [line.removeprefix(": ").capitalize() for line in describe_results({"": shown})]
+    sentences = [line.removeprefix(": ") for line in describe_results({"": shown})]
+    lines += [line[0].upper() + line[1:] for line in sentences]  # class names keep their case
     confused = _most_confused(measured)
     lines += [f"Most confused: {confused}."] if confused else []
     return [*lines, _describe_confidences(measured)]
