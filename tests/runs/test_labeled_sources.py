@@ -1,6 +1,7 @@
 """Which classes of the labeled images an evaluation uses."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -85,3 +86,21 @@ def test_pretrain_reads_its_labels_from_the_column_of_the_flag(tmp_path):
     for column, sentence in (("tags", "several classes per image"), ("none", "has no column")):
         with pytest.raises(UserError, match=sentence):
             source(label_column=column)
+
+
+def test_the_labels_of_the_test_images_are_the_column_of_the_training_images(tmp_path):
+    fine, coarse = [0, 1, 2, 3], [0, 0, 1, 1]
+    image = [{"bytes": png(pixels(4, 4)), "path": f"{i}.png"} for i in range(4)]
+    columns = {"image": image, "fine_label": fine, "coarse_label": coarse}
+    for name, more in (("train", {}), ("both", {"label": coarse}), ("coarse", {})):
+        table = pa.table(columns | more)
+        table = table.drop_columns(["fine_label"]) if name == "coarse" else table
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    options = EvalOptions(labeled=tmp_path / "train.parquet", test=tmp_path / "both.parquet")
+    found = open_labeled(options, ())
+    assert found.test.label_column == "fine_label" and found.test.labels.tolist() == fine
+    options = replace(options, test=tmp_path / "coarse.parquet")
+    with pytest.raises(UserError, match=r'"fine_label", and those of .* "coarse_label"'):
+        open_labeled(options, ())
+    found = open_labeled(replace(options, label_column="coarse_label"), ())
+    assert found.train.labels.tolist() == found.test.labels.tolist() == coarse

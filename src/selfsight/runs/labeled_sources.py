@@ -60,8 +60,23 @@ def open_labeled(options: EvalOptions, run_classes: tuple[str, ...]) -> LabeledS
             note = f"{labeled} lacks some classes of the run ({given}), so all classes are used."
     if options.test is None and "test" not in list_splits(labeled):
         return LabeledSources(train, None, classes, note)
-    test = _open_split(str(options.test or labeled), "test", (), options.label_column)
+    test = _open_test(str(options.test or labeled), train, options.label_column)
     return LabeledSources(train, select_classes(test, classes, complete=False), classes, note)
+
+
+def _open_test(path: str, train: Source, label_column: str | None) -> Source:
+    """Open the test images with the label column of the training images, if both have columns."""
+    test = _open_split(path, "test", (), label_column)
+    if None in (train.label_column, test.label_column) or train.label_column == test.label_column:
+        return test
+    try:
+        return _open_split(path, "test", (), train.label_column)
+    except UserError as error:
+        raise UserError(
+            f'The labels of {train.name} are its column "{train.label_column}", and those of '
+            f'{path} its column "{test.label_column}", which may have other classes. Name a column '
+            "of both with --label-column, or rename one."
+        ) from error
 
 
 def _open_split(
