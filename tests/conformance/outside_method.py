@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -60,6 +61,8 @@ class OutsideMethod(Method):
         (x1, x2), breaks = views, self.config.breaks
         if breaks == "the global random state is read":
             x1 = x1 + 0.1 * torch.randn_like(x1)
+        if breaks == "numpy's random state is read":
+            x1 = x1 * float(np.random.uniform(0.5, 1.5))
         h, q = self.student(x1)
         _, k = self.teacher(x2)
         if breaks == "the teacher gets a gradient":
@@ -90,6 +93,8 @@ class OutsideMethod(Method):
             self.last_keys = k
         if breaks == "the host reads the loss":
             loss = loss * (1 if loss.item() > 0 else 2)
+        if breaks == "the features are of the second view":
+            h, _ = self.student(x2)
         keys = F.normalize(q if breaks == "the update has a graph" else k, dim=1)
         return Step(loss=loss, features=h, update={"keys": keys})
 

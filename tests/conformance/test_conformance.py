@@ -21,12 +21,14 @@ BROKEN = [
     ("forward keeps state", "the queue is pushed in forward", "forward changed queue.keys"),
     ("forward keeps state", "forward counts its calls", "forward changed calls"),
     ("evaluation mode", "evaluation mode counts its calls", "forward changed calls"),
+    ("evaluation mode", "the features are of the second view", "for the first view alone"),
     ("after_step reads the step", "keys are stashed", "NoneType"),
     ("after_step reads the step", "the update has a graph", 'Step.update["keys"] carries'),
     ("skipped step", "a skipped step is not masked", "A skipped step changed teacher.net"),
     ("mask of zero", "a masked step does nothing", "differs between skipped=None and a mask"),
     ("teacher follows", "the teacher stays", "does not move the teacher"),
     ("repeatable", "the global random state is read", "not the same twice"),
+    ("repeatable", "numpy's random state is read", "not the same twice"),
     ("state dict", "state is not saved", "not in the state dict"),
     ("resume", "state is not saved", "After a resume"),
     ("resume", "the momentum is a plain attribute", "After a resume"),
@@ -67,6 +69,15 @@ def test_a_check_fails_for_a_method_that_breaks_its_rule(name, breaks, reason, m
     monkeypatch.setattr(leakage_checks, "LEARNING_STEPS", 20)  # nor as many
     (result,) = check(subject(breaks), {name: CHECKS[name]})
     assert result.outcome == "fail" and reason in result.reason
+
+
+def test_one_mistake_does_not_hide_the_check_that_names_it():
+    few = {name: CHECKS[name] for name in ("builds", "gradients", "repeatable", "labels")}
+    for breaks, name in {
+        "the global random state is read": "repeatable",
+        "labels are read": "labels",
+    }.items():
+        assert name in {r.check for r in check(subject(breaks), few) if r.outcome == "fail"}
 
 
 @pytest.mark.parametrize(("breaks", "reason"), [row[1:] for row in BROKEN if row[0] == TWO])

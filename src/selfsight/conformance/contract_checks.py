@@ -19,8 +19,8 @@ from selfsight.nn import Encoder
 
 
 def check_builds(subject: Subject) -> None:
-    """It builds, and a forward pass gives a finite loss and the features of the first view."""
-    method, x = subject.build(), subject.views()
+    """It builds, and a forward pass gives a finite loss and features of the backbone's width."""
+    method = subject.build()
     if not isinstance(method, Method) or not isinstance(getattr(method, "student", None), Encoder):
         raise BrokenRuleError(
             f"`create` returned a {type(method).__name__}; it must return a Method whose `student` "
@@ -31,19 +31,11 @@ def check_builds(subject: Subject) -> None:
         raise BrokenRuleError(f"forward returned a {type(step).__name__}, not a Step.")
     if step.loss.shape != () or not step.loss.isfinite():
         raise BrokenRuleError(f"The loss is {step.loss}; it must be one finite number.")
-    expected = (len(x[0]), method.student.backbone.dim)
+    expected = (len(subject.views()[0]), method.student.backbone.dim)
     if step.features.shape != expected:
         raise BrokenRuleError(
             f"Step.features has shape {tuple(step.features.shape)}; expected {expected}: the "
             "backbone's output for the first view."
-        )
-    # In evaluation mode, since a method may encode several views as one batch.
-    method.eval()
-    encoder = _teacher(method).net if method.features_of == "teacher" else method.student
-    features = subject.forward(method).features
-    if not torch.allclose(features, encoder.backbone(x[0]), rtol=1e-4, atol=1e-5):
-        raise BrokenRuleError(
-            "Step.features is not what the backbone gives for the first view alone."
         )
 
 
@@ -82,10 +74,10 @@ def check_forward_keeps_state(subject: Subject) -> None:
 
 
 def check_evaluation_mode(subject: Subject) -> None:
-    """In evaluation mode a forward pass changes nothing, and works without gradients."""
+    """In evaluation mode forward changes nothing, needs no gradients, and gives the features."""
     method = subject.build().eval()
     before = copy_state(method, statistics=True)
-    loss = subject.forward(method).loss
+    loss, features, *_ = subject.forward(method)
     with torch.no_grad():
         without = subject.forward(method).loss
     if (name := find_difference(before, copy_state(method, statistics=True))) is not None:
@@ -94,6 +86,11 @@ def check_evaluation_mode(subject: Subject) -> None:
         raise BrokenRuleError(
             f"In evaluation mode the loss is {loss.item():.6g} with gradients and "
             f"{without.item():.6g} without."
+        )
+    encoder = _teacher(method).net if method.features_of == "teacher" else method.student
+    if not torch.allclose(features, encoder.backbone(subject.views()[0]), rtol=1e-4, atol=1e-5):
+        raise BrokenRuleError(
+            "Step.features is not what the backbone gives for the first view alone."
         )
 
 

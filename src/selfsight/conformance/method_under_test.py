@@ -1,9 +1,13 @@
 """A method to check: its settings, how it is built, and small batches for it."""
 
+import contextlib
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -81,8 +85,7 @@ class Subject:
 
     def build(self, *, seed: int = 0) -> Method:
         """Build the method with the weights of this seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seed_globals(seed):
             return self.method.build(self.backbone.build(), DATA)
 
     @cached_property
@@ -121,11 +124,25 @@ class Subject:
     ) -> Step:
         """Call the method with the batch of this step, at another moment if one is given.
 
-        Torch's random state is set from `seed`: a method that reads it fails only one check.
+        The global random states are set from `seed`: a method that reads one fails only one check.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seed_globals(seed):
             return method(self.views(step), self.moment(step) if at is None else at)
+
+
+@contextlib.contextmanager
+def seed_globals(seed: int) -> Iterator[None]:
+    """Seed the global random states of torch, numpy and Python; restore them at the end."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
 
 
 def reduce_settings(config: MethodConfig) -> MethodConfig:

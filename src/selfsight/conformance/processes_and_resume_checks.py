@@ -94,14 +94,13 @@ def check_two_processes(subject: Subject) -> None:
 
 
 def check_repeatable(subject: Subject) -> None:
-    """Weights and loss are functions of the seed: torch's random state is not read in a step."""
-    method, again = subject.build(), subject.build()
-    if (name := find_difference(copy_state(method), copy_state(again))) is not None:
-        raise BrokenRuleError(f"{name} of two methods built from one seed differs.")
-    losses = []
-    for seed, net in enumerate((method, again)):
-        losses.append(subject.forward(net, seed=seed).loss)
-    if not torch.equal(*losses):
+    """Weights and loss are functions of the seed: no global random state is read in a step."""
+    first, *others = (subject.build() for _ in range(3))
+    for other in others:
+        if (name := find_difference(copy_state(first), copy_state(other))) is not None:
+            raise BrokenRuleError(f"{name} of two methods built from one seed differs.")
+    losses = [subject.forward(net, seed=k).loss for k, net in enumerate((first, *others))]
+    if not all(torch.equal(losses[0], loss) for loss in losses):
         raise BrokenRuleError(
             "The loss of the same step is not the same twice. Take random numbers from the Moment "
             "(at.uniform, at.normal, at.shared_normal, at.permutation, at.choices) alone."
