@@ -30,7 +30,7 @@ def result(arm: str, accuracies: dict[int, float], seconds: float = 100.0) -> Ar
             entry_of(job),
             seed=seed,
             results={"linear": {"accuracy": a / 100, "low": a / 100, "high": a / 100}},
-            seconds={"train": seconds},
+            seconds={"train": seconds, "total": seconds},
         )
         for seed, a in accuracies.items()
     }

@@ -88,6 +88,25 @@ def test_an_arm_is_done_by_a_run_of_the_same_settings_and_seed_only(tmp_path):
     assert not jobs_of("cifar10_v2_eqco_k16")[0].is_done(entries)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": [[0]]}, "seed is"),
+        ({"recipe": 3}, "recipe is 3"),
+        ({"results": {"linear": {"accuracy": "high"}}}, "it has no results.linear.low"),
+        ({"seconds": {"train": 1.0}}, "it has no seconds.total"),
+    ],
+)
+def test_a_damaged_entry_is_named_with_the_field(tmp_path, change, said):
+    path = entry_of(jobs_of("cifar10_v2_k16")[0]).write(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=rf"{path.name} is damaged: {said}"):
+        read_ledger([tmp_path])
+    path.write_text("[" * 100_000)
+    with pytest.raises(UserError, match=f"{path.name} is damaged: it is not JSON"):
+        read_ledger([tmp_path])
+
+
 def test_a_setting_newer_than_an_entry_must_have_its_default():
     (job,) = jobs_of("cifar10_v2_k16")
     entry = entry_of(job)

@@ -3,14 +3,15 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from selfsight.check_settings import check_fields, field_types
 from selfsight.errors import UserError
 from selfsight.recipe import Data, Recipe, Start, from_dict, to_dict
-from selfsight.run_files.json_files import to_json, write_json
+from selfsight.run_files.json_files import read_object, to_json, write_json
 
 RESULTS = Path(__file__).with_name("results")  # the ledger that comes with the package
 # Settings of a recipe that do not decide its result.
@@ -18,6 +19,7 @@ NEUTRAL = (
     *("seed", "repeatable", "log_every", "measure_every"),
     *("keep_epochs", "save_every", "save_steps", "save_minutes"),
 )
+RESULT = {"accuracy": float, "low": float, "high": float}  # fields of each of an entry's results
 CONTEXT_GIB = 2.5  # more than what a CUDA context with its libraries and graphs takes
 
 
@@ -96,20 +98,25 @@ class Entry:
 
 def read_ledger(folders: Iterable[Path] = (RESULTS,)) -> list[Entry]:
     """Read all entries of these folders, each file name once."""
-    known = {field.name for field in fields(Entry)}
     found: dict[str, Entry] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-            try:
-                saved = json.loads(path.read_text())
-                entry = Entry(**{k: v for k, v in saved.items() if k in known})
-            except (ValueError, TypeError, AttributeError) as error:
-                raise UserError(
-                    f"{path} is not an entry of the ledger: {error}. Remove the file, or give "
-                    "another folder with --ledger."
-                ) from error
-            found[path.name] = entry
+            found[path.name] = _read_entry(path)
     return list(found.values())
+
+
+def _read_entry(path: Path) -> Entry:
+    """Read one file; raise a UserError that names it and the field that is wrong."""
+    saved = read_object(path)
+    if saved is None:
+        raise UserError(f"{path} is a link to nothing. Remove it, or restore what it names.")
+    declared = field_types(Entry)
+    required = [field.name for field in fields(Entry) if field.default is MISSING]
+    check_fields(saved, declared, path, required=required)
+    for name, result in saved["results"].items():
+        check_fields(result, RESULT, path, required=[*RESULT], prefix=f"results.{name}.")
+    check_fields(saved["seconds"], {}, path, required=["train", "total"], prefix="seconds.")
+    return Entry(**{name: value for name, value in saved.items() if name in declared})
 
 
 def find_entries(
