@@ -19,6 +19,7 @@ from selfsight.cli.main import main
 from selfsight.data import open_source
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
+from selfsight.evals import tsne_map
 from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.run_files.run_folder import Run
 from selfsight.vectors import explore_images as exploration
@@ -105,10 +106,12 @@ def _tsne(h, count):
 
 
 @pytest.mark.slow
-def test_all_images_are_laid_out_by_the_map_of_the_report():
+def test_all_images_are_laid_out_by_the_map_of_the_report(monkeypatch, capsys):
+    monkeypatch.setattr(tsne_map, "ANNOUNCED", 1)
     h, _ = clusters(60)
     layout = lay_out(h, clusters=4, device=CPU)
     np.testing.assert_array_equal(layout.points, reduce_to_plane(h)[1].astype(np.float32))
+    assert "Laying out a map of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("h", [torch.ones(8, 4), torch.full((8, 4), torch.nan), torch.eye(2)])

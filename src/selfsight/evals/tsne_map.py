@@ -5,12 +5,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight.evals.feature_statistics import unit
+from selfsight.terminal.console import open_console
 
 MIN_TSNE_POINTS = 50  # fewer have no neighborhoods that a map could preserve
 MAX_PERPLEXITY = 30
 # Half of scikit-learn's: from PCA's plane the map has settled by then, in 3 s for 1500 points
 # instead of 7.
 ITERATIONS = 500
+ANNOUNCED = 1000  # points from which t-SNE takes seconds, and a line says so
 
 
 def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 2"]]:
@@ -27,6 +29,9 @@ def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+    if len(x) >= ANNOUNCED:
+        line = f"Laying out a map of {len(x):,} images by t-SNE (5,000 take half a minute)."
+        open_console(stderr=True).print(line)
     x = PCA(min(50, *x.shape), svd_solver="full").fit_transform(x)
     perplexity = min(MAX_PERPLEXITY, (len(x) - 1) / 3)
     tsne = TSNE(init="pca", random_state=0, max_iter=ITERATIONS, perplexity=perplexity)
