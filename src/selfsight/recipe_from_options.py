@@ -183,6 +183,7 @@ def profile_data(summary: data_summary.DataSummary) -> auto_recipe.DataProfile:
         size=summary.median,
         channels=summary.channels,
         kind=summary.kind,
+        mirrored=summary.mirrored,
     )
 
 

@@ -4,6 +4,7 @@ from json import dumps
 import pytest
 
 from selfsight.data import data_summary
+from selfsight.data.pixel_statistics import MIN_COMPARED
 from tests.data.image_files import parquet, pixels, png, write
 
 
@@ -48,3 +49,16 @@ def test_a_sample_is_part_of_the_whole(tmp_path):
     found = data_summary.inspect_data(file, sample=8)
     assert (found.count, found.sampled, found.classes) == (40, 8, 1)
     assert found.duplicates == ()
+
+
+def test_digits_have_no_mirror_images_and_of_few_none_is_said():
+    assert not data_summary.inspect_data("digits", sample=128).mirrored
+    assert data_summary.inspect_data("digits", sample=MIN_COMPARED - 1).mirrored
+
+
+def test_things_that_look_to_either_side_have_mirror_images(tmp_path):
+    things = [pixels(16, 16, seed=i) for i in range(MIN_COMPARED)]
+    for i, thing in enumerate(things):
+        thing[:, 8 * (i % 2) : 8 * (i % 2) + 8] //= 8  # the left or the right half is dark
+        write(tmp_path / f"{i}.png", thing)
+    assert data_summary.inspect_data(tmp_path).mirrored

@@ -93,6 +93,14 @@ def test_views_follow_the_images_and_the_cpu_caps_them(side, size):
     assert {view.size for view in made.views} == {size}
 
 
+def test_digits_are_not_mirrored_unless_a_domain_is_named():
+    facts = DataProfile(count=1000, short_side=28, channels=1, mirrored=False)
+    for domain, flip in (("auto", 0.0), ("photographs", 0.5)):
+        made, reasons = build_auto_recipe(facts, CPU, domain=domain)
+        assert {view.flip for view in made.views} == {flip}
+        assert ("not mirrored" in reasons["views"]) == (flip == 0.0)
+
+
 def test_a_setting_that_does_not_exist_is_refused_with_the_nearest():
     saved = to_dict(build_recipe("simclr.shapes"))
     saved["optim"]["momentun"] = saved["optim"].pop("momentum")

@@ -11,6 +11,7 @@ from statistics import median
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from selfsight import rng
 from selfsight.data import Source, open_source
@@ -20,9 +21,11 @@ from selfsight.data.decoders.pillow_formats import pillow_warnings_ignored
 from selfsight.data.decoders.resize_to_store import stored_size
 from selfsight.data.decoders.scientific_images import SampleFormat
 from selfsight.data.pixel_statistics import (
+    THUMBNAIL,
     PixelKind,
     SampledPixels,
     choose_kind,
+    has_mirror_images,
     sample_pixels,
     summarize_kind,
 )
@@ -47,6 +50,7 @@ class DataSummary:
     short_side: int  # median
     channels: int  # of photographs: 1 if every image is gray, else 3
     kind: PixelKind | None  # type and statistics of images that are not photographs
+    mirrored: bool  # the mirror image of one could be another; known of photographs only
     modes: dict[str, int]
     unreadable: tuple[tuple[str, str], ...]  # name and reason
     duplicates: tuple[tuple[str, str], ...]  # names of exactly equal files
@@ -91,6 +95,7 @@ def inspect_data(data: str | Path | Source, *, sample: int = 512) -> DataSummary
         short_side=int(median(min(s) for s in sizes)) if sizes else 0,
         channels=photo_channels if kind is None else kind.channels,
         kind=kind,
+        mirrored=has_mirror_images([i.thumbnail for i in good if i.thumbnail is not None]),
         modes=dict(modes.most_common()),
         unreadable=tuple(
             (image.name, image.reason) for image in images if image.reason is not None
@@ -148,6 +153,7 @@ class _SampledImage:
     digest: str = ""
     header: Header = NO_HEADER
     stored: int = 0
+    thumbnail: np.ndarray | None = None  # gray, of a photograph
     pixels: SampledPixels | None = None  # of an image that is not a photograph
     reason: str | None = None
 
@@ -162,10 +168,17 @@ def _read_image(source: Source, i: int) -> _SampledImage:
         if samples is not None:
             return _read_samples(name, digest, data, header, samples)
         channels = 1 if header.is_gray else 3
-        stored = decode(data, store_size=STORE_SIZE, channels=channels).size
+        pixels = decode(data, store_size=STORE_SIZE, channels=channels)
     except (OSError, ValueError) as error:
         return _SampledImage(name=name, reason=describe_error(error))
-    return _SampledImage(name=name, digest=digest, header=header, stored=int(stored))
+    gray = torch.from_numpy(pixels.mean(axis=2, dtype=np.float32))[None]
+    return _SampledImage(
+        name=name,
+        digest=digest,
+        header=header,
+        stored=int(pixels.size),
+        thumbnail=F.adaptive_avg_pool2d(gray, THUMBNAIL)[0].numpy(),
+    )
 
 
 def _read_samples(

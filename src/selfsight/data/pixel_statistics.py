@@ -20,6 +20,8 @@ TAIL = 0.1  # per cent of the values at either end that may be outliers
 FAR = 3.0  # an outlier is so many times the range of the others away from them
 MIN_TURNED = 16  # images below which nothing is said about their orientation
 SIGNIFICANT = 4.0  # standard errors from 0
+THUMBNAIL = 16  # side of the images that are compared with mirror images
+MIN_COMPARED = 64  # images below which nothing is said about their mirror images
 
 
 class PixelKind(NamedTuple):
@@ -46,6 +48,28 @@ class SampledPixels(NamedTuple):
     samples: SampleFormat
     values: np.ndarray  # [P, C]
     tilt: np.ndarray  # [3, C]: top to bottom, left to right, rows to columns
+
+
+def has_mirror_images(thumbnails: Sequence[np.ndarray]) -> bool:
+    """Whether the mirror image of an image could be another one; thumbnails are gray [S, S].
+
+    Mirrored photographs are as near to the other photographs as they are themselves. Mirrored
+    digits or letters are farther from the others: there is nothing like them.
+    """
+    if len(thumbnails) < MIN_COMPARED:
+        return True
+    x = np.stack(thumbnails).astype(np.float64)  # [N, S, S]
+    farther = _nearest(x[:, :, ::-1], x) > _nearest(x, x)  # [N]
+    error = 0.5 / math.sqrt(len(x))  # of the share, if each is as likely to be farther as nearer
+    return bool(farther.mean() <= 0.5 + SIGNIFICANT * error)
+
+
+def _nearest(x: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Squared distance of each image to the nearest of the others, its own number left out."""
+    a, b = x.reshape(len(x), -1), others.reshape(len(x), -1)
+    square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T  # [N, N]
+    np.fill_diagonal(square, np.inf)
+    return np.asarray(square.min(axis=1))
 
 
 def sample_pixels(samples: SampleFormat, pixels: np.ndarray) -> SampledPixels:

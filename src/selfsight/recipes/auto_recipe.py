@@ -27,6 +27,7 @@ class DataProfile:
     size: tuple[int, int] = (0, 0)  # median width and height
     channels: int = 3
     kind: PixelKind | None = None  # of images that are not photographs
+    mirrored: bool = True  # the mirror image of one could be another
 
 
 def build_auto_recipe(
@@ -71,6 +72,9 @@ def build_auto_recipe(
     reasons |= why
     optim, reasons["optim"] = _optim(config, epochs, gpu)
     view = View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0)
+    if domain == "auto" and not data.mirrored:
+        view = replace(view, flip=0.0)
+        reasons["views"] += "; not mirrored, since mirror images look unlike all others"
     if data.kind is None:
         view = for_channels(view if domain == "auto" else for_domain(view, domain), data.channels)
     else:
