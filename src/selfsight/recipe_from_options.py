@@ -22,6 +22,7 @@ from selfsight.encoders.init_encoder import (
     with_statistics,
 )
 from selfsight.errors import UserError, list_first
+from selfsight.methods import DataInfo
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.outside_code import import_name, list_outside_code
 from selfsight.recipe import (
@@ -34,6 +35,8 @@ from selfsight.recipe import (
 )
 from selfsight.recipes import auto_recipe
 from selfsight.run_files.run_folder import Run
+from selfsight.train.memory_forecast import foresee_memory
+from selfsight.train.trial_steps import measure_cpu_speed
 from selfsight.views.domains import for_domain
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
@@ -51,18 +54,20 @@ def build_pretrain_recipe(
 
     `start` is the encoder of --init. Without a `profile` of the data, a sample is read.
     """
-    reasons: dict[str, str] = {}
-    if options.recipe is None:
-        if profile is None:
-            source = open_source(
-                data,
-                labels=options.labels,
-                classes=options.classes,
-                label_column=options.label_column,
-            )
-            profile = profile_data(data_summary.inspect_data(source, sample=SAMPLE))
-        if start is not None:
-            profile = _match_channels(profile, start)
+    if options.recipe is not None:
+        return _adapt(_named_recipe(options), {}, data, options, device, start)
+    if profile is None:
+        source = open_source(
+            data,
+            labels=options.labels,
+            classes=options.classes,
+            label_column=options.label_column,
+        )
+        profile = profile_data(data_summary.inspect_data(source, sample=SAMPLE))
+    if start is not None:
+        profile = _match_channels(profile, start)
+
+    def build(images_per_second: float | None) -> tuple[Recipe, dict[str, str]]:
         recipe, reasons = auto_recipe.build_auto_recipe(
             profile,
             device,
@@ -72,16 +77,49 @@ def build_pretrain_recipe(
             processes=dist.world_size(),
             image_size=None if start is None else start.image_size,
             domain=options.domain,
+            images_per_second=images_per_second,
         )
-    else:
-        recipe = _named_recipe(options)
+        return _adapt(recipe, reasons, data, options, device, start)
+
+    recipe, reasons = build(None)
+    if "epochs" in reasons and _can_measure_speed(recipe, profile.count, options, device):
+        return build(measure_cpu_speed(recipe, DataInfo(profile.count, 2)))
+    return recipe, reasons
+
+
+def _can_measure_speed(
+    recipe: Recipe, count: int, options: PretrainOptions, device: torch.device
+) -> bool:
+    """Whether to try a few steps: not for a seed, with which a command always gives the same run.
+
+    Settings of a person may need more memory than there is, which others say in a sentence.
+    """
+    if device.type != "cpu" or options.seed is not None or dist.world_size() > 1:
+        return False
+    if 2 * recipe.batch_size > count:  # too few images to train at all
+        return False
+    if not (options.settings or options.batch_size or options.init):
+        return True
+    memory = foresee_memory(recipe, count, device)
+    return memory.peak <= memory.available
+
+
+def _adapt(
+    recipe: Recipe,
+    reasons: dict[str, str],
+    data: str | Path,
+    options: PretrainOptions,
+    device: torch.device,
+    start: StartEncoder | None,
+) -> tuple[Recipe, dict[str, str]]:
+    """Adapt a recipe to its start, to the settings of the command and to the device."""
     if start is not None:
         automatic = options.recipe is None
         recipe = with_start(recipe, start, automatic=automatic)
         why = f"the network of {start.name}"
         if (after := recipe.backbone.in_channels) != (before := start.backbone.in_channels):
             why += f"; {RULE.format(before, before, after)}"
-        reasons |= {"backbone": why} if automatic else {}
+        reasons = reasons | ({"backbone": why} if automatic else {})
     given = _apply(recipe, data, options)
     # Reasons are for automatic values, not for those that a flag replaced.
     reasons = {

@@ -8,12 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from selfsight import recipe_from_options
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.recipe import from_dict, to_dict
 from selfsight.recipe_from_options import build_pretrain_recipe
+from selfsight.recipes import auto_recipe
 from selfsight.recipes.auto_recipe import (
     DataProfile,
     build_auto_recipe,
@@ -58,7 +60,7 @@ def test_what_is_given_is_kept_and_the_rest_fits_it():
 
 
 def test_a_setting_that_a_flag_replaces_loses_the_automatic_reason(tmp_path):
-    options = PretrainOptions(settings=("--backbone.name", "vit_t4"))
+    options = PretrainOptions(epochs=5, settings=("--backbone.name", "vit_t4"))
     made, reasons = build_pretrain_recipe(images(tmp_path), options, CPU)
     assert made.backbone.name == "vit_t4" and "backbone" not in reasons
     assert {"views", "optim", "data.store_size"} <= set(reasons)
@@ -91,6 +93,29 @@ def test_only_a_supervised_vit_learns_its_patches(method):
 def test_views_follow_the_images_and_the_cpu_caps_them(side, size):
     made, _ = build_auto_recipe(DataProfile(count=1000, short_side=side), CPU)
     assert {view.size for view in made.views} == {size}
+
+
+@given(count=st.integers(16, 2_000_000), speed=st.floats(1, 1e6))
+def test_the_measured_speed_decides_the_epochs(count, speed):
+    data = DataProfile(count=count, short_side=32)
+    made, reasons = build_auto_recipe(data, CPU, images_per_second=speed)
+    minutes = made.epochs * count / speed / 60
+    fastest, slowest = max(auto_recipe.EPOCHS), min(auto_recipe.EPOCHS)
+    assert minutes <= auto_recipe.CPU_MINUTES or made.epochs == slowest
+    assert minutes > auto_recipe.CPU_MINUTES / 2 or made.epochs == fastest
+    assert f"the measured {speed:.0f} images/s" in reasons["epochs"]
+
+
+def test_the_speed_is_measured_where_no_seed_and_no_epochs_are_given(tmp_path, monkeypatch):
+    photos, measured = images(tmp_path), []
+    monkeypatch.setattr(
+        recipe_from_options, "measure_cpu_speed", lambda *_: measured.append(0) or 7.0
+    )
+    for flags, why in (({"seed": 1}, "at an assumed"), ({"epochs": 3}, "")):
+        _, reasons = build_pretrain_recipe(photos, PretrainOptions(**flags), CPU)
+        assert not measured and why in reasons.get("epochs", "")
+    _, reasons = build_pretrain_recipe(photos, PretrainOptions(), CPU)
+    assert measured and "at the measured 7 images/s" in reasons["epochs"]
 
 
 def test_digits_are_not_mirrored_unless_a_domain_is_named():

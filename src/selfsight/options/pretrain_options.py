@@ -42,11 +42,13 @@ class PretrainOptions:
     --start.freeze N freezes its first N stages or blocks. If not given, random weights.
     """
     epochs: Number = None
-    """Passes over the images. If not given, as the recipe says."""
+    """Passes over the images. If not given, as the recipe says; an automatic one on a CPU has as
+    many as 20 minutes allow, by a few steps that are timed."""
     batch_size: Number = None
     """Images per step, summed over all processes. If not given, as the recipe says."""
     seed: Number = None
-    """Seed of weights, order and views: the same seed gives the same run."""
+    """Seed of weights, order and views: the same seed gives the same run. If given, automatic
+    epochs follow from the images alone, not from the speed."""
     seeds: Annotated[Sequence[int], arg(metavar="INT...", help_behavior_hint="")] = ()
     """Train once with each of these seeds, in the run folders OUT-seedN, and print mean and spread.
     Repeat the command to continue: it resumes interrupted runs and skips finished ones."""

@@ -16,6 +16,10 @@ from selfsight.views import View, for_channels
 from selfsight.views.domains import describe_kind, for_domain, for_kind, resolve_domain
 
 Reasons = dict[str, str]
+CPU_MINUTES = 20  # of training
+CPU_SPEED = 2000.0  # images/s of 32 pixels on two cores, where it is not measured
+# Few to choose from: a small change of the speed rarely changes them.
+EPOCHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 400)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +44,14 @@ def build_auto_recipe(
     processes: int = 1,
     image_size: int | None = None,
     domain: str = "auto",
+    images_per_second: float | None = None,
 ) -> tuple[Recipe, Reasons]:
     """Build a recipe for these images on this device, with the given settings if any.
 
     The batch size is divisible by the number of processes. `image_size` is that of an encoder to
     start from. The views fit the domain and, for images that are not photographs, the statistics
-    of the data.
+    of the data. `images_per_second` is the measured speed of training on the CPU; None if it was
+    not measured.
     """
     reasons: Reasons = {}
     gpu = device.type == "cuda"
@@ -66,7 +72,7 @@ def build_auto_recipe(
         queue = method is not None and getattr(method_config(method)(), "queue_size", 0) > 0
         batch_size, reasons["batch_size"] = _batch_size(data, size, gpu, queue, processes)
     if epochs is None:
-        epochs, reasons["epochs"] = _epochs(data, size, gpu)
+        epochs, reasons["epochs"] = _epochs(data, size, gpu, images_per_second)
     steps = epochs * max(1, data.count // batch_size)
     config, why = _method(data, method, batch_size, steps, size, gpu)
     reasons |= why
@@ -175,11 +181,18 @@ def _batch_size(
     return batch, f"{data.count} images give {max(1, data.count // batch)} steps an epoch{why}"
 
 
-def _epochs(data: DataProfile, size: int, gpu: bool) -> tuple[int, str]:
-    budget = 4_000_000 if gpu else 80_000 * (32 / size)
-    epochs = int(min(1000 if gpu else 100, max(100 if gpu else 5, budget / data.count)))
-    place = "a GPU" if gpu else "a few minutes on a CPU"
-    return epochs, f"about {epochs * data.count:,} images in total, for {place}"
+def _epochs(
+    data: DataProfile, size: int, gpu: bool, images_per_second: float | None
+) -> tuple[int, str]:
+    if gpu:
+        epochs = int(min(1000, max(100, 4_000_000 / data.count)))
+        return epochs, f"about {epochs * data.count:,} images in total, for a GPU"
+    speed = images_per_second or CPU_SPEED * 32 / size
+    most = CPU_MINUTES * 60 * speed / data.count
+    epochs = max((e for e in EPOCHS if e <= most), default=EPOCHS[0])
+    minutes = epochs * data.count / speed / 60
+    how = "an assumed" if images_per_second is None else "the measured"
+    return epochs, f"{minutes:.0f} min at {how} {speed:.0f} images/s on the CPU"
 
 
 def _method(

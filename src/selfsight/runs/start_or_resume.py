@@ -53,12 +53,12 @@ from selfsight.runs.verdict import Verdict, judge
 from selfsight.stopwatch import Stopwatch, describe_seconds
 from selfsight.terminal.console import RecordTable, build_table, open_console
 from selfsight.train import checkpoint
-from selfsight.train.batch_size_finder import halve_batch_until_it_fits
 from selfsight.train.disk_forecast import check_disk
 from selfsight.train.memory_forecast import check_memory
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import count_classes, describe_data, pretrain
 from selfsight.train.training_state import State
+from selfsight.train.trial_steps import halve_batch_until_it_fits
 
 MAX_LEFT_OUT = 1000  # names of unreadable images in recipe.json
 

@@ -1,0 +1,122 @@
+"""Try some steps on random images: which batch fits in memory, and how fast they are."""
+
+import gc
+import itertools
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from selfsight import rng
+from selfsight.errors import UserError
+from selfsight.methods import DataInfo
+from selfsight.optim import build_optimizer
+from selfsight.ragged_batch import Ragged
+from selfsight.recipe import Recipe
+from selfsight.train.cuda_graph import CHOICE, can_record
+from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.init_weights import build_method
+from selfsight.train.loop import train
+from selfsight.train.step import DTYPES, Batch, compute_views
+from selfsight.train.training_state import State
+
+TRIAL_STEPS = 2  # in the second one the optimizer has its state
+TIMED_SECONDS, TIMED_STEPS = 2.0, 20  # whichever comes first
+
+
+def halve_batch_until_it_fits(recipe: Recipe, device: torch.device, data: DataInfo) -> Recipe:
+    """Return the recipe with its batch size halved until a step on one process fits."""
+    batch_size = recipe.batch_size // 2
+    while batch_size >= 2:
+        try:
+            smaller = replace(recipe, batch_size=batch_size)
+        except UserError:  # for example batch norm in groups that do not divide it
+            break
+        if _fits(smaller, device, data):
+            return smaller
+        batch_size //= 2
+    raise UserError(
+        f"No batch smaller than {recipe.batch_size} that these settings allow fits in the memory "
+        "of this device. Use a smaller backbone (--backbone.name resnet18) or smaller views."
+    )
+
+
+def _fits(recipe: Recipe, device: torch.device, data: DataInfo) -> bool:
+    """Return whether optimizer steps on random images fit in memory."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    try:
+        state = _build_state(recipe, device, data)
+        batches = (_random_batch(recipe, device, data) for _ in range(TRIAL_STEPS))
+        uncompiled = replace(recipe, compile=False)
+        for _ in train(state, batches, uncompiled, steps_per_epoch=TRIAL_STEPS, device=device):
+            pass
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def measure_cpu_speed(recipe: Recipe, data: DataInfo) -> float:
+    """Images per second of training in one process on the CPU, views included."""
+    device, index = torch.device("cpu"), torch.arange(recipe.batch_size)
+    images, labels = _one_image(recipe, index), index % max(1, data.num_classes)
+    batches = (
+        Batch(compute_views(recipe, images, index, epoch), labels, index)
+        for epoch in itertools.count()
+    )
+    state = _build_state(recipe, device, data)
+    return time_steps(state, batches, recipe, steps_per_epoch=1 + TIMED_STEPS, device=device)
+
+
+def time_steps(
+    state: State,
+    batches: Iterable[Batch],
+    recipe: Recipe,
+    *,
+    steps_per_epoch: int,
+    device: torch.device,
+) -> float:
+    """Train for some steps that are thrown away; returns images per second."""
+    untimed = CHOICE if can_record(recipe, device) else 1
+    steps = train(state, batches, recipe, steps_per_epoch=steps_per_epoch, device=device)
+    began, timed = time.monotonic(), 0
+    for number, _ in enumerate(steps, 1):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if number <= untimed:
+            began = time.monotonic()
+            continue
+        timed += 1
+        if timed == TIMED_STEPS or (timed > 1 and time.monotonic() - began > TIMED_SECONDS):
+            break
+    seconds = max(time.monotonic() - began, 1e-6)
+    return max(timed, 1) * recipe.batch_size / seconds
+
+
+def _build_state(recipe: Recipe, device: torch.device, data: DataInfo) -> State:
+    method = build_method(recipe, device, data)
+    optimizer = build_optimizer(
+        recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
+    )
+    return State(method, optimizer, GradScaler(device, enabled=recipe.precision == "fp16"))
+
+
+def _one_image(recipe: Recipe, index: Tensor) -> Ragged:
+    """The same random image, a square of the stored size, for each index."""
+    side, channels = recipe.data.store_size, recipe.data.channels
+    pixels = rng.uniform(rng.key(0, "speed"), index[:1], channels * side**2).float()[0]
+    sizes = torch.full((len(index), 2), side)
+    return Ragged(pixels, torch.zeros_like(index), sizes, channels, (side, side))
+
+
+def _random_batch(recipe: Recipe, device: torch.device, data: DataInfo) -> Batch:
+    index = torch.arange(recipe.batch_size, device=device)
+    views = [
+        rng.uniform(rng.key(0, "memory", i), index, recipe.data.channels * view.size**2)
+        .to(DTYPES[recipe.precision])
+        .view(len(index), recipe.data.channels, view.size, view.size)
+        for i, view in enumerate(recipe.views)
+    ]
+    return Batch(views, index % max(1, data.num_classes), index)

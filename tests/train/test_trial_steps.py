@@ -1,0 +1,29 @@
+"""Steps that are tried before a run."""
+
+import pytest
+import torch
+
+from selfsight.methods import DataInfo
+from selfsight.recipes.auto_recipe import DataProfile, build_auto_recipe
+from selfsight.train import trial_steps
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.5, 30.0])
+def test_the_speed_is_that_of_the_steps_after_the_first(seconds, monkeypatch):
+    recipe, _ = build_auto_recipe(DataProfile(count=64, short_side=32), CPU)
+    now, steps = [0.0], []
+
+    def train(state, batches, *_, **__):
+        for batch in batches:
+            steps.append([view.shape for view in batch.views])
+            now[0] += seconds if len(steps) > 1 else 1000.0
+            yield batch, None
+
+    monkeypatch.setattr(trial_steps, "train", train)
+    monkeypatch.setattr(trial_steps.time, "monotonic", lambda: now[0])
+    speed = trial_steps.measure_cpu_speed(recipe, DataInfo(64, 2))
+    assert speed == pytest.approx(recipe.batch_size / seconds)
+    assert steps[0] == [(recipe.batch_size, 3, 32, 32)] * 2
+    assert now[0] - 1000 <= max(2 * seconds, trial_steps.TIMED_SECONDS + seconds)
