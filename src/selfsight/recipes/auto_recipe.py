@@ -244,10 +244,12 @@ def _method(
 
 
 def _optim(config: MethodConfig, epochs: int, gpu: bool) -> tuple[Optim, str]:
-    predictor = "constant" if method_name(config) == "simsiam" else "same"
+    name = method_name(config)
+    predictor = "constant" if name == "simsiam" else "same"
+    on_cpu = 1e-2 if name == "simclr" else 2e-3  # MoCo and JCL fail at 1e-2
     optim = Optim(
         name="adamw",
-        lr=1e-3 if gpu else 2e-3,
+        lr=1e-3 if gpu else on_cpu,
         weight_decay=1e-2 if gpu else 1e-4,
         exclude_1d=True,
         predictor_lr=predictor,  # type: ignore[arg-type]
