@@ -281,7 +281,7 @@ OTHER_SETTINGS = {
     "seed is 1 in the command and 0 in the run": {"seed": 1},
     "method is byol in the command and simclr in the run": {"method": "byol"},
     "epochs is 4 in the command and 3 in the run": {"epochs": 4},
-    "optim.lr is 0.5 in the command and 0.002 in the run": {"settings": ["--optim.lr", "0.5"]},
+    "optim.lr is 0.5 in the command and 0.01 in the run": {"settings": ["--optim.lr", "0.5"]},
     "data.labels is True in the command and False in the run": {"labels": True},
     "views.0.order is .* in the command and .* in the run.* and 3 more": {
         "method": None,
