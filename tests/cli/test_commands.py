@@ -1,5 +1,6 @@
 """What holds for every command: verbosity, hints to copy, completion, the exit status."""
 
+import io
 import re
 import shlex
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from selfsight import api
 from selfsight.cli.help_page import COMMAND_LINES, EXIT_STATUS
@@ -117,3 +119,12 @@ def test_a_pipe_may_close_early():
     assert done.returncode in (0, 141)  # 0 if all was written before the pipe closed
     assert done.stdout.startswith("selfsight ") and done.stdout.count("\n") == 1
     assert not done.stderr
+
+
+def test_the_bar_shows_whole_counts_at_80_columns():
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=True, color_system=None)
+    bar = ProgressBar(console, 2200, 22, shown=True)
+    bar.update(RECORD | {"images_per_second": 1400.0, "loss": 4.221})
+    console.print(bar.progress.get_renderable())
+    assert " 22/2200 " in file.getvalue()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from selfsight import dist
 from selfsight.errors import escape
@@ -60,7 +61,7 @@ class DelayedProgress:
         bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),  # the bar gives way, not this
             TextColumn("{task.fields[rate]}", markup=False),
             TimeRemainingColumn(),
             console=self.console,

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from selfsight.data.data_wait import advise_on_wait
 from selfsight.terminal.console import is_verbose
@@ -27,7 +28,7 @@ class ProgressBar:
         self.progress = Progress(
             TextColumn("training"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),  # the bar gives way, not this
             TimeRemainingColumn(),
             TextColumn("{task.fields[text]}", markup=False),
             console=console,
