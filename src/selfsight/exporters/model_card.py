@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.errors import escape
+from selfsight.errors import count_noun, escape
 from selfsight.exporters.exported_encoder import CLASSES, ExportedEncoder
 from selfsight.methods import BASELINES
 from selfsight.run_files.run_folder import Run
@@ -73,8 +73,9 @@ def describe_origin(name: str, run: Run | None) -> list[str]:
     saved: dict[str, Any] = run.saved_recipe()
     method, images = saved["method"].get("name", "a method of its own"), saved.get("images")
     epochs = _epochs_trained(run)
-    of = f" of {saved['epochs']}" if epochs is not None and epochs < saved["epochs"] else ""
-    length = f"{saved['epochs'] if epochs is None else epochs:g}{of} epochs"
+    length = count_noun(saved["epochs"], "epoch")
+    if epochs is not None and epochs < saved["epochs"]:
+        length = f"{epochs:g} of {length}"
     count = f" on {images:,} images" if images else ""
     labels = "with" if method in BASELINES else "without"
     facts = [f"Trained {labels} labels by {method}, {length}{count}.", written]

@@ -12,7 +12,7 @@ from selfsight.data import ImageStore, StreamedImages
 from selfsight.data.loader import check_batch_size
 from selfsight.encoders.init_encoder import StartEncoder, write_start
 from selfsight.encoders.untrained_network import UNTRAINED, build_untrained_student
-from selfsight.errors import StoppedError, UserError
+from selfsight.errors import StoppedError, UserError, count_noun
 from selfsight.evals.baselines import baselines
 from selfsight.evals.eval_images import describe_transform
 from selfsight.evals.extract_features import Features
@@ -134,7 +134,9 @@ def resume_run(
     """
     records = run.records()
     if run.result("verdict") and records and records[-1]["epoch"] >= recipe.epochs:
-        console.print(f"{run.path} is finished: {recipe.epochs} epochs. Report: {run.report}")
+        console.print(
+            f"{run.path} is finished: {count_noun(recipe.epochs, 'epoch')}. Report: {run.report}"
+        )
         return
     check_local(run, recipe, trust=trust)
     source = open_recipe_source(recipe)
