@@ -57,7 +57,7 @@ def _describe_selection(
     if not words:
         return []
     held_out = result.get("held_out_accuracy")
-    how = "the only choice" if held_out is None else f"{held_out:.1%} of a held-out tenth"
+    how = "the only choice" if held_out is None else "best on a held-out tenth of the training set"
     selected = [f"{word} {result[key]:g}" for key, word in words.items()]
     notes = [f"{name}: selected {' and '.join(selected)} ({how})."]
     for key, word in words.items():
