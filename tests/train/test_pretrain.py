@@ -283,7 +283,7 @@ OTHER_SETTINGS = {
     "epochs is 4 in the command and 3 in the run": {"epochs": 4},
     "optim.lr is 0.5 in the command and 0.01 in the run": {"settings": ["--optim.lr", "0.5"]},
     "data.labels is True in the command and False in the run": {"labels": True},
-    "views.0.order is .* in the command and .* in the run.* and 3 more": {
+    "views.0.order is .* in the command and .* in the run.* and 4 more": {
         "method": None,
         "recipe": "simclr.shapes",
     },
