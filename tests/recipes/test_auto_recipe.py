@@ -1,6 +1,7 @@
 """The automatic recipe: valid for any images, and each choice has its reason."""
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import jaxtyping
 import pytest
@@ -116,6 +117,14 @@ def test_the_speed_is_measured_where_no_seed_and_no_epochs_are_given(tmp_path, m
         assert not measured and why in reasons.get("epochs", "")
     _, reasons = build_pretrain_recipe(photos, PretrainOptions(), CPU)
     assert measured and "at the measured 7 images/s" in reasons["epochs"]
+
+
+def test_no_step_is_timed_that_does_not_fit_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe_from_options, "measure_cpu_speed", None)  # calling it would fail
+    too_much = SimpleNamespace(peak=2, available=1)
+    monkeypatch.setattr(recipe_from_options, "foresee_memory", lambda *_: too_much)
+    _, reasons = build_pretrain_recipe(images(tmp_path), PretrainOptions(batch_size=8), CPU)
+    assert "at an assumed" in reasons["epochs"]
 
 
 def test_digits_are_not_mirrored_unless_a_domain_is_named():

@@ -80,7 +80,7 @@ def build_auto_recipe(
     view = View(size=size, scale=(0.2, 1.0), blur=0.5 if size > 64 else 0.0)
     if domain == "auto" and not data.mirrored:
         view = replace(view, flip=0.0)
-        reasons["views"] += "; not mirrored, since mirror images look unlike all others"
+        reasons["views"] += "; not mirrored, since mirrored images look unlike the data"
     if data.kind is None:
         view = for_channels(view if domain == "auto" else for_domain(view, domain), data.channels)
     else:
