@@ -57,6 +57,7 @@ WIDTH = Range(1, 10**6)  # of a layer
 PIXELS = Range(1, 2**14)  # side of an image
 CHANNELS = Range(1, 1024)
 EPOCHS = Range(1, 10**6)
+BATCH_SIZE = Range(1, 10**7)
 SEED = Range(0, 2**63 - 1)
 LEARNING_RATE = Range(0, 1e38, low_allowed=False)  # of float32
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})

@@ -11,6 +11,7 @@ import tyro
 
 from selfsight.backbones import BackboneConfig
 from selfsight.check_settings import (
+    BATCH_SIZE,
     CHANNELS,
     COUNT,
     EPOCHS,
@@ -41,7 +42,7 @@ from selfsight.views.view_settings import check_channels
 ALL_METHODS = METHODS | BASELINES
 RANGES: dict[str, Range] = {
     "epochs": EPOCHS,
-    "batch_size": Range(1, 10**7),
+    "batch_size": BATCH_SIZE,
     "chunk": COUNT,
     "seed": SEED,
     "log_every": COUNT,

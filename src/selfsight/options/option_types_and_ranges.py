@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 from selfsight.check_settings import (
+    BATCH_SIZE,
     COUNT,
     EPOCHS,
     PIXELS,
@@ -35,7 +36,7 @@ Domain = Annotated[
 
 RANGES: dict[str, Range] = {
     "epochs": EPOCHS,
-    "batch_size": Range(1, 10**7),
+    "batch_size": BATCH_SIZE,
     "seed": SEED,
     "seeds": SEED,
     "parallel": COUNT,

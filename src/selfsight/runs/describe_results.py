@@ -7,6 +7,7 @@ from selfsight.encoders.untrained_network import UNTRAINED
 from selfsight.evals.encoder_differences import Difference
 from selfsight.run_files.run_results import find_headline
 from selfsight.runs.compare_runs import format_measure, format_number, is_end
+from selfsight.terminal.console import format_setting
 
 # Hyperparameters that a protocol selects, and the settings that hold the values it tries.
 SELECTED = {"lr": ("lrs", "head_lrs"), "weight_decay": ("weight_decays",)}
@@ -58,7 +59,7 @@ def _describe_selection(
         return []
     held_out = result.get("held_out_accuracy")
     how = "the only choice" if held_out is None else "best on a held-out tenth of the training set"
-    selected = [f"{word} {result[key]:g}" for key, word in words.items()]
+    selected = [f"{word} {format_setting(result[key])}" for key, word in words.items()]
     notes = [f"{name}: selected {' and '.join(selected)} ({how})."]
     for key, word in words.items():
         tried = next((settings[grid] for grid in SELECTED[key] if settings.get(grid)), ())
@@ -70,8 +71,8 @@ def _describe_selection(
         ):
             if result[key] == end != 0:
                 notes.append(
-                    f"{name}: {word} {end:g} is the {which} of the {len(tried)} that were tried; a "
-                    f"{beyond} one may be better."
+                    f"{name}: {word} {format_setting(end)} is the {which} of the {len(tried)} that "
+                    f"were tried; a {beyond} one may be better."
                 )
     return notes
 
