@@ -85,7 +85,7 @@ def cifar10_r18_200ep() -> Recipe:
     return cifar10(
         FastMoCoConfig(temperature=0.2),
         without_blur(moco_v2(32, interpolation="bicubic")),
-        replace(SGD, lr=0.15, weight_decay=1e-4, schedule=Schedule(warmup_epochs=5.0)),
+        replace(SGD, lr=0.15, weight_decay=5e-4, schedule=Schedule(warmup_epochs=5.0)),
         epochs=200,
         zero_init_residual=True,
     )
