@@ -9,9 +9,10 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 from selfsight.data import dataset_index as indexes
-from selfsight.data import load_images, open_source
+from selfsight.data import load_images, open_source, pixel_cache
 from selfsight.data.cache_eviction import evict, free_disk
 from selfsight.data.cache_files import create_part_file, list_abandoned, remove_abandoned
 from selfsight.data.dataset_index import IndexWriter, load_or_write_index
@@ -60,6 +61,23 @@ def test_a_full_disk_raises_and_leaves_no_files(tmp_path, own_cache):
     with full(70_000), pytest.raises(UserError, match=r"failed after .* File too large"):
         load_images(open_source(tmp_path / "set"), store_size=30, budget_bytes=0)
     assert not list(own_cache.iterdir())
+
+
+def test_pixels_that_were_slow_to_decode_are_left_for_later_runs(tmp_path, own_cache, monkeypatch):
+    for i in range(3):
+        write(tmp_path / f"set/{i}.png", pixels(30, 20 + i, seed=i))
+    source = open_source(tmp_path / "set")
+    fast = load_images(source, store_size=30)
+    assert not list(own_cache.glob("*"))  # decoding these takes no time
+    monkeypatch.setattr(pixel_cache, "SLOW_DECODING", 0.0)
+    with full(1_000):  # the disk: they are in memory all the same
+        assert torch.equal(load_images(source, store_size=30).flat, fast.flat)
+    assert not list(own_cache.glob("*"))
+    load_images(source, store_size=30)
+    assert len(list(own_cache.glob("*"))) == 2  # the pixels and their index
+    monkeypatch.setattr(pixel_cache, "decode_images", None)  # later runs do not decode
+    later = load_images(source, store_size=30)
+    assert torch.equal(later.flat, fast.flat) and torch.equal(later.heights, fast.heights)
 
 
 def test_an_index_of_pixels_that_does_not_fit_raises_and_leaves_no_files(tmp_path):

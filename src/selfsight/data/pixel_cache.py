@@ -39,6 +39,7 @@ from selfsight.errors import UserError, list_first
 from selfsight.terminal.console import format_bytes
 
 DIGEST = 32  # bytes of a SHA-256
+SLOW_DECODING = 2.0  # seconds from which on pixels in memory are also written for later runs
 
 
 def load_images(
@@ -58,8 +59,9 @@ def load_images(
 
     The images have a short side of at most `store_size`, or are the crops of `transform`.
     Channels are 3 unless given (sources of decoded pixels keep theirs). Pixels that exceed
-    `budget_bytes` (half the free memory unless given) go to a memory-mapped file, which later
-    runs load again. Of several processes on a machine one decodes, and all map its file.
+    `budget_bytes` (half the free memory unless given) go to a memory-mapped file. Later runs load
+    such a file again; if decoding was slow, it is written in any case. Of several processes on a
+    machine one decodes, and all map its file.
     """
     if transform is not None:
         channels, dtype = transform.channels, transform.dtype
@@ -80,6 +82,7 @@ def load_images(
         entry = _wait_for_entry(folder, key)
     if entry is None:
         budget = free_memory() // 2 if budget_bytes is None else budget_bytes
+        began = time.monotonic()
         with CacheWriter(folder, key, 0 if shared else budget) as writer:
             decoded = decode_images(
                 source,
@@ -95,7 +98,7 @@ def load_images(
                 else:
                     writer.add(i, pixels)
             _check_any_readable(source, writer.skipped)
-            entry = writer.finish()
+            entry = writer.finish(keep=time.monotonic() - began > SLOW_DECODING)
     readable = entry.readable
     all_readable = len(readable) == len(source)
     return CachedImages(
@@ -253,30 +256,40 @@ class CacheWriter:
         else:
             self._write(pixels)
 
-    def finish(self) -> CacheEntry:
-        """Return all images, from memory or mapped from the file."""
+    def finish(self, *, keep: bool = False) -> CacheEntry:
+        """Return all images, from memory or mapped from the file.
+
+        With `keep`, pixels in memory are also left for later runs, if they can be written.
+        """
         heights, widths = np.array(self.sizes, dtype=np.int64).reshape(-1, 2).T.copy()
         readable = np.array(self.readable, dtype=np.int64)
+        arrays = {"heights": heights, "widths": widths, "readable": readable}
         if self.file is None:
             flat = torch.from_numpy(self._concatenate())
-            return CacheEntry(flat, heights, widths, readable, self.skipped)
+            if keep and self.key is not None and self.total <= cache_limit():
+                with contextlib.suppress(OSError):  # later runs decode again
+                    self._open_file().write(flat.numpy().data)
+                    self._publish(self.key, arrays)
+            return CacheEntry(flat, **arrays, skipped=self.skipped)
         with self._explain_errors():
             self.file.flush()
-            path = self.unfinished[0]
-            if self.key is None:  # the mapping outlives the file name
-                return CacheEntry(_map_file(path), heights, widths, readable, self.skipped)
-            evict(self.folder, self.total)
-            arrays = {"heights": heights, "widths": widths, "readable": readable}
-            texts = {"skipped": json.dumps(self.skipped), "checksum": hash_file(path)}
-            with self._create_file() as index:
-                index.write(_seal(arrays | {name: np.array(text) for name, text in texts.items()}))
-            # The index comes last: without it the pixels do not count.
-            for written, path in zip(
-                self.unfinished, _entry_paths(self.folder, self.key), strict=True
-            ):
-                os.replace(written, path)
-        pixels, _ = _entry_paths(self.folder, self.key)
-        return CacheEntry(_map_file(pixels), heights, widths, readable, self.skipped)
+            pixels = self.unfinished[0]  # without a key, the mapping outlives its name
+            if self.key is not None:
+                pixels = self._publish(self.key, arrays)
+        return CacheEntry(_map_file(pixels), **arrays, skipped=self.skipped)
+
+    def _publish(self, key: str, arrays: dict[str, np.ndarray]) -> Path:
+        """Write the index and give both files their final names; returns that of the pixels."""
+        assert self.file is not None
+        self.file.flush()
+        evict(self.folder, self.total)
+        texts = {"skipped": json.dumps(self.skipped), "checksum": hash_file(self.unfinished[0])}
+        with self._create_file() as index:
+            index.write(_seal(arrays | {name: np.array(text) for name, text in texts.items()}))
+        # The index comes last: without it the pixels do not count.
+        for written, path in zip(self.unfinished, _entry_paths(self.folder, key), strict=True):
+            os.replace(written, path)
+        return _entry_paths(self.folder, key)[0]
 
     def _concatenate(self) -> np.ndarray:
         flat = np.empty(self.total, dtype=np.uint8)
@@ -294,11 +307,16 @@ class CacheWriter:
         self.unfinished.append(Path(file.name))
         return file
 
+    def _open_file(self) -> IO[bytes]:
+        """Create the file of the pixels."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(self.folder)
+        self.file = self._create_file()
+        return self.file
+
     def _move_to_file(self) -> None:
         with self._explain_errors():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            remove_abandoned(self.folder)
-            self.file = self._create_file()
+            self._open_file()
         for pixels in self.in_memory:
             self._write(pixels)
         self.in_memory = []
