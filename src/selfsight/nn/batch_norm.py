@@ -85,19 +85,20 @@ class BatchNorm(nn.Module):
         if len(x) > group and torch.compiler.is_compiling():
             y, (means, var) = grouped_batch_norm(x, *self._affine(), group, self.eps)
         else:
-            out, each, inverse = zip(
-                *(
-                    torch.native_batch_norm(part, *self._affine(), None, None, True, 0.0, self.eps)
-                    for part in x.split(group)
-                ),
-                strict=True,
-            )
-            y = torch.cat(out) if len(out) > 1 else out[0]
-            means, var = (
-                torch.stack(each).detach(),
-                torch.stack(inverse).detach().pow(-2) - self.eps,
-            )
+            y, means, inverse = self._native(x, group)
+            var = inverse.detach().pow(-2) - self.eps
+            means = means.detach()
         return y, Statistics(means, var * (count / (count - 1)))
+
+    def _native(self, x: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Normalize by torch's kernel; also each group's mean and 1 / standard deviation."""
+        settings = (*self._affine(), None, None, True, 0.0, self.eps)
+        if len(x) == group:
+            y, mean, inverse = torch.native_batch_norm(x, *settings)
+            return y, mean[None], inverse[None]
+        parts = [torch.native_batch_norm(part, *settings) for part in x.split(group)]
+        out, means, inverses = zip(*parts, strict=True)
+        return torch.cat(out), torch.stack(means), torch.stack(inverses)
 
     def _affine(self) -> tuple[Tensor | None, Tensor | None]:
         # The native kernel takes both or neither.
@@ -120,7 +121,6 @@ class BatchNorm(nn.Module):
             batch = Statistics(*map(torch.cat, zip(*chunks, strict=True)))
         self._track(batch.means.mean(dim=0), batch.variances.mean(dim=0))
 
-    @torch.no_grad()
     def _track(self, mean: Tensor, var: Tensor) -> None:
         # A batch with non-finite activations leads to a skipped step and must leave no trace.
         old_mean, old_var = self.running_mean, self.running_var
@@ -128,7 +128,7 @@ class BatchNorm(nn.Module):
         var = torch.where(var.isfinite(), var.to(old_var.dtype), old_var)
         old_mean.lerp_(mean, self.momentum)
         old_var.lerp_(var, self.momentum)
-        self.num_batches_tracked += 1
+        self.num_batches_tracked.add_(1)  # assigning it would take the compiler ten times as long
 
 
 class GroupedBatchNorm(torch.autograd.Function):
