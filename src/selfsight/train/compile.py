@@ -1,4 +1,4 @@
-"""Compile encoders and heads, each once, for any number of views that a step encodes.
+"""Compile backbones and heads, each once, for any number of views that a step encodes.
 
 A step compiled as one graph would contain the backbone once for each view and once more for the
 teacher, and would take minutes to compile. Losses compile themselves on CUDA
@@ -23,7 +23,6 @@ from selfsight.data.cache_files import cache_folder, is_private
 from selfsight.methods import Method
 from selfsight.nn import encoders
 from selfsight.nn.activation_checkpointing import RecomputedBlocks, find_blocks
-from selfsight.nn.combinatorial_patches import PatchStudent
 from selfsight.recipe import Recipe
 from selfsight.terminal.console import open_console
 
@@ -71,6 +70,7 @@ def persist_compile_cache() -> None:
 def compile_networks(method: Method, *, blocks: bool = False) -> None:
     """Compile a method's networks in place; state-dict keys do not change.
 
+    A backbone is compiled apart from its heads, so that all methods use the same compiled code.
     With `blocks`, or if blocks are recomputed, each block of a backbone is compiled separately.
     Modules that differ only in their weights, such as blocks of one shape or the networks of an
     earlier run in this process, are compiled once: parameters are inputs of the compiled code.
@@ -81,10 +81,7 @@ def compile_networks(method: Method, *, blocks: bool = False) -> None:
         if blocks or any(isinstance(m, RecomputedBlocks) for m in encoder.backbone.modules()):
             for block in find_blocks(encoder.backbone):
                 block.compile(**COMPILE_OPTIONS)
-            continue
-        encoder.backbone.compile(**COMPILE_OPTIONS)
-        uses_patches = isinstance(encoder, PatchStudent) and encoder.patches.on
-        if encoder.chunk_size is None and not uses_patches:  # else a loop calls the backbone
-            encoder.compile(**COMPILE_OPTIONS)
+        else:
+            encoder.backbone.compile(**COMPILE_OPTIONS)
     if isinstance(head := getattr(method, "predictor", None), nn.Module):
         head.compile(**COMPILE_OPTIONS)
