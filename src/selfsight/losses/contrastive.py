@@ -16,7 +16,6 @@ from torch import Tensor
 from selfsight import dist
 from selfsight.losses.blockwise_contrastive import is_streamed, mean_contrastive_nll
 from selfsight.losses.float32_losses import at_least_float32, unit
-from selfsight.losses.matrix_product import matrix_product
 
 Rows = Float[Tensor, "n d"]
 Scalar = Float[Tensor, ""]
@@ -44,7 +43,7 @@ def info_nce(
     if negatives is None and is_streamed(len(queries), len(keys)):
         positive = (unit(q) * unit(k)).sum(-1).flatten()
         return nll_against_all_keys(queries, keys, positive, own, temperature, alpha)
-    logits = matrix_product(queries / temperature, keys.T)  # [B N, G]
+    logits = queries / temperature @ keys.T  # [B N, G]
     return nll_from_logits(logits, own, negatives, alpha).mean()
 
 
@@ -81,8 +80,7 @@ def nt_xent(
         loss12 = info_nce(z1, z2, temperature=temperature, alpha=alpha)
         return (loss12 + info_nce(z2, z1, temperature=temperature, alpha=alpha)) / 2
     if cross:
-        pairs = ((z1, all2), (z2, all1))
-        logits = torch.cat([matrix_product(z / temperature, k.T) for z, k in pairs])  # [2N, G]
+        logits = torch.cat([z1 / temperature @ all2.T, z2 / temperature @ all1.T])  # [2N, G]
         return nll_from_logits(logits, first.repeat(2)[:, None], negatives, alpha).mean()
     all_keys = torch.cat([all1, all2])  # [2G, D]
     second = first + len(all1)
@@ -92,7 +90,7 @@ def nt_xent(
         positive = (z1 * z2).sum(-1).repeat(2)
         anchors = all_keys if dist.world_size() == 1 else torch.cat([z1, z2])
         return nll_against_all_keys(anchors, all_keys, positive, excluded, temperature, alpha)
-    logits = matrix_product(torch.cat([z1, z2]) / temperature, all_keys.T)  # [2N, 2G]
+    logits = torch.cat([z1, z2]) / temperature @ all_keys.T  # [2N, 2G]
     return nll_from_logits(logits, excluded, negatives, alpha).mean()
 
 
@@ -114,8 +112,7 @@ def queue_info_nce(
     positive = (q * unit(k)).sum(-1)  # [*M, N]
     if is_streamed(len(q), len(queue)):
         return mean_contrastive_nll(q, queue, positive - eqco_margin(len(queue), alpha))
-    negatives = matrix_product(q, queue.T).logsumexp(1)
-    return contrastive_nll(positive, negatives, len(queue), alpha).mean()
+    return contrastive_nll(positive, (q @ queue.T).logsumexp(1), len(queue), alpha).mean()
 
 
 @at_least_float32
@@ -138,8 +135,7 @@ def jcl(
     positive = similarity.mean(0) + spread
     if is_streamed(len(q), len(queue)):
         return mean_contrastive_nll(q, queue, positive) + spread.mean()
-    negatives = matrix_product(q, queue.T).logsumexp(1)
-    return (contrastive_nll(positive, negatives, len(queue)) + spread).mean()
+    return (contrastive_nll(positive, (q @ queue.T).logsumexp(1), len(queue)) + spread).mean()
 
 
 def contrastive_nll(

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from selfsight import dist
 from selfsight.losses.float32_losses import at_least_float32, unit
-from selfsight.losses.matrix_product import matrix_product
 
 Rows = Float[Tensor, "n d"]
 Square = Float[Tensor, "d d"]
@@ -102,7 +101,7 @@ def center(z: Rows) -> Rows:
 
 def mean_product(a: Rows, b: Rows) -> Square:
     """The mean over images of the products of two columns, for every pair."""
-    return dist.all_sum(matrix_product(a.T, b)) / global_size(a)
+    return dist.all_sum(a.T @ b) / global_size(a)
 
 
 def off_diagonal(square: Square) -> Scalar:

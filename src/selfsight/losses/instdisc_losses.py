@@ -13,7 +13,6 @@ from torch import Tensor
 
 from selfsight import dist
 from selfsight.losses.float32_losses import at_least_float32, unit
-from selfsight.losses.matrix_product import matrix_product
 
 Rows = Float[Tensor, "n d"]
 Scalar = Float[Tensor, ""]
@@ -26,7 +25,7 @@ def softmax(
     v: Rows, memory: Float[Tensor, "p d"], *, own: Int64[Tensor, " n"], temperature: float
 ) -> Scalar:
     """Pick each image's own row among all rows of the memory (InstDisc, equation 2)."""
-    return F.cross_entropy(matrix_product(unit(v) / temperature, memory.T), own)
+    return F.cross_entropy(unit(v) / temperature @ memory.T, own)
 
 
 @at_least_float32

@@ -14,7 +14,6 @@ from torch import Tensor
 from selfsight.check_settings import SHARE, Range
 from selfsight.losses.contrastive import neighbor_info_nce
 from selfsight.losses.float32_losses import unit
-from selfsight.losses.matrix_product import matrix_product
 from selfsight.methods.base import (
     DataInfo,
     Method,
@@ -71,7 +70,7 @@ class NNCLRConfig(MethodConfig):
 def find_nearest(z: Float[Tensor, "n d"], keys: Float[Tensor, "k d"]) -> Float[Tensor, "n d"]:
     """The key most similar to each row; keys are assumed to be unit vectors."""
     with torch.autocast(z.device.type, enabled=False):  # rounding would change neighbors
-        return keys[matrix_product(z.to(keys.dtype), keys.T).argmax(dim=1)]
+        return keys[(z.to(keys.dtype) @ keys.T).argmax(dim=1)]
 
 
 class NNCLR(Method):
