@@ -100,6 +100,19 @@ def test_rows_are_measured_once_and_again_after_an_error(measured, tmp_path, cap
     assert "| vicreg | CUDA out of memory. |" in table
 
 
+def test_the_table_has_the_rows_of_all_calls_and_methods_that_need_labels_get_them(
+    measured, tmp_path, monkeypatch
+):
+    opened = []
+    none = Source("none", [], None, (), lambda i: b"")
+    monkeypatch.setattr(all_methods, "open_recipe_source", lambda r: opened.append(r) or none)
+    for network, method in (("resnet18", "moco"), ("resnet50", "supervised")):
+        run(all=True, only=[network, method], out=tmp_path, data="x", device="cpu", quiet=True)
+    assert [recipe.data.labels for recipe in opened] == [False, True]
+    table = (tmp_path / "table.md").read_text()
+    assert "ResNet-18" in table and "| moco |" in table and "| supervised |" in table
+
+
 def test_other_options_are_measured_anew_and_time_ends_between_rows(measured, tmp_path, capsys):
     options = {"all": True, "device": "cpu", "out": tmp_path, "only": ("resnet18", "moco", "byol")}
     run(**options)

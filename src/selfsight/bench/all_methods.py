@@ -175,22 +175,26 @@ def measure_all(
         part.write_text(json.dumps(row, indent=2))
         part.replace(path)
         console.print(f"{done + i + 1:>3} {describe(row)}", highlight=False, soft_wrap=True)
-    rows = [json.loads(case.path(folder).read_text()) for case in cases if _exists(case, folder)]
-    (folder / "table.md").write_text(markdown(rows))
-    return rows
+    rows = {case: old for case in list_cases() if (old := _read_row(case.path(folder)))}
+    # Rows that other calls have measured in the same way are in the table too.
+    alike = [row for row in rows.values() if row["setting"] == setting]
+    (folder / "table.md").write_text(markdown(alike))
+    return [rows[case] for case in cases if case in rows]
 
 
-def _exists(case: Case, folder: Path) -> bool:
-    return case.path(folder).exists()
+def _read_row(path: Path) -> Row | None:
+    """Read the file of a row; None if there is none that can be read."""
+    try:
+        row: Row = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return row if "setting" in row else None
 
 
 def _is_measured(path: Path, setting: Row) -> bool:
     """Whether a row was measured with this code, on this device, with these options."""
-    try:
-        row = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return False
-    return "error" not in row and row.get("setting") == setting
+    row = _read_row(path)
+    return row is not None and "error" not in row and row["setting"] == setting
 
 
 def _measure(
@@ -211,7 +215,8 @@ def _measure(
         if device.type == "cuda":
             recipe = replace(recipe, compile=True)
         recipe, _ = adapt_to_device(recipe, device)
-        data = replace(recipe.data, path=data_for(recipe))
+        labels = recipe.data.labels or recipe.method.needs_labels
+        data = replace(recipe.data, path=data_for(recipe), labels=labels)
         recipe = replace(recipe, data=data)
         if data not in sources:
             sources[data] = open_recipe_source(recipe)

@@ -71,7 +71,8 @@ def run(
         path = (
             str(options.data) if options.data else _generate_images(chosen, Path(folder), console)
         )
-        chosen = replace(chosen, data=replace(chosen.data, path=path))
+        labels = chosen.data.labels or chosen.method.needs_labels
+        chosen = replace(chosen, data=replace(chosen.data, path=path, labels=labels))
         console.print(f"{name}, batch {chosen.batch_size}, {path}, {device}")
         result = measure_breakdown(name, chosen, device, seconds=seconds, console=console)
         console.print(*describe(result), sep="\n")
