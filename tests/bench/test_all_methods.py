@@ -57,7 +57,7 @@ def measured(monkeypatch):
     monkeypatch.setattr(all_methods, "foresee_memory", lambda *_: forecast)
     none = Source("none", [], None, (), lambda i: b"")
     monkeypatch.setattr(all_methods, "open_recipe_source", lambda recipe: none)
-    monkeypatch.setattr(all_methods, "gc", SimpleNamespace(collect=lambda: 0))  # nothing was built
+    monkeypatch.setattr(all_methods, "reset_peak_memory", lambda device: None)  # nothing was built
     return names
 
 

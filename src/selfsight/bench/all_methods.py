@@ -8,7 +8,6 @@ next row. Rows of other code or another device are measured again: only rows of 
 comparable.
 """
 
-import gc
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from selfsight.bench.backbone_speed_limit import PassTimes
 from selfsight.bench.evaluation_speed import EVALUATIONS, measure_evaluation
 from selfsight.bench.first_step import measure_first_step
 from selfsight.bench.step_breakdown import measure_breakdown
+from selfsight.bench.timer import reset_peak_memory
 from selfsight.catalog import build_recipe
 from selfsight.data import Source
 from selfsight.device import adapt_to_device
@@ -250,9 +250,7 @@ def _measure(
             row["result"] = asdict(result)
     except Exception as error:  # such as memory: the other rows are measured
         row |= {"error": str(error).strip().split("\n")[0] or type(error).__name__}
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    reset_peak_memory(device)  # what is left of this row would count for the next
     return row | {
         "seconds": time.monotonic() - began,
         "date": date.today().isoformat(),

@@ -11,7 +11,7 @@ from torch import nn
 
 from selfsight.bench.backbone_speed_limit import BackbonePass, PassTimes, time_forward, time_passes
 from selfsight.bench.step_breakdown import Breakdown
-from selfsight.bench.timer import synchronize
+from selfsight.bench.timer import peak_memory, reset_peak_memory, synchronize
 from selfsight.data import Source
 from selfsight.evals import fine_tune_settings, linear_probe_settings
 from selfsight.evals.classifier_settings import ClassifierSettings
@@ -49,8 +49,7 @@ def measure_evaluation(
     autocast = None if dtype == torch.float32 else dtype
     backbone = recipe.backbone.build().to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = EvalImages(source, transform, device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    reset_peak_memory(device)
 
     def embed(repeats: int) -> None:
         for _ in range(repeats):
@@ -64,7 +63,7 @@ def measure_evaluation(
         )
         run, per_run = _training(name, recipe, backbone, data)
     ms = 1000 * n / _images_per_second(run, per_run, device, seconds)
-    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    memory = peak_memory(device)
     if name == "fine_tune":
         one = BackbonePass(n, transform.size, True)
         limit = time_passes(recipe, Counter([one]), device, seconds, times)[one]

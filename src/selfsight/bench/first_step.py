@@ -54,6 +54,7 @@ def run_steps(given: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from selfsight.bench.step_breakdown import time_training
+    from selfsight.bench.timer import peak_memory
     from selfsight.catalog import build_recipe
     from selfsight.device import adapt_to_device
     from selfsight.recipe import override
@@ -86,7 +87,7 @@ def run_steps(given: dict[str, Any]) -> dict[str, Any]:
         "full_speed": round(before + speed.full_speed, 2),
         "images_per_second": 1000 * recipe.batch_size / speed.ms,
         "step_mode": speed.step_mode,
-        "memory": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        "memory": peak_memory(device),
         "compile": _compile_seconds(),
     }
 

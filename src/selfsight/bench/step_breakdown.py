@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import gc
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from selfsight import dist
 from selfsight.bench.backbone_speed_limit import BackbonePass, PassTimes, count_passes, time_passes
-from selfsight.bench.timer import median_ms, synchronize
+from selfsight.bench.timer import median_ms, peak_memory, reset_peak_memory, synchronize
 from selfsight.data import ImageStore, Source
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.decoders.decode_workers import MIN_IMAGES, decode_images, start_processes
@@ -134,9 +133,7 @@ def measure_breakdown(
         add("loss alone", median_ms(components.loss(), device, seconds=seconds))
     add("optimizer and teacher", median_ms(components.update, device, seconds=seconds))
     del components
-    gc.collect()
-    if device.type == "cuda":  # the components' memory is not that of training
-        torch.cuda.reset_peak_memory_stats(device)
+    reset_peak_memory(device)  # the components' memory is not that of training
     training = time_training(recipe, images, device, seconds)
     add("end to end", training.ms)
     known = ("augment", "heads and loss", "optimizer and teacher")
@@ -155,7 +152,7 @@ def measure_breakdown(
         data_wait=training.wait_ms / training.ms,
         first_step=training.first_step,
         step_mode=training.step_mode,
-        memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        memory=peak_memory(device),
         storage=recipe.data.storage,
         decoder=recipe.data.decoder,
         overhead=overhead,

@@ -1,11 +1,11 @@
 """Measure time and memory of one training step on random images in memory."""
 
-import gc
 from typing import NamedTuple
 
 import torch
 
 from selfsight.bench.step_breakdown import time_training
+from selfsight.bench.timer import peak_memory, reset_peak_memory
 from selfsight.data import CachedImages
 from selfsight.recipe import Recipe
 
@@ -24,9 +24,9 @@ def measure_step(
 ) -> StepCost:
     """Measure the steps of a recipe on this many random images."""
     images = _random_images(num_images, recipe.data.channels).to(device)
-    _reset_peak_memory(device)
+    reset_peak_memory(device)
     ms = time_training(recipe, images, device, seconds).ms
-    return StepCost(ms, torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None)
+    return StepCost(ms, peak_memory(device))
 
 
 def _random_images(count: int, channels: int) -> CachedImages:
@@ -36,13 +36,3 @@ def _random_images(count: int, channels: int) -> CachedImages:
     )
     side = torch.full((count,), SIDE)
     return CachedImages(flat, side, side, channels=channels, names=[""] * count)
-
-
-def _reset_peak_memory(device: torch.device) -> None:
-    """Free cached memory and restart the count of peak memory."""
-    gc.collect()
-    if device.type == "cuda":
-        # Every recorded step has its own stream, and every stream has cuBLAS workspaces.
-        torch._C._cuda_clearCublasWorkspaces()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
