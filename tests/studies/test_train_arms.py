@@ -13,6 +13,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 import selfsight
+from selfsight.cli.main import main
 from selfsight.data import CachedImages
 from selfsight.data.eval_transform import standard_transform
 from selfsight.errors import StoppedError, UserError
@@ -67,7 +68,7 @@ def labeled_images(images: CachedImages) -> LabeledData:
 
 def jobs_of(*arms, **options) -> list[Job]:
     options = replace(STUDY_DEFAULTS, arms=arms, **options)
-    return plan_jobs(EQCO, options, lambda recipe: recipe)
+    return plan_jobs([EQCO], options, lambda recipe: recipe)
 
 
 def test_all_arms_are_trained_with_one_seed_before_the_next():
@@ -75,6 +76,50 @@ def test_all_arms_are_trained_with_one_seed_before_the_next():
     named = [(job.arm, job.recipe.seed) for job in planned]
     arms = ("cifar10_v2_k16", "cifar10_v2_k4096")
     assert named == [(arm, seed) for seed in (0, 1) for arm in arms]
+
+
+def test_studies_are_planned_in_their_order_and_a_run_that_two_share_once():
+    studies = [STUDIES["jcl_multi_key"], EQCO]
+
+    def planned(*arms, **options):
+        options = replace(STUDY_DEFAULTS, arms=arms, **options)
+        jobs = plan_jobs(studies, options, lambda recipe: recipe)
+        return [(f"{job.study}.{job.arm}", job.recipe.seed) for job in jobs]
+
+    every = [f"{study.name}.{arm.name}" for study in studies for arm in study.arms_at("cifar10")]
+    shared = "eqco_negatives.cifar10_v2_k4096"  # has the settings of jcl_multi_key.cifar10_moco_v2
+    expected = [(arm, seed) for seed in (0, 1) for arm in every if arm != shared]
+    assert planned(seeds=(0, 1)) == expected
+    assert planned("cifar10_v2_k16", "jcl_multi_key.cifar10_jcl") == [
+        ("jcl_multi_key.cifar10_jcl", 0),
+        ("eqco_negatives.cifar10_v2_k16", 0),
+    ]
+    assert planned(shared) == [(shared, 0)]
+    with pytest.raises(UserError, match=r'^jcl_multi_key or eqco_negatives has no arm "cifar10_v2'):
+        planned("cifar10_v2_k17")
+    with pytest.raises(UserError, match=r'Did you mean "jcl_multi_key.cifar10_jcl"'):
+        planned("jcl_multi_key.cifar10_jc")
+    with pytest.raises(UserError, match=r"methods.simclr is not an arm of .* Name methods too"):
+        planned("methods.simclr")
+
+
+def test_one_command_and_one_call_train_several_studies(monkeypatch):
+    planned = []
+
+    def remember_jobs(jobs, *_, **__):
+        planned.append([f"{job.study}.{job.arm}" for job in jobs])
+        return []
+
+    monkeypatch.setattr(train_arms, "run_jobs", remember_jobs)
+    names = ["jcl_multi_key", "eqco_negatives"]
+    arms = ["cifar10_jcl", "eqco_negatives.cifar10_v2_k16"]
+    main(["study", *names, "--device", "cpu", "--again", "--arms", *arms])
+    selfsight.study(names, device="cpu", again=True, arms=arms, quiet=True)
+    selfsight.study(names[0], device="cpu", again=True, arms=arms[:1], quiet=True)
+    both = ["jcl_multi_key.cifar10_jcl", "eqco_negatives.cifar10_v2_k16"]
+    assert planned == [both, both, both[:1]]
+    with pytest.raises(UserError, match="No study is named"):
+        selfsight.study([])
 
 
 def test_an_arm_is_done_by_a_run_of_the_same_settings_and_seed_only(tmp_path):

@@ -42,23 +42,25 @@ def bench(
 
 
 def study(
-    name: Annotated[str, tyro.conf.arg(metavar="NAME")],
+    names: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...", help_behavior_hint="")],
     /,
     *,
     options: Annotated[StudyOptions, INLINE] = STUDY_DEFAULTS,
     json: bool = False,
 ) -> None:
-    """Train the arms of a study that are missing in the ledger, and write their results to it.
+    """Train the arms of studies that are missing in the ledger, and write their results to it.
+
+    Several studies share one process: images are decoded once, and networks are compiled once.
 
     Settings of the recipes have flags as in pretrain: --optim.lr 0.06 changes every arm.
 
     Args:
-        name: A study of `selfsight studies`.
+        names: Studies of `selfsight studies`, in the order in which they are trained.
         json: Print the new results as JSON instead of text.
     """
     from selfsight import api
 
-    entries = api.study(name, options, quiet=json)
+    entries = api.study(names, options, quiet=json)
     if json:
         print_json(entries)
 

@@ -27,7 +27,7 @@ COMMAND_LINES = {
     "methods": "list the methods; BibTeX of a paper",
     "recipes": "list the recipes: named settings",
     "studies": "the papers' tables, and what was trained",
-    "study NAME": "train the missing arms of a study",
+    "study NAME...": "train the missing arms of studies",
     "reproduce RUN|STUDY.ARM": "train a run or an arm again, and compare",
     "conformance MODULE:CONFIG": "check your own method",
     "completion SHELL": "tab completion for a shell",

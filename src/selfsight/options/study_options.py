@@ -36,9 +36,9 @@ class StudyOptions:
     ] = "cifar10"
     """Data set of the arms: cifar10, imagenette, stl10, imagenet100 or imagenet."""
     arms: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
-    """Arms to train. If not given, all arms of the scale."""
+    """Arms to train, as ARM or STUDY.ARM. If not given, all arms of the scale."""
     seeds: Annotated[Sequence[int], arg(metavar="INT...")] = (0,)
-    """Seeds; all arms are trained with the first, then with the next."""
+    """Seeds; all arms of all studies are trained with the first, then with the next."""
     minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
     """Time limit: an arm starts only if it is expected to end in time. The first arm always starts;
     repeat the command to continue it."""

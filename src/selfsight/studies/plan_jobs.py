@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -19,7 +19,7 @@ from selfsight.recipe import Recipe, eval_transform, override
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.open_run_images import open_recipe_images
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe
-from selfsight.studies.study_types import Scale, Study
+from selfsight.studies.study_types import Arm, Scale, Study
 
 HELD_OUT_SHARE = 0.1  # of the training images of each class, for tuning: 5,000 of CIFAR-10's
 QUICK_BATCH, QUICK_IMAGES = 64, 1200
@@ -70,45 +70,72 @@ class Job:
         return Run(work / ".".join((*words, *self.held_out * ("held_out",))))
 
 
-def plan_jobs(study: Study, options: StudyOptions, adapt: Callable[[Recipe], Recipe]) -> list[Job]:
-    """List the runs of a study: all arms with the first seed, then with the next.
+def plan_jobs(
+    studies: Sequence[Study], options: StudyOptions, adapt: Callable[[Recipe], Recipe]
+) -> list[Job]:
+    """List the runs of studies: all arms with the first seed, then with the next.
 
-    `adapt` changes a recipe for the device.
+    `adapt` changes a recipe for the device. A run that several arms share is listed once.
     """
-    scale = options.scale
-    known = {arm.name: arm for arm in study.arms_at(scale)}
-    if not known:
-        scales = sorted({arm.scale for arm in study.arms})
-        raise UserError(
-            f"{study.name} has no arms at the scale {scale}. Give --scale {' or '.join(scales)}."
-        )
-    names = [name.removeprefix(f"{study.name}.") for name in options.arms] or list(known)
-    for name in names:
-        if name not in known:
-            raise UserError(
-                f'{study.name} has no arm "{name}" at the scale {scale}.{suggest(name, known)} '
-                f"`selfsight studies {study.name}` lists them."
-            )
-    jobs = []
+    chosen = choose_arms(studies, options.arms, options.scale)
+    jobs: dict[tuple[Any, ...], Job] = {}
     for seed in options.seeds:
-        for name in names:
-            recipe = known[name].build()
-            recipe = make_quick(recipe) if options.quick else recipe
+        for study, arm in chosen:
+            recipe = make_quick(arm.build()) if options.quick else arm.build()
             recipe = override(
                 recipe, {"seed": seed}, options.settings, command=f"study {study.name}"
             )
             job = Job(
                 study=study.name,
-                arm=name,
-                scale=scale,
+                arm=arm.name,
+                scale=options.scale,
                 recipe=recipe,
                 adapted=adapt(recipe),
                 settings=tuple(options.settings),
                 held_out=options.held_out,
                 quick=options.quick,
             )
-            jobs.append(job)
-    return jobs
+            # Shrunk recipes of different arms may be equal; each is still tried.
+            key = (study.name, arm.name) if options.quick else (hash_recipe(recipe),)
+            jobs.setdefault((seed, *key), job)
+    return list(jobs.values())
+
+
+def choose_arms(
+    studies: Sequence[Study], names: Sequence[str], scale: str
+) -> list[tuple[Study, Arm]]:
+    """Find the arms ARM or STUDY.ARM, study by study; without names, all arms of the scale.
+
+    An ARM that several studies have is chosen in each.
+    """
+    known = {f"{study.name}.{arm.name}": arm for study in studies for arm in study.arms_at(scale)}
+    for study in studies:
+        if not study.arms_at(scale):
+            scales = sorted({arm.scale for arm in study.arms})
+            raise UserError(
+                f"{study.name} has no arms at the scale {scale}. "
+                f"Give --scale {' or '.join(scales)}."
+            )
+    given = " or ".join(study.name for study in studies)
+    for name in names:
+        shorts = [full.partition(".")[2] for full in known]
+        if name not in known and name not in shorts:
+            owner, _, short = name.rpartition(".")
+            if owner and owner not in {study.name for study in studies}:
+                raise UserError(
+                    f"{name} is not an arm of {given}. Name {owner} too, or choose another arm."
+                )
+            raise UserError(
+                f'{owner or given} has no arm "{short}" at the scale {scale}.'
+                f"{suggest(name, known if owner else shorts)} "
+                f"`selfsight studies {owner or studies[0].name}` lists them."
+            )
+    chosen = []
+    for study in studies:
+        arms = {arm.name: arm for arm in study.arms_at(scale)}
+        mine = [name.removeprefix(f"{study.name}.") for name in names] or list(arms)
+        chosen += [(study, arms[name]) for name in mine if name in arms]
+    return chosen
 
 
 class StudyData(NamedTuple):

@@ -1,6 +1,7 @@
 """Train a study, and train an arm again to compare it with the ledger."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,30 +25,39 @@ from selfsight.terminal.console import open_console
 
 
 def study(
-    name: str, options: StudyOptions = STUDY_DEFAULTS, /, *, quiet: bool = False, **changes: Any
+    names: str | Sequence[str],
+    options: StudyOptions = STUDY_DEFAULTS,
+    /,
+    *,
+    quiet: bool = False,
+    **changes: Any,
 ) -> list[dict[str, Any]]:
-    """Train the arms of a study that are missing in the ledger; return their entries.
+    """Train the arms of one study or several that are missing in the ledger; return their entries.
 
-    Keywords are the options that `selfsight study --help` explains: `study("methods",
-    data="cifar10/", seeds=(0, 1))`.
+    Keywords are the options that `selfsight study --help` explains: `study(["methods",
+    "jcl_multi_key"], data="cifar10/", seeds=(0, 1))`.
 
     >>> entries = selfsight.study("simsiam_comparison", quick=True, minutes=0.01,
     ...     data="shapes", ledger="ledger")  # doctest: +SKIP
     """
     options = change_options(options, changes)
+    names = list(dict.fromkeys([names] if isinstance(names, str) else names))
+    if not names:
+        raise UserError("No study is named. `selfsight studies` lists them.")
+    studies = [find_study(name) for name in names]
     end = None
     if options.minutes is not None:
         end = process_began() + 60 * options.minutes
     console, device = open_console(quiet=quiet), resolve_device(options.device)
     ledger = Path(options.ledger) if options.ledger else RESULTS
     entries = read_ledger((RESULTS, ledger))
-    jobs = plan_jobs(find_study(name), options, lambda recipe: adapt_to_device(recipe, device)[0])
+    jobs = plan_jobs(studies, options, lambda recipe: adapt_to_device(recipe, device)[0])
     repeat = options.quick or options.again
     todo = [job for job in jobs if repeat or not job.is_done(entries)]
     console.print(
-        f"{name} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
+        f"{', '.join(names)} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
     )
-    settings = {"command": "study", "study": name} | vars(options)
+    settings = {"command": "study", "studies": names} | vars(options)
     with dist.process_group(device.type, settings):
         finished = train_arms.run_jobs(
             todo,
