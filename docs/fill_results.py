@@ -14,18 +14,12 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from docs.plots import draw_accuracy, draw_curves, draw_time, draw_varied
-
 from selfsight.studies import STUDIES, find_study
 from selfsight.studies.ledger import Entry, read_ledger
+from selfsight.studies.ledger_plots import PLOT_TITLES, draw_study
 from selfsight.studies.result_tables import render_results, render_short
 
 ROOT = Path(__file__).resolve().parents[1]
-PLOT_TITLES = {  # by the end of the file's name
-    "": "Accuracy: ours, and published",
-    "_curves": "Curves of training",
-    "_time": "Accuracy against the time of training",
-}
 PLOTS = ROOT / "docs" / "plots"
 BLOCK = re.compile(
     r"(?P<begin><!-- ledger: (?P<words>[\w ]+?) -->\n).*?(?P<end><!-- end of ledger -->)", re.DOTALL
@@ -59,17 +53,11 @@ def list_pages(root: Path = ROOT) -> list[Path]:
 
 def draw_plots(entries: Sequence[Entry]) -> dict[str, str]:
     """File names of plots in docs/plots/, and their content."""
-    plots = {}
-    for study in STUDIES.values():
-        if study.varied and (plot := draw_varied(study, "cifar10", entries)):
-            plots[f"{study.name}.svg"] = plot
-        if study.claims and (plot := draw_curves(study, "cifar10", entries)):
-            plots[f"{study.name}_curves.svg"] = plot
-    if plot := draw_accuracy(STUDIES["methods"], "cifar10", entries):
-        plots["methods.svg"] = plot
-    if plot := draw_time(STUDIES["methods"], "cifar10", entries):
-        plots["methods_time.svg"] = plot
-    return plots
+    return {
+        f"{study.name}{end}.svg": plot
+        for study in STUDIES.values()
+        for end, plot in draw_study(study, "cifar10", entries).items()
+    }
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from docs.fill_results import PLOTS, ROOT, draw_plots, fill, list_pages
-from docs.plots import draw_curves, draw_time, draw_varied
 
 from selfsight.studies import STUDIES
 from selfsight.studies.ledger import read_ledger
+from selfsight.studies.ledger_plots import draw_curves, draw_time, draw_varied
 from selfsight.studies.result_tables import list_results, render_results, render_short
 from tests.studies.test_train_arms import entry_of, jobs_of
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from selfsight.errors import escape, quote_word
-from selfsight.options.option_types_and_ranges import File
+from selfsight.errors import UserError, escape, quote_word
+from selfsight.options.option_types_and_ranges import File, Folder, Scale
 from selfsight.run_files.json_files import print_json
 
 
@@ -72,6 +72,9 @@ def studies(
     name: Annotated[str, tyro.conf.arg(metavar="NAME|WORD", help_behavior_hint="")] = "",
     /,
     *,
+    page: File = None,
+    scale: Scale = "cifar10",
+    ledger: Folder = None,
     json: bool = False,
 ) -> None:
     """List the papers' tables and claims, those with a word, or the arms of one.
@@ -80,14 +83,32 @@ def studies(
 
     Args:
         name: A study, or a word such as a method. If not given, all.
+        page: Write verdicts, figures and all runs of this study to an HTML file.
+        scale: Data set of that page: cifar10, imagenette, stl10, imagenet100 or imagenet.
+        ledger: Folder with results for that page, in addition to the package's.
         json: Print JSON instead of text.
     """
     from selfsight import catalog
     from selfsight.cli import print_catalog
     from selfsight.studies import STUDIES
 
-    if name in STUDIES:
+    if page is not None:
+        _write_page(name, scale, ledger, Path(page))
+    elif name in STUDIES:
         print_json(catalog.list_arms(name)) if json else print_catalog.print_study(name)
     else:
         rows = catalog.list_studies(name)
         print_json(rows) if json else print_catalog.print_studies(rows)
+
+
+def _write_page(name: str, scale: Scale, ledger: str | Path | None, path: Path) -> None:
+    """Write the page of a study and print its path."""
+    from selfsight.studies import find_study
+    from selfsight.studies.ledger import RESULTS, read_ledger
+    from selfsight.studies.study_page import write_study_page
+
+    study = find_study(name)
+    if scale not in (known := sorted({arm.scale for arm in study.arms})):
+        raise UserError(f"{name} has no arms on {scale}. Give --scale {' or '.join(known)}.")
+    folders = (RESULTS, *([Path(ledger)] if ledger else []))
+    print(write_study_page(study, scale, read_ledger(folders), path))

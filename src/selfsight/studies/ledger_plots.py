@@ -2,13 +2,18 @@
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from selfsight.studies import Study
 from selfsight.studies.judge_claims import arm_results
 from selfsight.studies.ledger import Entry
+from selfsight.studies.study_types import Study
 
+PLOT_TITLES = {  # by the end of the file name
+    "": "Accuracy: ours, and published",
+    "_curves": "Curves of training",
+    "_time": "Accuracy against the time of training",
+}
 COLORS = ("#1f6fb2", "#c8501e", "#2e8b57", "#8a4fae", "#b8860b", "#c2417c", "#4f6d7a", "#555555")
 WIDTH, HEIGHT = 360, 300  # of a panel
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 34, 46  # margins
@@ -25,6 +30,20 @@ class Series:
     hollow: bool = False
     dots: bool = True
     labels: Sequence[str] = ()
+
+
+def draw_study(study: Study, scale: str, entries: Sequence[Entry]) -> dict[str, str]:
+    """All charts of a study that there are runs for, by the end of their file names."""
+    plots = {
+        "": draw_varied(study, scale, entries) if study.varied else None,
+        "_curves": draw_curves(study, scale, entries) if study.claims else None,
+    }
+    if not study.varied and not study.claims:  # arms that are compared with what others publish
+        plots |= {
+            "": draw_accuracy(study, scale, entries),
+            "_time": draw_time(study, scale, entries),
+        }
+    return {end: plot for end, plot in plots.items() if plot is not None}
 
 
 def draw_varied(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
@@ -233,8 +252,8 @@ def _panel(
     return "\n".join(parts)
 
 
-def _draw_series(line: Series, place) -> list[str]:
-    parts = []
+def _draw_series(line: Series, place: Callable[[float, float], tuple[float, float]]) -> list[str]:
+    parts = list[str]()
     if line.joined and len(line.points) > 1:
         path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y, _ in line.points)
         dash = ' stroke-dasharray="4 3"' if line.hollow else ""
@@ -268,4 +287,4 @@ def _nice_ticks(low: float, high: float) -> list[float]:
     power = 10 ** math.floor(math.log10(raw))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw)
     first = math.ceil(low / step - 1e-9)
-    return [round(n * step, 10) for n in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [float(round(n * step, 10)) for n in range(first, math.floor(high / step + 1e-9) + 1)]

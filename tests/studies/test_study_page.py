@@ -1,0 +1,53 @@
+"""The page of a study says what the ledger says, and opens without a network."""
+
+import re
+
+import pytest
+
+from selfsight.__main__ import main
+from selfsight.studies import STUDIES
+from selfsight.studies.study_page import build_study_page
+from tests.studies.test_pages import entries_of
+
+EQCO = STUDIES["eqco_negatives"]
+
+
+def test_the_page_has_verdicts_figures_and_runs():
+    entries = [
+        *entries_of("cifar10_v2_k4096", 80.0, 81.0, 80.5),
+        *entries_of("cifar10_v2_k16", 70.0, 71.0, 70.5),
+    ]
+    page = build_study_page(EQCO, "cifar10", entries)
+    claim = "MoCo v2: without EqCo, K = 16 is worse than K = 4096."
+    assert f"<td>{claim}</td><td>holds</td><td>+10.0 " in page
+    assert page.count("<svg") == 2 and "80.5 ± 0.5" in page  # the mark of the frame, and a figure
+    assert "16 of 18 arms were not run" in page
+    assert not re.search(r"\{\{|(src|href)=.?http", page)
+
+
+def test_a_study_without_runs_says_so():
+    page = build_study_page(EQCO, "cifar10", [])
+    assert "No arm was run" in page and "Too few arms were run" in page
+
+
+def test_the_command_writes_the_page(tmp_path, capsys, monkeypatch):
+    page = tmp_path / "pages" / "jcl.html"
+    monkeypatch.setattr("sys.argv", ["selfsight", "studies", "jcl_multi_key", "--page", str(page)])
+    main()
+    assert capsys.readouterr().out.strip() == str(page)
+    assert "JCL beats MoCo v2." in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nope"], 'There is no study "nope"'),
+        (["swav_epochs"], "swav_epochs has no arms on cifar10. Give --scale imagenet."),
+    ],
+)
+def test_a_study_that_has_no_such_page_is_told(words, sentence, tmp_path, capsys, monkeypatch):
+    words = ["selfsight", "studies", *words, "--page", str(tmp_path / "page.html")]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and sentence in capsys.readouterr().err
