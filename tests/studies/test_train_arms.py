@@ -207,6 +207,25 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
     assert "Too long for the time left; repeat the command later" in capsys.readouterr().out
 
 
+def test_an_arm_that_asks_for_finer_measuring_gets_it(monkeypatch, tmp_path):
+    spacings = []
+
+    def pretrain(recipe, *_, **__):
+        spacings.append(recipe.measure_every)
+        raise StoppedError("", 15)
+
+    monkeypatch.setattr(train_arms, "pretrain", pretrain)
+    data = StudyData(one_pixel_images(), labeled_images(one_pixel_images()))
+    cpu, console = torch.device("cpu"), Console(quiet=True)
+    (job,) = jobs_of("cifar10_v2_k16")
+    for epochs, measure_every in ((200, 2), (200, 50), (800, 10), (50, 10), (10, 10)):
+        changed = replace(job.recipe, epochs=epochs, measure_every=measure_every)
+        wanted = replace(job, recipe=changed, adapted=changed)
+        with pytest.raises(StoppedError):
+            train_arms.run_job(wanted, data, cpu, console, work=tmp_path, end=None, startup=0.0)
+    assert spacings == [2, 10, 40, 2, 1]  # 10 is the default of all recipes
+
+
 def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_path):
     def pretrain(recipe, run, *_, **__):
         run.log({"step": 1, "epoch": 1.0, "first_step": 0.25})

@@ -30,7 +30,7 @@ from selfsight.train.pretrain import pretrain
 from selfsight.train.training_progress import format_duration
 
 SECONDS = "seconds.json"  # of training so far, in the run folder
-CURVE_POINTS = 20  # measurements of online_knn during a run
+CURVE_POINTS = 20  # measurements of online_knn during a run, unless its arm asks for more
 CURVE = (
     *("epoch", "time", "loss", "online_knn", "online_knn_dips"),
     *("effective_rank", "information_bound"),
@@ -153,7 +153,7 @@ def run_job(
         job.adapted,
         log_every=10_000_000,  # only where online_knn is measured: a record waits for the device
         save_every=max(job.recipe.save_every, job.recipe.epochs),
-        measure_every=max(1, job.recipe.epochs // CURVE_POINTS),
+        measure_every=measure_spacing(job.recipe),
     )
     run = job.run_folder(work)
     if device.type == "cuda":
@@ -201,6 +201,14 @@ def run_job(
         quick=job.quick,
         diverged=diverged,
     )
+
+
+def measure_spacing(recipe: Recipe) -> int:
+    """Epochs between measurements: for CURVE_POINTS of them, or finer if the arm asks for it."""
+    spacing = max(1, recipe.epochs // CURVE_POINTS)
+    if recipe.measure_every == Recipe.measure_every:  # the default: nobody asked for it
+        return spacing
+    return min(spacing, recipe.measure_every)
 
 
 def _train(
