@@ -6,7 +6,7 @@ A table stands between two markers, in any page:
     <!-- ledger: STUDY SCALE ARM ... -->      the numbers of some arms, of "all", or of those "run"
     <!-- end of ledger -->
 
-The test of the pages fails if a table differs from what the ledger gives.
+Plots of the study follow the tables of all arms and of those that were run. The test of the pages fails if a table differs from what the ledger gives.
 """
 
 import os
@@ -33,12 +33,14 @@ def fill(page: Path, text: str, entries: Sequence[Entry], plots: Iterable[str]) 
     def table(block: re.Match[str]) -> str:
         name, scale, *arms = block["words"].split()
         study = find_study(name)
-        if arms:
-            shown = render_short(study, scale, entries, arms)
-        else:
-            shown = render_results(study, scale, entries)
+        shown = (
+            render_short(study, scale, entries, arms)
+            if arms
+            else render_results(study, scale, entries)
+        )
+        if scale == "cifar10" and arms in ([], ["run"]):
             for file in plots:
-                if scale == "cifar10" and file.split(".")[0] in {name + end for end in PLOT_TITLES}:
+                if file.split(".")[0] in {name + end for end in PLOT_TITLES}:
                     shown += f"\n![{PLOT_TITLES[file[len(name) : -4]]}]({folder}/{file})\n"
         return f"{block['begin']}\n{shown}\n{block['end']}"
 
@@ -69,6 +71,9 @@ def main() -> None:
         if (filled := fill(page, text, entries, plots)) != text:
             page.write_text(filled, encoding="utf-8")
             print(f"Wrote {page.relative_to(ROOT)}")
+    for path in PLOTS.glob("*.svg"):
+        if path.name not in plots:  # its runs have other settings now
+            path.unlink()
     for name, plot in plots.items():
         path = PLOTS / name
         path.parent.mkdir(exist_ok=True)
