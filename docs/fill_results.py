@@ -6,7 +6,8 @@ A table stands between two markers, in any page:
     <!-- ledger: STUDY SCALE ARM ... -->      the numbers of some arms, of "all", or of those "run"
     <!-- end of ledger -->
 
-Plots of the study follow the tables of all arms and of those that were run. The test of the pages fails if a table differs from what the ledger gives.
+Plots of the study follow the tables of all arms and of those that were run. The test of the pages
+fails if a table differs from what the ledger gives.
 """
 
 import os
