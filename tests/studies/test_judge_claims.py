@@ -80,6 +80,43 @@ def test_one_seed_decides_only_a_difference_of_several_spreads():
     assert pooled_spread([steady], "linear") == pytest.approx(0.2)
 
 
+def with_dips(arm: str, counts: dict[int, float | None]) -> ArmResult:
+    """An arm whose curves end with these numbers of dips."""
+    found = result(arm, dict.fromkeys(counts, 70.0))
+    entries = {
+        seed: replace(entry, curve={"online_knn_dips": [0.0, counts[seed]]})
+        for seed, entry in found.entries.items()
+    }
+    return replace(found, entries=entries)
+
+
+@pytest.mark.parametrize(
+    ("better", "other", "verdict"),
+    [
+        ((0, 1, 0), (5, 6, 6), "holds"),
+        ((5, 6, 6), (0, 1, 0), "does not hold"),
+        ((0, 0, 0), (0, 0, 0), "unclear"),
+        ((0, 0, 0), (1, 1, 1), "unclear"),  # whole numbers: equal differences can be rounding
+        ((0,), (9,), "unclear"),
+    ],
+)
+def test_fewer_dips_are_better(better, other, verdict):
+    claim = replace(CLAIM, measure="dips")
+    steady = with_dips(THIRD, {0: 0.0, 1: 0.0})
+    named = ((BETTER, better), (OTHER, other))
+    arms = [with_dips(arm, dict(enumerate(map(float, dips)))) for arm, dips in named]
+    found = judge(claim, [*arms, steady])
+    assert found.verdict == verdict and found.seeds == len(better)
+    assert found.difference == pytest.approx(np.mean(other) - np.mean(better))
+
+
+def test_a_run_that_diverged_or_was_not_measured_has_no_dips():
+    arm = with_dips(OTHER, {0: 2.0, 1: 1.0, 2: None})
+    arm.entries[1] = replace(arm.entries[1], diverged="the loss is not finite")
+    arm.entries[3] = replace(arm.entries[0], seed=3, curve={})
+    assert arm.values("dips") == {0: 2.0} and arm.mean("dips") == 2.0
+
+
 def test_what_was_not_run_says_so():
     arms = [result(BETTER, {0: 72.0}), result(OTHER, {})]
     assert judge(CLAIM, arms).verdict == "not run"

@@ -14,6 +14,7 @@ Verdict = Literal["holds", "does not hold", "unclear", "not run"]
 # 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 MANY_SPREADS = 4.0  # one seed decides if the difference is so many times the spread of one
+ROUNDING_SPREAD = (1 / 6) ** 0.5  # of the difference of two whole numbers: 1 / 12 for each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +30,25 @@ class ArmResult:
         found = {seed: entry.accuracy(measure) for seed, entry in sorted(self.entries.items())}
         return {seed: value for seed, value in found.items() if value is not None}
 
+    def dips(self) -> dict[int, float]:
+        """Number of dips of online_knn by seed; runs that diverged have none."""
+        runs = {seed: entry for seed, entry in sorted(self.entries.items()) if not entry.diverged}
+        counts = {seed: entry.curve.get("online_knn_dips") for seed, entry in runs.items()}
+        last = {seed: column[-1] for seed, column in counts.items() if column}
+        return {seed: count for seed, count in last.items() if count is not None}
+
+    def values(self, measure: Measure) -> dict[int, float]:
+        """Accuracy in percent or number of dips, by seed."""
+        return self.dips() if measure == "dips" else self.accuracies(measure)
+
     def mean(self, measure: Measure) -> float | None:
-        """Mean accuracy over seeds; None if it was not run."""
-        values = list(self.accuracies(measure).values())
+        """Mean over seeds; None if it was not run."""
+        values = list(self.values(measure).values())
         return statistics.fmean(values) if values else None
 
     def spread(self, measure: Measure) -> float | None:
         """Standard deviation over seeds; None for fewer than two."""
-        values = list(self.accuracies(measure).values())
+        values = list(self.values(measure).values())
         return statistics.stdev(values) if len(values) > 1 else None
 
     def seconds(self) -> float | None:
@@ -53,11 +65,11 @@ class ArmResult:
 
 
 class Judgment(NamedTuple):
-    """The verdict on a claim, and the difference in points that it is based on."""
+    """The verdict on a claim, and the difference in points or dips that it is based on."""
 
     verdict: Verdict
     difference: float | None = None
-    """Of the two arms, the mean over the seeds that both have."""
+    """Of the two arms, the mean over the seeds that both have; positive: the first is better."""
     interval: tuple[float, float] | None = None
     """95 % interval of the difference over seeds; None for one seed."""
     seeds: int = 0
@@ -78,7 +90,7 @@ def pooled_spread(results: Sequence[ArmResult], measure: Measure) -> float | Non
     """Standard deviation over seeds within arms; None if no arm has two seeds."""
     squares, freedom = 0.0, 0
     for result in results:
-        values = list(result.accuracies(measure).values())
+        values = list(result.values(measure).values())
         if len(values) > 1:
             squares += statistics.variance(values) * (len(values) - 1)
             freedom += len(values) - 1
@@ -92,17 +104,22 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
     other = _choose_other(claim, better, by_name)
     if other is None or not better.entries or not other.entries:
         return Judgment("not run")
-    pairs = [better.accuracies(claim.measure), other.accuracies(claim.measure)]
+    dips = claim.measure == "dips"
+    pairs = [better.values(claim.measure), other.values(claim.measure)]
     seeds = sorted(pairs[0].keys() & pairs[1].keys())
     if not seeds:
         return Judgment("unclear", reason="the two arms share no seed that was trained to the end")
-    differences = [pairs[0][seed] - pairs[1][seed] for seed in seeds]
+    sign = -1 if dips else 1  # fewer dips are better
+    differences = [sign * (pairs[0][seed] - pairs[1][seed]) for seed in seeds]
     mean = statistics.fmean(differences)
     named = f"against {other.arm.name}" if not isinstance(claim.than, str) else ""
     if len(seeds) == 1:
-        return _judge_one_seed(claim, mean, pooled_spread(results, claim.measure), named)
+        # Arms without dips have no spread, which says nothing about the others.
+        known = None if dips else pooled_spread(results, claim.measure)
+        return _judge_one_seed(claim, mean, known, named)
     quantile = T_QUANTILES[min(len(seeds) - 1, len(T_QUANTILES)) - 1]
-    half = quantile * statistics.stdev(differences) / len(seeds) ** 0.5
+    spread = max(statistics.stdev(differences), ROUNDING_SPREAD if dips else 0.0)
+    half = quantile * spread / len(seeds) ** 0.5
     verdict = _compare(mean - half, mean + half, claim.margin)
     return Judgment(verdict, mean, (mean - half, mean + half), len(seeds), named)
 

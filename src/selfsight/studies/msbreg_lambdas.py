@@ -119,5 +119,14 @@ STUDY = Study(
             better="cifar10_k4_s004_b050",
             than="cifar10_k4_s000_b000",
         ),
+        # The paper does not decide between the forms. Their scales differ, lambda_s does not.
+        *(
+            Claim(
+                text=f"Form b of L_s is better than form {form}, at four views and one lambda_s.",
+                better="cifar10_k4_s004_b050",
+                than=f"cifar10_k4_s004_b050_form_{form}",
+            )
+            for form in ("a", "c")
+        ),
     ),
 )

@@ -10,7 +10,8 @@ from selfsight.recipe import Recipe
 from selfsight.recipes import RECIPES
 
 Scale = Literal["imagenet", "imagenet100", "stl10", "imagenette", "cifar10"]
-Measure = Literal["knn", "knn_200", "linear"]
+# Accuracies in percent, and the number of dips of online_knn, of which fewer are better.
+Measure = Literal["knn", "knn_200", "linear", "dips"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class Claim:
     than: str | tuple[str, ...]
     """The arm that it is compared with; of several, the fastest that took at least as long."""
     margin: float = 0.0
-    """Points by which it must be better; -1 if it may be worse by less than one point."""
+    """Points, or dips, by which it must be better; -1 if it may be worse by less than one."""
     measure: Measure = "linear"
 
 
