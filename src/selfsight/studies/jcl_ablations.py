@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.study_types import Arm, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 PAPER = "JCL, arXiv:2009.14776"
 
@@ -14,6 +14,22 @@ def _arm(name: str, figure: str, settings: dict[str, Any]) -> Arm:
         settings=settings,
         source=f"plotted, not printed ({PAPER}, {figure})",
         scale="imagenet100",
+    )
+
+
+def _cifar10(
+    name: str, settings: dict[str, Any], *, like: str = "", keys: int | None = None
+) -> Arm:
+    """50 epochs from 4 keys, lambda 2, temperature 0.2: the baseline of jcl_multi_key."""
+    return Arm(
+        name=f"cifar10_{name}",
+        recipe="jcl.cifar10_r18_200ep",
+        settings={"epochs": 50, "optim.schedule.warmup_epochs": 5.0} | settings,
+        source="none published at this setting",
+        scale="cifar10",
+        like=like,
+        line="lambda 2, temperature 0.2" if keys else "",
+        x=None if keys is None else float(keys),
     )
 
 
@@ -34,6 +50,39 @@ STUDY = Study(
         *(
             _arm(f"t{100 * t:03.0f}", "figure 2(c)", {"method.temperature": t})
             for t in (0.05, 0.1, 0.5, 1.0)
+        ),
+        _cifar10("baseline", {}, like="baseline", keys=4),
+        _cifar10("m2", {"method.num_keys": 2}, like="m2", keys=2),
+        _cifar10("lambda0", {"method.strength": 0.0}, like="lambda0"),
+        _cifar10("t010", {"method.temperature": 0.1}, like="t010"),
+        _cifar10("t050", {"method.temperature": 0.5}, like="t050"),
+        _cifar10("m9", {"method.num_keys": 9}, like="m9", keys=9),
+        _cifar10("lambda8", {"method.strength": 8.0}, like="lambda8"),
+        _cifar10("lambda1", {"method.strength": 1.0}, like="lambda1"),
+        _cifar10("lambda4", {"method.strength": 4.0}),
+        _cifar10("m3", {"method.num_keys": 3}, like="m3", keys=3),
+        _cifar10("m7", {"method.num_keys": 7}, like="m7", keys=7),
+        _cifar10("t005", {"method.temperature": 0.05}, like="t005"),
+        _cifar10("t100", {"method.temperature": 1.0}, like="t100"),
+    ),
+    varied="number of keys",
+    claims=(
+        Claim(text="Four keys beat two.", better="cifar10_baseline", than="cifar10_m2"),
+        Claim(text="Nine keys beat two.", better="cifar10_m9", than="cifar10_m2"),
+        Claim(
+            text="The covariance helps: lambda 2 is better than 0.",
+            better="cifar10_baseline",
+            than="cifar10_lambda0",
+        ),
+        Claim(
+            text="Temperature 0.2 is better than 0.1.",
+            better="cifar10_baseline",
+            than="cifar10_t010",
+        ),
+        Claim(
+            text="Temperature 0.2 is better than 0.5.",
+            better="cifar10_baseline",
+            than="cifar10_t050",
         ),
     ),
 )

@@ -1,9 +1,30 @@
 """MSBReg: centroids of four views against two independent pairs."""
 
-from selfsight.studies.study_types import Arm, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 RECIPE = "msbreg.imagenet100_r18_k4_320ep"
 NO_LOSSES = {"method.singular_weight": 0.0, "method.brownian_weight": 0.0}
+
+
+def _cifar10(k: int, centroid: str, *, like: str = "") -> Arm:
+    """50 epochs; the learning rate is proportional to the views, the same for both losses."""
+    return Arm(
+        name=f"cifar10_{'centroid' if centroid == 'leave_one_out' else centroid}_k{k}",
+        recipe="msbreg.cifar10_r18_100ep",
+        settings={
+            "method.num_views": k,
+            "method.centroid": centroid,
+            "optim.lr": 0.03 * k,
+            "epochs": 50,
+            **NO_LOSSES,
+        },
+        source="none published at this setting",
+        scale="cifar10",
+        like=like,
+        line="repetition" if centroid == "repeat" else "centroid",
+        x=float(k),
+    )
+
 
 STUDY = Study(
     name="msbreg_repetition",
@@ -14,7 +35,7 @@ STUDY = Study(
         Arm(
             name="repeat",
             recipe=RECIPE,
-            settings={"method.centroid": "repeat", **NO_LOSSES},
+            settings={"method.centroid": "repeat", "epochs": 300, **NO_LOSSES},
             source=(
                 "none published; 78.2 % with centroids of four views (MSBReg, supplement, table 5)"
             ),
@@ -28,5 +49,19 @@ STUDY = Study(
             source="MSBReg, supplement, table 5",
             scale="imagenet100",
         ),
+        _cifar10(4, "leave_one_out", like="centroid"),
+        _cifar10(4, "repeat", like="repeat"),
+        _cifar10(2, "leave_one_out"),  # of two views both are BYOL
+        _cifar10(8, "leave_one_out"),
+        _cifar10(8, "repeat"),
+    ),
+    varied="views K",
+    claims=tuple(
+        Claim(
+            text=f"At {k} views, centroids are better than independent pairs of views.",
+            better=f"cifar10_centroid_k{k}",
+            than=f"cifar10_repeat_k{k}",
+        )
+        for k in (4, 8)
     ),
 )

@@ -1,6 +1,6 @@
 """SiMo: accuracy against EqCo's alpha at 256 negatives."""
 
-from selfsight.studies.study_types import Arm, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 PAPER = "EqCo, arXiv:2010.01929"
 RECIPE = "simo.imagenet_r50_200ep"
@@ -49,6 +49,32 @@ STUDY = Study(
                 source=f"{PAPER}, table {table}",
             )
             for prefix, epochs, network, alpha, top1, table in LONGER_OR_WIDER
+        ),
+        # 50 epochs; each query has 256 of the 511 other keys of its batch. The ends decide.
+        *(
+            Arm(
+                name=f"cifar10_a{alpha}",
+                recipe="simo.cifar10_r18_200ep",
+                settings={
+                    "epochs": 50,
+                    "method.num_negatives": 256,
+                    "method.alpha": float(alpha),
+                },
+                source="none published at this setting",
+                scale="cifar10",
+                like=f"a{alpha}",
+                line="K = 256",
+                x=float(alpha),
+            )
+            for alpha in (256, 65536, 4096, 1024, 16384, 262144)
+        ),
+    ),
+    varied="alpha",
+    claims=(
+        Claim(
+            text="With 256 negatives, alpha = 65536 is better than alpha = 256.",
+            better="cifar10_a65536",
+            than="cifar10_a256",
         ),
     ),
 )

@@ -1,6 +1,6 @@
 """SiMo: accuracy against the number of negatives, with and without EqCo."""
 
-from selfsight.studies.study_types import Arm, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 PAPER = "EqCo, arXiv:2010.01929"
 PLOTTED = f"plotted, not printed ({PAPER}, figure 3)"
@@ -8,6 +8,26 @@ RECIPE = "simo.imagenet_r50_200ep"
 
 # The number of negatives K; the ticks of figure 3 are not in the paper's text.
 SIZES = (4, 16, 64)
+
+
+def _cifar10(k: int, *, like: str = "", eqco: bool = True, shared: bool = True) -> Arm:
+    """50 epochs; the 511 other keys of a batch are all there are, and alpha with EqCo."""
+    return Arm(
+        name=f"cifar10_k{k}{'' if eqco else '_plain'}{'' if shared else '_own_negatives'}",
+        recipe="simo.cifar10_r18_200ep",
+        settings={
+            "epochs": 50,
+            "method.num_negatives": k,
+            "method.alpha": 511.0 if eqco and k < 511 else None,  # equal to K it has no effect
+            "method.shared_negatives": shared,
+        },
+        source="none published at this setting",
+        scale="cifar10",
+        like=like,
+        line=("EqCo" if eqco else "no margin") + ("" if shared else ", own negatives"),
+        x=float(k),
+    )
+
 
 STUDY = Study(
     name="simo_negatives",
@@ -57,6 +77,45 @@ STUDY = Study(
                 source=f"none printed at batch 512; about equal to the other ({PAPER}, remark 2)",
             )
             for name, shared in (("", True), ("_own_negatives", False))
+        ),
+        # Those that decide first.
+        _cifar10(16, like="k16"),
+        _cifar10(16, like="k16_own_negatives", shared=False),
+        _cifar10(511, like="k256"),
+        _cifar10(16, like="k16_plain", eqco=False),
+        _cifar10(256, like="k256_batch512"),
+        _cifar10(256, like="k256_batch512_own_negatives", shared=False),
+        *(
+            _cifar10(k, like=f"k{k}{'' if eqco else '_plain'}", eqco=eqco)
+            for k in (4, 64)
+            for eqco in (True, False)
+        ),
+    ),
+    varied="negatives K",
+    claims=(
+        *(
+            Claim(
+                text=f"At K = {k}, {one} negatives keep the accuracy of {other} ones to 1 point.",
+                better=f"cifar10_k{k}{better}",
+                than=f"cifar10_k{k}{than}",
+                margin=-1.0,
+            )
+            for k in (16, 256)
+            for one, better, other, than in (
+                ("shared", "", "own", "_own_negatives"),
+                ("own", "_own_negatives", "shared", ""),
+            )
+        ),
+        Claim(
+            text="With EqCo, K = 16 keeps the accuracy of K = 511 to 1 point.",
+            better="cifar10_k16",
+            than="cifar10_k511",
+            margin=-1.0,
+        ),
+        Claim(
+            text="At K = 16, EqCo is better than no margin.",
+            better="cifar10_k16",
+            than="cifar10_k16_plain",
         ),
     ),
 )
