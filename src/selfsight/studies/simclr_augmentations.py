@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfsight.recipes import simclr
-from selfsight.studies.study_types import Arm, Scale, Study
+from selfsight.studies.study_types import Arm, Claim, Scale, Study
 from selfsight.views import View
 
 FIGURE_5 = "SimCLR, arXiv:2002.05709, figure 5"
@@ -20,6 +20,13 @@ TABLE: dict[str, tuple[float, ...]] = {
     "blur": (35.1, 25.2, 16.6, 5.8, 9.7, 2.6, 6.7),
     "rotate": (30.0, 22.5, 20.7, 4.3, 9.7, 6.5, 2.6),
 }
+
+# On CIFAR-10 these decide first: the pair, each alone, the next best pair, the other order.
+FIRST = (
+    *(("crop", "color"), ("crop", "crop"), ("color", "color")),
+    *(("crop", "sobel"), ("color", "crop")),
+)
+PAIRS = dict.fromkeys([*FIRST, *((first, second) for first in NAMES for second in NAMES)])
 
 # Operations of each augmentation in their order, with SimCLR's probabilities for color.
 OPERATIONS: dict[str, dict[str, float]] = {
@@ -45,10 +52,11 @@ def _arm(first: str, second: str, scale: Scale, published: float | None) -> Arm:
     on_imagenet = scale == "imagenet"
     recipe = simclr.imagenet_r50_100ep if on_imagenet else simclr.cifar10_r18_200ep
     name = first if first == second else f"{first}_{second}"
+    views = one_branch(recipe().views[0], *dict.fromkeys((first, second)))
     return Arm(
         name=name if on_imagenet else f"{scale}_{name}",
         recipe=f"simclr.{recipe.__name__}",
-        settings={"views": one_branch(recipe().views[0], *dict.fromkeys((first, second)))},
+        settings={"views": views} | ({} if on_imagenet else {"epochs": 50}),
         published=published,
         source=FIGURE_5 if on_imagenet else f"none published on CIFAR-10; ImageNet in {FIGURE_5}",
         scale=scale,
@@ -71,6 +79,18 @@ STUDY = Study(
             for first, row in TABLE.items()
             for second, top1 in zip(NAMES, row, strict=True)
         ),
-        *(_arm(first, second, "cifar10", None) for first in NAMES for second in NAMES),
+        *(_arm(first, second, "cifar10", None) for first, second in PAIRS),
+    ),
+    claims=tuple(
+        Claim(
+            text=f"Crop and color distortion are better than {title}.",
+            better="cifar10_crop_color",
+            than=f"cifar10_{name}",
+        )
+        for name, title in (
+            ("crop", "crop alone"),
+            ("color", "color distortion alone"),
+            ("crop_sobel", "crop and Sobel filtering, the next best pair of the paper"),
+        )
     ),
 )
