@@ -6,12 +6,19 @@ from typing import Any
 from selfsight.errors import UserError
 from selfsight.studies.judge_claims import ArmResult, arm_results, judge
 from selfsight.studies.ledger import Entry
-from selfsight.studies.study_types import Arm, Measure, Study
+from selfsight.studies.study_types import Arm, Measure, Scale, Study
 
 MEASURES: dict[Measure, str] = {
     "knn_200": "kNN, k = 200",
     "knn": "kNN, k = 20",
     "linear": "linear",
+}
+DATA_SETS: dict[Scale, str] = {
+    "imagenet": "ImageNet",
+    "imagenet100": "ImageNet-100",
+    "stl10": "STL-10",
+    "imagenette": "Imagenette",
+    "cifar10": "CIFAR-10",
 }
 NOT_RUN = "not run"
 SHARED = "shared GPU"  # in place of times, where all runs shared it with other processes
@@ -30,7 +37,7 @@ def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dic
             "arm": arm.name,
             "epochs": recipe.epochs,
             "batch": recipe.batch_size,
-            "published": format_published(published.get(arm.like, arm)),
+            "published": format_published(published.get(arm.like, arm), scale),
             "seeds": len(result.entries),
             "training": _mean_minutes([run.seconds["train"] for run in alone]) or untimed,
             "in all": _mean_minutes(
@@ -83,9 +90,10 @@ def format_accuracy(result: ArmResult, measure: Measure) -> str:
     return f"{value:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
 
 
-def format_published(arm: Arm) -> str:
-    """The published number with its metric, or a dash."""
-    return "-" if arm.published is None else f"{arm.published} {arm.metric}"
+def format_published(arm: Arm, scale: str) -> str:
+    """The published number with its metric, and its data set if that is another; or a dash."""
+    where = "" if arm.scale == scale else f" on {DATA_SETS[arm.scale]}"
+    return "-" if arm.published is None else f"{arm.published} {arm.metric}{where}"
 
 
 def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:

@@ -9,12 +9,13 @@ from selfsight.run_files.json_files import explain_write_errors, write_text
 from selfsight.studies.ledger import Entry
 from selfsight.studies.ledger_plots import PLOT_TITLES, draw_study
 from selfsight.studies.result_tables import (
+    DATA_SETS,
     MEASURES,
     describe_runs,
     list_judgments,
     list_results,
 )
-from selfsight.studies.study_types import Study
+from selfsight.studies.study_types import Scale, Study
 
 TITLES: dict[str, str] = {str(measure): title for measure, title in MEASURES.items()}
 SETTINGS = ("arm", "epochs", "batch")
@@ -31,7 +32,7 @@ SHOW_TITLE = (
 )
 
 
-def write_study_page(study: Study, scale: str, entries: Sequence[Entry], path: Path) -> Path:
+def write_study_page(study: Study, scale: Scale, entries: Sequence[Entry], path: Path) -> Path:
     """Write the page of a study on one data set; return its path."""
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +40,7 @@ def write_study_page(study: Study, scale: str, entries: Sequence[Entry], path: P
     return path
 
 
-def build_study_page(study: Study, scale: str, entries: Sequence[Entry]) -> str:
+def build_study_page(study: Study, scale: Scale, entries: Sequence[Entry]) -> str:
     """Build the page of a study from the ledger; it needs no network."""
     judged = [
         {
@@ -62,7 +63,7 @@ def build_study_page(study: Study, scale: str, entries: Sequence[Entry]) -> str:
     ]
     return build_page(
         "study.html",
-        {"title": f"{study.name} on {scale}"},
+        {"title": f"{study.name} on {DATA_SETS[scale]}"},
         (),
         kind="study",
         script=SHOW_TITLE,
