@@ -4,6 +4,7 @@ A table stands between two markers, in any page:
 
     <!-- ledger: STUDY SCALE -->              all arms, verdicts, and what they were measured with
     <!-- ledger: STUDY SCALE ARM ... -->      the numbers of some arms, of "all", or of those "run"
+    <!-- ledger: overview -->                 all studies: what was run, and the verdicts
     <!-- end of ledger -->
 
 Plots of the study follow the tables of all arms and of those that were run. The test of the pages
@@ -18,7 +19,7 @@ from pathlib import Path
 from selfsight.studies import STUDIES, find_study
 from selfsight.studies.ledger import Entry, read_ledger
 from selfsight.studies.ledger_plots import PLOT_TITLES, draw_study
-from selfsight.studies.result_tables import render_results, render_short
+from selfsight.studies.result_tables import render_overview, render_results, render_short
 
 ROOT = Path(__file__).resolve().parents[1]
 PLOTS = ROOT / "docs" / "plots"
@@ -32,6 +33,9 @@ def fill(page: Path, text: str, entries: Sequence[Entry], plots: Iterable[str]) 
     folder = os.path.relpath(PLOTS, page.parent)
 
     def table(block: re.Match[str]) -> str:
+        if block["words"] == "overview":
+            shown = render_overview(list(STUDIES.values()), ("cifar10", "imagenette"), entries)
+            return f"{block['begin']}\n{shown}\n{block['end']}"
         name, scale, *arms = block["words"].split()
         study = find_study(name)
         shown = (

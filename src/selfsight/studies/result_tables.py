@@ -1,5 +1,6 @@
 """Tables of a study from the ledger: as rows, and as Markdown for the pages."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ DATA_SETS: dict[Scale, str] = {
     "cifar10": "CIFAR-10",
 }
 NOT_RUN = "not run"
+VERDICTS = ("holds", "does not hold", "unclear", NOT_RUN)
 SHARED = "shared GPU"  # in place of times, where all runs shared it with other processes
 
 
@@ -153,6 +155,29 @@ def render_short(study: Study, scale: str, entries: Sequence[Entry], arms: Seque
             for row in chosen
         ]
     )
+
+
+def render_overview(
+    studies: Sequence[Study], scales: Sequence[Scale], entries: Sequence[Entry]
+) -> str:
+    """Markdown: for each study and data set, arms and runs that were done, and verdicts."""
+    rows = []
+    for study in studies:
+        for scale in scales:
+            done, arms, runs = count_done(study, scale, entries)
+            if not arms:
+                continue
+            verdicts = Counter(row["verdict"] for row in list_judgments(study, scale, entries))
+            rows.append(
+                {
+                    "study": f"`{study.name}`",
+                    "data": DATA_SETS[scale],
+                    "arms run": f"{done} of {arms}",
+                    "runs": str(runs),
+                    **{verdict: str(verdicts[verdict] or "-") for verdict in VERDICTS},
+                }
+            )
+    return _markdown(rows)
 
 
 def describe_runs(study: Study, scale: str, entries: Sequence[Entry]) -> str:
