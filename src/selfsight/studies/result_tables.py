@@ -66,6 +66,8 @@ def list_judgments(study: Study, scale: str, entries: Sequence[Entry]) -> list[d
         difference = "" if found.difference is None else f"{found.difference:+.1f}"
         if found.interval is not None:
             difference += f" [{found.interval[0]:+.1f}, {found.interval[1]:+.1f}]"
+        if difference and claim.measure == "dips":
+            difference += " dips"
         rows.append(
             {
                 "claim": claim.text,
