@@ -22,7 +22,14 @@ from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
 from selfsight.studies import STUDIES, train_arms
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
-from selfsight.studies.plan_jobs import Job, StudyData, hold_out, open_study_data, plan_jobs
+from selfsight.studies.plan_jobs import (
+    Job,
+    StudyData,
+    hold_out,
+    make_quick,
+    open_study_data,
+    plan_jobs,
+)
 from selfsight.studies.result_tables import list_results
 from selfsight.studies.train_arms import estimate_seconds, run_jobs
 
@@ -289,6 +296,21 @@ def test_selected_images_keep_their_pixels():
     chosen = images.select(torch.tensor([2, 0]))
     assert chosen.flat.tolist() == [4, 5, 6, 7, 8, 9, 0, 1]
     assert list(chosen.names) == ["c", "a"] and chosen.starts.tolist() == [0, 6]
+
+
+def test_quick_networks_are_tiny_and_of_the_same_kind():
+    pairs = set()
+    for arm in (arm for study in STUDIES.values() for arm in study.arms):
+        recipe = arm.build()
+        pairs.add((recipe.backbone, make_quick(recipe).backbone))
+    for backbone, quick in pairs:
+        with torch.device("meta"):  # no memory, no numbers
+            full, tiny = backbone.build(), quick.build()
+        assert sum(p.numel() for p in tiny.parameters()) < 120_000, quick.name
+        assert type(tiny) is type(full)
+        kinds = [{type(m) for m in network.modules()} for network in (tiny, full)]
+        if quick.is_vit:  # layers of the same kinds, and as many tokens
+            assert kinds[0] == kinds[1] and tiny.patch == full.patch
 
 
 @pytest.mark.slow

@@ -28,6 +28,9 @@ BACKBONES: dict[str, partial[Any]] = {
     # For images of 32 pixels: DeiT-Ti's width on patches of 4.
     "vit_t4": partial(ViT, 192, 12, 3, patch=4),
     "vit_bn_t4": partial(ViT, 192, 12, 3, patch=4, mlp_norm="bn"),
+    # To try a recipe in seconds.
+    **{f"vit_narrow{p}": partial(ViT, 48, 2, 3, patch=p) for p in (16, 14, 7, 4)},
+    **{f"vit_bn_narrow{p}": partial(ViT, 48, 2, 3, patch=p, mlp_norm="bn") for p in (16, 14, 7, 4)},
     **{f"vit_{s}{p}": partial(ViT, *VITS[s], patch=p) for s in VITS for p in (16, 14, 7)},
     **{
         f"vit_bn_{s}{p}": partial(ViT, *VITS[s], patch=p, mlp_norm="bn")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
+from selfsight.backbones import BACKBONES
 from selfsight.data import CachedImages, ImageStore, Source, list_splits, open_source
 from selfsight.errors import UserError, suggest
 from selfsight.evals.eval_images import EvalImages
@@ -200,7 +201,10 @@ def _take_some(source: Source, count: int) -> Source:
 
 def make_quick(recipe: Recipe) -> Recipe:
     """Shrink a recipe to one epoch of a tiny network, to try a study in seconds."""
-    name = recipe.backbone.name if recipe.backbone.is_vit else "resnet8_narrow"
+    name = "resnet8_narrow"
+    if recipe.backbone.is_vit:  # of the same kind and patches, which views have to divide into
+        vit = BACKBONES[recipe.backbone.name].keywords
+        name = f"vit_{'bn_' * ('mlp_norm' in vit)}narrow{vit['patch']}"
     schedule = replace(recipe.optim.schedule, warmup_epochs=0.0)
     quick = replace(
         recipe,
