@@ -17,11 +17,13 @@ from selfsight.cli.main import main
 from selfsight.data import CachedImages
 from selfsight.data.eval_transform import standard_transform
 from selfsight.errors import StoppedError, UserError
+from selfsight.evals.feature_statistics import effective_rank
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
 from selfsight.studies import STUDIES, train_arms
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
+from selfsight.studies.measure_label_free import measure_label_free, select_test_images
 from selfsight.studies.plan_jobs import (
     Job,
     StudyData,
@@ -32,6 +34,7 @@ from selfsight.studies.plan_jobs import (
 )
 from selfsight.studies.result_tables import list_results
 from selfsight.studies.train_arms import estimate_seconds, run_jobs
+from selfsight.views import View
 
 EQCO = STUDIES["eqco_negatives"]
 
@@ -287,6 +290,40 @@ def test_arms_are_measured_on_images_at_full_size_and_not_on_those_stored_for_tr
         expected = v2.functional.normalize(pixels, transform.mean, transform.std).flatten(1)
         gray_level = 1 / 255 / min(transform.std)
         torch.testing.assert_close(found.h, expected, rtol=0, atol=1.01 * gray_level)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_measures_without_labels_are_those_of_the_images_that_are_scored(tmp_path, held_out):
+    (job,) = jobs_of("cifar10_v2_k16", held_out=held_out)
+    noise = np.random.default_rng(0).integers(0, 256, (120, 32, 32, 3), dtype=np.uint8)
+    for i, pixels in enumerate(noise):
+        folder = tmp_path / ("train" if i < 100 else "test") / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    labeled = open_study_data(job, str(tmp_path), torch.device("cpu"), Console(quiet=True)).labeled
+    torch.manual_seed(0)
+    backbone = make_quick(job.recipe).backbone.build()
+    _, test = labeled.features(backbone)
+    numbers = measure_label_free(backbone, job.recipe, labeled, test)
+    assert {*numbers} == {"effective_rank", "alpha", "alignment", "uniformity", "lidar"}
+    assert numbers["effective_rank"] == pytest.approx(effective_rank(test.h).item(), rel=1e-4)
+    # Views that are the images: both have the same features.
+    view = View(size=32, crop="center", flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)
+    plain = replace(job.recipe, views=(view, view))
+    assert measure_label_free(backbone, plain, labeled, test)["alignment"] == 0
+    images = select_test_images(labeled, labeled.transform)
+    assert len(images) == len(test.h) == (10 if held_out else 20)
+    torch.testing.assert_close(images.labels, test.y)
+
+
+def test_entries_without_measures_that_need_no_labels_still_load(tmp_path):
+    (job,) = jobs_of("cifar10_v2_k16")
+    path = entry_of(job, label_free={"lidar": 3.5}).write(tmp_path)
+    assert read_ledger([tmp_path])[0].label_free == {"lidar": 3.5}
+    saved = json.loads(path.read_text())
+    del saved["label_free"]
+    path.write_text(json.dumps(saved))
+    assert read_ledger([tmp_path])[0].label_free == {}
 
 
 def test_selected_images_keep_their_pixels():

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,9 @@ class Entry:
     other_memory_gib: float = 0.0
     """GPU memory in use at the end of training that was not ours, our CUDA context included."""
     quick: bool = False
+    label_free: dict[str, float] = field(default_factory=dict)
+    """effective_rank, alpha, alignment, uniformity and lidar of the final encoder on the images
+    that it is scored on; those of older entries are missing."""
     diverged: str = ""
     """Why training stopped, if the loss or a gradient was no longer finite."""
 
@@ -111,7 +114,7 @@ def _read_entry(path: Path) -> Entry:
     if saved is None:
         raise UserError(f"{path} is a link to nothing. Remove it, or restore what it names.")
     declared = field_types(Entry)
-    required = [field.name for field in fields(Entry) if field.default is MISSING]
+    required = [f.name for f in fields(Entry) if f.default is f.default_factory is MISSING]
     check_fields(saved, declared, path, required=required)
     for name, result in saved["results"].items():
         check_fields(result, RESULT, path, required=[*RESULT], prefix=f"results.{name}.")
@@ -138,7 +141,7 @@ def comparable(recipe: Recipe) -> Recipe:
     """Reset settings that do not decide the result: seed, paths, logging, saving."""
     names = ("store_size", "channels", "dtype", "tile")
     data = Data(**{name: getattr(recipe.data, name) for name in names})
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(Recipe)}
+    defaults: dict[str, Any] = {f.name: f.default for f in fields(Recipe)}
     return replace(recipe, data=data, **{name: defaults[name] for name in NEUTRAL})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -24,6 +24,7 @@ from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.run_lock import lock_run
 from selfsight.stopwatch import process_began
 from selfsight.studies.ledger import Entry, hash_recipe
+from selfsight.studies.measure_label_free import measure_label_free
 from selfsight.studies.plan_jobs import Job, StudyData, open_study_data
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
@@ -159,7 +160,7 @@ def run_job(
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    diverged, results, other = "", {}, 0.0
+    diverged, scores, other = "", Scores({}, {}), 0.0
     with lock_run(run):
         try:
             backbone = _train(job, recipe, run, data, device, console, end)
@@ -167,7 +168,7 @@ def run_job(
                 return None
             other = _other_memory(device)
             began = time.monotonic()
-            results = score(backbone, recipe, data)
+            scores = score(backbone, recipe, data)
             del backbone
         except DivergedError as error:
             diverged, began = str(error), time.monotonic()
@@ -192,7 +193,8 @@ def run_job(
         command=job.command,
         finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         images={"train": len(data.train), "test": len(data.labeled.labels()[1])},
-        results=results,
+        results=scores.results,
+        label_free=scores.label_free,
         curve=read_curve(records),
         seconds=seconds,
         images_per_second=speeds[len(speeds) // 2] if speeds else None,
@@ -263,12 +265,20 @@ def _other_memory(device: torch.device) -> float:
     return (total - free - torch.cuda.memory_reserved(device)) / 2**30
 
 
-def score(backbone: torch.nn.Module, recipe: Recipe, data: StudyData) -> dict[str, dict[str, Any]]:
-    """Accuracy of kNN, with our default and with Lightly's settings, and of a linear probe."""
+class Scores(NamedTuple):
+    """Accuracies with their intervals, and the measures without labels."""
+
+    results: dict[str, dict[str, Any]]
+    label_free: dict[str, float]
+
+
+def score(backbone: torch.nn.Module, recipe: Recipe, data: StudyData) -> Scores:
+    """Measure kNN, with our default and with Lightly's settings, and a linear probe; label-free."""
     labeled = replace(
         data.labeled, transform=eval_transform(recipe), distributed=dist.world_size() > 1
     )
     train, test = labeled.features(backbone)
+    assert test is not None
     evaluators: dict[str, KNN | LinearProbe] = {
         "knn": KNN(data=labeled, ks=(20,)),
         "knn_200": KNN(data=labeled, ks=(200,), temperature=0.1),
@@ -279,7 +289,7 @@ def score(backbone: torch.nn.Module, recipe: Recipe, data: StudyData) -> dict[st
         found = evaluator.score(train, test)
         keys = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
         results[name] = {key: round(found[long], 6) for key, long in keys.items()}
-    return results
+    return Scores(results, measure_label_free(backbone, recipe, labeled, test))
 
 
 def read_curve(records: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:

@@ -1,0 +1,48 @@
+"""Measures of an encoder that need no labels, for the ledger."""
+
+import math
+
+from torch import nn
+
+from selfsight.data import CachedImages
+from selfsight.data.eval_transform import EvalTransform
+from selfsight.evals.eval_images import EvalImages
+from selfsight.evals.extract_features import Features
+from selfsight.evals.feature_analysis import AnalysisSettings, FeatureAnalysis
+from selfsight.evals.feature_statistics import decay, effective_rank, eigenvalues, uniformity
+from selfsight.evals.labeled_data import LabeledData
+from selfsight.recipe import Recipe
+
+# Fewer views than `evaluate --protocol analysis` has, to take less than a second on a GPU.
+SAMPLE = AnalysisSettings(max_images=1000, num_views=4)
+
+
+def measure_label_free(
+    backbone: nn.Module, recipe: Recipe, labeled: LabeledData, test: Features
+) -> dict[str, float]:
+    """Measure the encoder on the test images; numbers that are not finite are left out.
+
+    Effective rank, alpha and uniformity are those of the test features. Alignment and LiDAR need
+    views: some of a sample of the test images are encoded, sampled as in training.
+    """
+    images = select_test_images(labeled, labeled.transform)
+    analysis = FeatureAnalysis(
+        images=images, views=recipe.views, analysis=SAMPLE, distributed=labeled.distributed
+    )
+    of_views = analysis(backbone)
+    numbers = {
+        "effective_rank": effective_rank(test.h).item(),
+        "alpha": decay(eigenvalues(test.h)).item(),
+        "alignment": of_views["alignment"],
+        "uniformity": uniformity(test.h).item(),
+        "lidar": of_views["lidar"],
+    }
+    return {name: float(f"{x:.5g}") for name, x in numbers.items() if math.isfinite(x)}
+
+
+def select_test_images(labeled: LabeledData, transform: EvalTransform) -> CachedImages:
+    """Crops of the test images, or of those that are held out of the training images."""
+    images = labeled.train if labeled.test is None else labeled.test
+    assert isinstance(images, EvalImages)
+    crops, rows = images.crops(transform, labeled.test_index)
+    return crops if labeled.test_index is None else crops.select(rows)
