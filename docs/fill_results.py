@@ -5,6 +5,7 @@ A table stands between two markers, in any page:
     <!-- ledger: STUDY SCALE -->              all arms, verdicts, and what they were measured with
     <!-- ledger: STUDY SCALE ARM ... -->      the numbers of some arms, of "all", or of those "run"
     <!-- ledger: overview -->                 all studies: what was run, and the verdicts
+    <!-- ledger: criteria SCALE -->           how well criteria without labels choose among all runs
     <!-- end of ledger -->
 
 Plots of the study follow the tables of all arms and of those that were run. The test of the pages
@@ -19,7 +20,12 @@ from pathlib import Path
 from selfsight.studies import STUDIES, find_study
 from selfsight.studies.ledger import Entry, read_ledger
 from selfsight.studies.ledger_plots import PLOT_TITLES, draw_study
-from selfsight.studies.result_tables import render_overview, render_results, render_short
+from selfsight.studies.result_tables import (
+    render_overview,
+    render_regrets,
+    render_results,
+    render_short,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 PLOTS = ROOT / "docs" / "plots"
@@ -37,6 +43,9 @@ def fill(page: Path, text: str, entries: Sequence[Entry], plots: Iterable[str]) 
             shown = render_overview(list(STUDIES.values()), ("cifar10", "imagenette"), entries)
             return f"{block['begin']}\n{shown}\n{block['end']}"
         name, scale, *arms = block["words"].split()
+        if name == "criteria":
+            shown = render_regrets(scale, entries)
+            return f"{block['begin']}\n{shown}\n{block['end']}"
         study = find_study(name)
         shown = (
             render_short(study, scale, entries, arms)

@@ -10,7 +10,13 @@ from docs.fill_results import PLOTS, ROOT, draw_plots, fill, list_pages
 from selfsight.studies import STUDIES
 from selfsight.studies.ledger import read_ledger
 from selfsight.studies.ledger_plots import draw_curves, draw_time, draw_varied
-from selfsight.studies.result_tables import list_results, render_results, render_short
+from selfsight.studies.rank_runs import list_regrets
+from selfsight.studies.result_tables import (
+    list_results,
+    render_regrets,
+    render_results,
+    render_short,
+)
 from tests.studies.test_train_arms import entry_of, jobs_of
 
 RESULTS = ROOT / "docs" / "results.md"
@@ -108,3 +114,35 @@ def test_curves_are_those_of_the_arms_that_claims_compare():
     assert [len(line.split()) for line in points] == [2, 2]
     text = render_results(EQCO, "cifar10", entries)
     assert "| memory | dips |" in text and "| - | 2 |" in text
+
+
+def test_regret_is_the_best_accuracy_minus_that_of_the_run_that_a_criterion_chooses():
+    accuracies, alphas, ranks = (70.0, 80.0, 76.0), (1.0, 2.0, 0.9), (5.0, 9.0, 10.0)
+    entries = [
+        replace(
+            entry,
+            label_free={"alpha": alpha},
+            curve={"effective_rank": [99.0 - rank, rank, None]},
+        )
+        for entry, alpha, rank in zip(
+            entries_of("cifar10_v2_k16", *accuracies), alphas, ranks, strict=True
+        )
+    ]
+    left_out = [
+        replace(entries[1], quick=True),
+        replace(entries[1], scored_on="held-out"),
+        replace(entries[1], results={}, diverged="loss is nan"),
+        replace(entries[1], scale="imagenette"),
+        replace(entries[1], recipe=entries[1].recipe | {"epochs": 51}),  # the only one
+    ]
+    older = replace(entries[0], label_free={}, curve={})
+    rows = {row.criterion: row for row in list_regrets("cifar10", [*entries, *left_out, older])}
+    assert {*rows} == {"effective rank in training", "decay (best near 1)"}
+    rank, alpha = rows["effective rank in training"], rows["decay (best near 1)"]
+    assert (rank.network, rank.epochs, rank.runs, alpha.runs) == ("resnet18", 50, 3, 3)
+    assert rank.regret == pytest.approx(80 - 76) and alpha.regret == pytest.approx(80 - 70)
+    assert rank.random == pytest.approx(80 - 226 / 3)
+    assert "| `resnet18` | 50 | decay (best near 1) | 3 | 10.0 | 4.7 |" in render_regrets(
+        "cifar10", entries
+    )
+    assert render_regrets("cifar10", []) == "not run\n"

@@ -7,6 +7,7 @@ from typing import Any
 from selfsight.errors import UserError
 from selfsight.studies.judge_claims import ArmResult, arm_results, judge
 from selfsight.studies.ledger import Entry
+from selfsight.studies.rank_runs import list_regrets
 from selfsight.studies.study_types import Arm, Measure, Scale, Study
 
 MEASURES: dict[Measure, str] = {
@@ -180,6 +181,22 @@ def render_overview(
                 }
             )
     return _markdown(rows)
+
+
+def render_regrets(scale: str, entries: Sequence[Entry]) -> str:
+    """Markdown: what choosing without labels among runs of a network loses."""
+    rows = [
+        {
+            "network": f"`{row.network}`",
+            "epochs": str(row.epochs),
+            "criterion": row.criterion,
+            "runs": str(row.runs),
+            "regret in points": f"{row.regret:.1f}",
+            "of a random choice": f"{row.random:.1f}",
+        }
+        for row in list_regrets(scale, entries)
+    ]
+    return _markdown(rows) if rows else f"{NOT_RUN}\n"
 
 
 def describe_runs(study: Study, scale: str, entries: Sequence[Entry]) -> str:
