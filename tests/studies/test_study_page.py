@@ -43,6 +43,8 @@ def test_the_command_writes_the_page(tmp_path, capsys, monkeypatch):
     [
         (["nope"], 'There is no study "nope"'),
         (["swav_epochs"], "swav_epochs has no arms on cifar10. Give --scale imagenet."),
+        ([], "none is named: selfsight studies NAME --page"),
+        (["methods", "--ledger", "/nowhere"], "/nowhere"),
     ],
 )
 def test_a_study_that_has_no_such_page_is_told(words, sentence, tmp_path, capsys, monkeypatch):

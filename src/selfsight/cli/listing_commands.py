@@ -73,7 +73,7 @@ def studies(
     /,
     *,
     page: File = None,
-    scale: Scale = "cifar10",
+    scale: Annotated[Scale | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None,
     ledger: Folder = None,
     json: bool = False,
 ) -> None:
@@ -84,7 +84,8 @@ def studies(
     Args:
         name: A study, or a word such as a method. If not given, all.
         page: Write verdicts, figures and all runs of this study to an HTML file.
-        scale: Data set of that page: cifar10, imagenette, stl10, imagenet100 or imagenet.
+        scale: Data set of that page: cifar10, imagenette, stl10, imagenet100 or imagenet. If not
+            given, cifar10.
         ledger: Folder with results for that page, in addition to the package's.
         json: Print JSON instead of text.
     """
@@ -93,7 +94,10 @@ def studies(
     from selfsight.studies import STUDIES
 
     if page is not None:
-        _write_page(name, scale, ledger, Path(page))
+        _write_page(name, scale or "cifar10", ledger, Path(page))
+    elif scale or ledger:
+        flag = "--scale" if scale else "--ledger"
+        raise UserError(f"{flag} is for --page, which was not given. Add it, or omit this flag.")
     elif name in STUDIES:
         print_json(catalog.list_arms(name)) if json else print_catalog.print_study(name)
     else:
@@ -107,6 +111,12 @@ def _write_page(name: str, scale: Scale, ledger: str | Path | None, path: Path) 
     from selfsight.studies.ledger import RESULTS, read_ledger
     from selfsight.studies.study_page import write_study_page
 
+    if not name:
+        raise UserError("--page is of one study, and none is named: selfsight studies NAME --page.")
+    if ledger and not Path(ledger).is_dir():
+        raise UserError(
+            f"--ledger is {quote_word(str(ledger))}, which is not a folder with results."
+        )
     study = find_study(name)
     if scale not in (known := sorted({arm.scale for arm in study.arms})):
         raise UserError(f"{name} has no arms on {scale}. Give --scale {' or '.join(known)}.")

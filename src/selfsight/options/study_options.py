@@ -6,7 +6,7 @@ The text under each field is its help. Nothing here imports torch, so that help 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import Suppress, arg
 
@@ -17,6 +17,7 @@ from selfsight.options.option_types_and_ranges import (
     Folder,
     Images,
     Number,
+    Scale,
     check_seeds,
 )
 
@@ -31,9 +32,7 @@ class StudyOptions:
     data: Images = None
     """Images: a folder with train/ and test/, or with Parquet files of these names.
     If not given, torchvision:CIFAR10, which needs --scale cifar10."""
-    scale: Annotated[
-        Literal["cifar10", "imagenette", "stl10", "imagenet100", "imagenet"], arg(metavar="NAME")
-    ] = "cifar10"
+    scale: Annotated[Scale, arg(metavar="NAME")] = "cifar10"
     """Data set of the arms: cifar10, imagenette, stl10, imagenet100 or imagenet."""
     arms: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
     """Arms to train, as ARM or STUDY.ARM. If not given, all arms of the scale."""
