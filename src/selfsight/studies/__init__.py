@@ -35,6 +35,7 @@ from selfsight.studies import (
     simo_momentum_and_bn,
     simo_negatives,
     simsiam_comparison,
+    speed_run,
     swav_epochs,
 )
 from selfsight.studies.study_types import Arm, Claim, Study
@@ -72,6 +73,7 @@ STUDIES: dict[str, Study] = {
     "simo_momentum_and_bn": simo_momentum_and_bn.STUDY,
     "simo_negatives": simo_negatives.STUDY,
     "simsiam_comparison": simsiam_comparison.STUDY,
+    "speed_run": speed_run.STUDY,
     "swav_epochs": swav_epochs.STUDY,
 }
 

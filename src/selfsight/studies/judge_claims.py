@@ -56,12 +56,17 @@ class ArmResult:
 
         None if it was not run, or only on a GPU that others used too.
         """
-        times = [
-            entry.seconds["train"]
-            for entry in self.entries.values()
-            if entry.results and not entry.shared_gpu
-        ]
+        times = [entry.seconds["train"] for entry in self._alone()]
         return statistics.fmean(times) if times else None
+
+    def seconds_in_all(self) -> float | None:
+        """Mean wall clock from the start of the process to the last result; None as above."""
+        times = [e.seconds["total"] + e.seconds.get("startup", 0.0) for e in self._alone()]
+        return statistics.fmean(times) if times else None
+
+    def _alone(self) -> list[Entry]:
+        """The runs whose times count: finished, and alone on their GPU."""
+        return [e for e in self.entries.values() if e.results and not e.shared_gpu]
 
 
 class Judgment(NamedTuple):

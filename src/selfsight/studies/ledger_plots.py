@@ -12,7 +12,7 @@ from selfsight.studies.study_types import Study
 PLOT_TITLES = {  # by the end of the file name
     "": "Accuracy: ours, and published",
     "_curves": "Curves of training",
-    "_time": "Accuracy against the time of training",
+    "_time": "Accuracy against time in all",
 }
 COLORS = ("#1f6fb2", "#c8501e", "#2e8b57", "#8a4fae", "#b8860b", "#c2417c", "#4f6d7a", "#555555")
 WIDTH, HEIGHT = 360, 300  # of a panel
@@ -136,10 +136,10 @@ def draw_accuracy(study: Study, scale: str, entries: Sequence[Entry]) -> str | N
 
 
 def draw_time(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
-    """Accuracy of each arm against the minutes of its training."""
+    """Accuracy of each arm against the minutes from the start of its process."""
     points, names = [], []
     for result in arm_results(study, scale, entries):
-        seconds, mean = result.seconds(), result.mean("knn_200")
+        seconds, mean = result.seconds_in_all(), result.mean("knn_200")
         if seconds is not None and mean is not None:
             points.append((seconds / 60, mean, result.spread("knn_200") or 0.0))
             names.append(result.arm.name)
@@ -147,8 +147,9 @@ def draw_time(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
         return None
     series = Series(name="", points=points, color=COLORS[0], joined=False, labels=names)
     title = f"{scale}: kNN accuracy (k = 200), %"
-    panel = _panel(title, "minutes of training", [series], width=2 * WIDTH, linear=True)
-    return _join([panel], "Accuracy of each method against the time of its training", 2 * WIDTH)
+    x_title = "minutes, from the start of the process to the last result"
+    panel = _panel(title, x_title, [series], width=2 * WIDTH, linear=True)
+    return _join([panel], "Accuracy of each method against its time in all", 2 * WIDTH)
 
 
 def draw_curves(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
