@@ -38,6 +38,22 @@ def result(arm: str, accuracies: dict[int, float], seconds: float = 100.0) -> Ar
     return ArmResult(arm=found, recipe=job.recipe, entries=entries)
 
 
+@pytest.mark.parametrize(("published", "verdict"), [(68.0, "holds"), (69.5, "unclear")])
+def test_a_published_number_is_compared_with_the_interval_over_images_or_seeds(published, verdict):
+    claim = Claim(text="It is reached.", better=BETTER, than=published)
+    assert judge(claim, [result(BETTER, {})]).verdict == "not run"
+    one = result(BETTER, {0: 70.0})
+    one.entries[0].results["linear"] |= {"low": 0.69, "high": 0.71}
+    found = judge(claim, [one])
+    assert found.verdict == verdict and found.seeds == 1
+    assert found.interval == pytest.approx((69.0 - published, 71.0 - published))
+    values = {0: 69.5, 1: 70.0, 2: 70.5}
+    found = judge(claim, [result(BETTER, values)])
+    expected = stats.ttest_1samp([*values.values()], published).confidence_interval(0.95)
+    assert found.interval == pytest.approx(np.array(expected) - published, abs=1e-3)
+    assert found.verdict == verdict
+
+
 def test_the_quantiles_are_those_of_student():
     expected = stats.t.ppf(0.975, range(1, len(T_QUANTILES) + 1))
     assert list(T_QUANTILES) == pytest.approx(expected, abs=1e-3)

@@ -106,6 +106,8 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
     """Judge a claim by the results of its study on one data set."""
     by_name = {result.arm.name: result for result in results}
     better = by_name[claim.better]
+    if isinstance(claim.than, float):
+        return _judge_published(claim, better, claim.than)
     other = _choose_other(claim, better, by_name)
     if other is None or not better.entries or not other.entries:
         return Judgment("not run")
@@ -129,6 +131,21 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
     return Judgment(verdict, mean, (mean - half, mean + half), len(seeds), named)
 
 
+def _judge_published(claim: Claim, result: ArmResult, published: float) -> Judgment:
+    """Compare with a published number: by the interval over seeds, or over the images of one."""
+    values = list(result.accuracies(claim.measure).values())
+    if not values:
+        return Judgment("not run")
+    mean = statistics.fmean(values) - published
+    if len(values) == 1:
+        half = 1.96 * _image_spread(result, claim.measure)
+    else:
+        quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
+        half = quantile * statistics.stdev(values) / len(values) ** 0.5
+    interval = (mean - half, mean + half)
+    return Judgment(_compare(*interval, claim.margin), mean, interval, len(values))
+
+
 def _judge_one_seed(claim: Claim, mean: float, spread: float | None, named: str) -> Judgment:
     """One seed decides only if the difference is several times the spread seen in the study."""
     if spread is None:
@@ -149,6 +166,7 @@ def _choose_other(
     """The arm to compare with: of several, the fastest that took at least as long."""
     if isinstance(claim.than, str):
         return by_name[claim.than]
+    assert not isinstance(claim.than, float)
     seconds = better.seconds()
     trained = [(by_name[name].seconds(), name) for name in claim.than]
     longer = [(s, name) for s, name in trained if s is not None and seconds and s >= seconds]

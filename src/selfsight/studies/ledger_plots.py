@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from selfsight.studies.judge_claims import arm_results
 from selfsight.studies.ledger import Entry
-from selfsight.studies.study_types import Study
+from selfsight.studies.study_types import Claim, Study
 
 PLOT_TITLES = {  # by the end of the file name
     "": "Accuracy: ours, and published",
@@ -36,9 +36,10 @@ def draw_study(study: Study, scale: str, entries: Sequence[Entry]) -> dict[str, 
     """All charts of a study that there are runs for, by the end of their file names."""
     plots = {
         "": draw_varied(study, scale, entries) if study.varied else None,
-        "_curves": draw_curves(study, scale, entries) if study.claims else None,
+        "_curves": draw_curves(study, scale, entries),
     }
-    if not study.varied and not study.claims:  # arms that are compared with what others publish
+    compares_arms = any(_names(claim) for claim in study.claims)
+    if not study.varied and not compares_arms:  # they are compared with what others publish
         plots |= {
             "": draw_accuracy(study, scale, entries),
             "_time": draw_time(study, scale, entries),
@@ -154,7 +155,7 @@ def draw_time(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
 
 def draw_curves(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
     """Curves of the arms that are compared, first seed: online kNN, and the information bound."""
-    named = {name for claim in study.claims for name in (claim.better, *_names(claim.than))}
+    named = {name for claim in study.claims for name in _names(claim)}
     runs = {
         result.arm.name.removeprefix(f"{scale}_"): result.entries[min(result.entries)]
         for result in arm_results(study, scale, entries)
@@ -182,8 +183,11 @@ def draw_curves(study: Study, scale: str, entries: Sequence[Entry]) -> str | Non
     return _join(panels, f"{study.name}: curves of training, seed 0") if panels else None
 
 
-def _names(names: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else names
+def _names(claim: Claim) -> tuple[str, ...]:
+    """The arms that a claim compares with each other."""
+    if isinstance(claim.than, float):
+        return ()
+    return claim.better, *((claim.than,) if isinstance(claim.than, str) else claim.than)
 
 
 def _join(panels: Sequence[str], title: str, width: int = WIDTH, height: int = HEIGHT) -> str:

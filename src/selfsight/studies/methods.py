@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.study_types import Arm, Study
+from selfsight.studies.study_types import Arm, Claim, Study
 
 LIGHTLY = "lightly, CIFAR-10 benchmark, 200 epochs, the best over epochs, batch {}"
 DEMO = "facebookresearch/moco, CIFAR-10 demo, on the output of a linear head"
@@ -74,5 +74,15 @@ STUDY = Study(
             )
             for name, recipe in IMAGENETTE.items()
         ),
+    ),
+    claims=tuple(
+        Claim(
+            text=f"{name} reaches the published {published} % ({source.split(',')[0]}).",
+            better=name,
+            than=published,
+            measure="knn_200",
+        )
+        for name, (_, _, published, source) in ARMS.items()
+        if published is not None
     ),
 )

@@ -57,8 +57,9 @@ class Claim:
     text: str
     better: str
     """The arm that is claimed to be better."""
-    than: str | tuple[str, ...]
-    """The arm that it is compared with; of several, the fastest that took at least as long."""
+    than: str | tuple[str, ...] | float
+    """The arm that it is compared with; of several, the fastest that took at least as long;
+    or a published number in percent."""
     margin: float = 0.0
     """Points, or dips, by which it must be better; -1 if it may be worse by less than one."""
     measure: Measure = "linear"
