@@ -188,6 +188,9 @@ def test_the_time_of_an_arm_is_estimated_from_the_most_similar_entry():
     assert estimate_seconds(k16.recipe, entries, "CPU", 50000) == pytest.approx(115)
     longer = replace(k16.recipe, epochs=100)
     assert estimate_seconds(longer, entries, "CPU", 50000) == pytest.approx(215)
+    shared = [entries[0], entry_of(k16, other_memory_gib=10.0)]  # its time says little
+    assert estimate_seconds(k16.recipe, shared, "CPU", 50000) == pytest.approx(9)
+    assert estimate_seconds(k16.recipe, shared[1:], "CPU", 50000) == pytest.approx(115)
 
 
 def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_path, capsys):

@@ -41,7 +41,10 @@ EVALUATION_SECONDS = 20.0  # kept free for it, before anything is measured
 
 
 def estimate_seconds(recipe: Recipe, entries: Sequence[Entry], device: str, images: int) -> float:
-    """Estimate how long an arm takes from entries of this device: the most similar first."""
+    """Estimate how long an arm takes by the most similar entry of this device.
+
+    Runs that shared the GPU took several times as long, and count only if there are no others.
+    """
     views = len(recipe.views)
     work = recipe.epochs * images * views
 
@@ -53,14 +56,13 @@ def estimate_seconds(recipe: Recipe, entries: Sequence[Entry], device: str, imag
             trained["backbone"]["name"] == recipe.backbone.name,
             len(trained["views"]) == views,
             trained["batch_size"] == recipe.batch_size,
-            not entry.shared_gpu,
         )
 
     usable = [e for e in entries if e.device == device and "train" in e.seconds and not e.diverged]
     if not usable:
         speed = UNKNOWN_SPEED["cpu" if device == "CPU" else "cuda"]
         return work / speed + EVALUATION_SECONDS
-    nearest = max(usable, key=likeness)
+    nearest = max([e for e in usable if not e.shared_gpu] or usable, key=likeness)
     trained = nearest.recipe
     done = trained["epochs"] * nearest.images["train"] * len(trained["views"])
     seconds = nearest.seconds
