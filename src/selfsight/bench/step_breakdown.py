@@ -26,6 +26,7 @@ from selfsight.runs.environment import device_name
 from selfsight.runs.open_run_images import open_recipe_images, open_recipe_source, resolve_storage
 from selfsight.terminal.console import fit_line
 from selfsight.train.compile import compile_networks, compile_stance, is_compiled
+from selfsight.train.compile_ahead import CompileAhead
 from selfsight.train.cuda_graph import TIMED_STEPS, StepRunner
 from selfsight.train.cuda_graph import WARMUP_STEPS as UNTIMED_STEPS
 from selfsight.train.cudnn_and_determinism import configure_torch
@@ -307,14 +308,24 @@ class TrainingSpeed(NamedTuple):
     first_step: float  # seconds
     full_speed: float  # seconds until the choice between plain steps and a CUDA graph
     step_mode: str  # "plain" or "graph"
+    compiled_from: int | None = None  # the step, if it was compiled meanwhile
 
 
 def time_training(
-    recipe: Recipe, images: ImageStore, device: torch.device, seconds: float
+    recipe: Recipe,
+    images: ImageStore,
+    device: torch.device,
+    seconds: float,
+    *,
+    compile_ahead: bool = False,
 ) -> TrainingSpeed:
-    """Time real batches in the training loop, once it has chosen plain steps or a CUDA graph."""
+    """Time real batches in the training loop, once it has chosen plain steps or a CUDA graph.
+
+    With `compile_ahead`, as in `selfsight pretrain`, it begins uncompiled if the cache is empty.
+    """
     recipe = replace(recipe, epochs=10**6)
-    method = build_method(recipe, device, DataInfo(len(images), len(images.class_names)))
+    data = DataInfo(len(images), len(images.class_names))
+    method = build_method(recipe, device, data)
     optimizer = build_optimizer(
         recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
     )
@@ -322,10 +333,16 @@ def time_training(
     loader = build_loader(recipe, images, device)
     batches = load_batches(loader, recipe, 0)
     began = time.perf_counter()
-    run_step = StepRunner(state, recipe, steps_per_epoch=loader.steps_per_epoch, device=device)
+    ahead = CompileAhead(recipe, data, device) if compile_ahead else None
+    run_step = StepRunner(
+        state, recipe, steps_per_epoch=loader.steps_per_epoch, device=device, ahead=ahead
+    )
     run_step(next(batches))
     synchronize(device)
     first = time.perf_counter() - began
+    while run_step.ahead is not None:
+        run_step(next(batches))
+        synchronize(device)
     for _ in range(WARMUP_STEPS if device.type == "cuda" else 1):
         run_step(next(batches))
     synchronize(device)
@@ -338,8 +355,11 @@ def time_training(
     synchronize(device)
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
+    if ahead is not None:
+        ahead.close()
     wait_ms = 1000 * (loader.wait_seconds - waited) / count
-    return TrainingSpeed(ms, wait_ms, first, full_speed, run_step.mode)
+    compiled_from = None if ahead is None else ahead.step
+    return TrainingSpeed(ms, wait_ms, first, full_speed, run_step.mode, compiled_from)
 
 
 def _time_is_up(count: int, spent: float, seconds: float, device: torch.device) -> bool:

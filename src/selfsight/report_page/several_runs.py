@@ -36,6 +36,7 @@ MAX_RUNS = 28  # seven colors, solid and in three dashed styles
 # Of a record: what the axes show, what is counted elsewhere, and what is the same in every record.
 NOT_CURVES = {
     *("step", "epoch", "time", "chance_loss", "first_step", "skipped_steps", "online_knn_dips"),
+    "compiled_from_step",
 }
 HISTOGRAMS = ("similarity", "variance")
 

@@ -26,7 +26,8 @@ from selfsight.train import checkpoint
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
 
-TIMES = ("time", "first_step", "images_per_second", "data_wait")  # differ in every run
+# Differ in every run.
+TIMES = ("time", "first_step", "images_per_second", "data_wait", "compiled_from_step")
 
 
 class Difference(NamedTuple):

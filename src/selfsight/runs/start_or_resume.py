@@ -262,7 +262,9 @@ def _train_to_verdict(
     knn = build_online_knn(recipe, images)
     clock.lap("data")
     try:
-        state = pretrain(recipe, run, images, device, knn=knn, console=console, clock=clock)
+        state = pretrain(
+            recipe, run, images, device, knn=knn, console=console, clock=clock, compile_ahead=True
+        )
     except StoppedError:
         clock.lap("steps")
         if dist.rank() == 0:

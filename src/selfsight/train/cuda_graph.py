@@ -4,8 +4,10 @@ Small networks are bound by the time it takes to launch their kernels.
 """
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from selfsight.methods import Step
 from selfsight.optim import set_lr
 from selfsight.recipe import Recipe
 from selfsight.train.compile import compile_networks, is_compiled
+from selfsight.train.compile_ahead import CompileAhead
 from selfsight.train.ddp import distribute
 from selfsight.train.step import Batch, optimizer_step
 from selfsight.train.training_state import State
@@ -34,7 +37,10 @@ def can_record(recipe: Recipe, device: torch.device) -> bool:
 
 
 class StepRunner:
-    """Runs the steps of one training; `mode` is "plain", or "graph" once that proved faster."""
+    """Runs the steps of one training; `mode` is "plain", or "graph" once that proved faster.
+
+    With `ahead`, if code is not in the compile cache yet, steps run uncompiled until it is.
+    """
 
     def __init__(
         self,
@@ -44,11 +50,15 @@ class StepRunner:
         steps_per_epoch: int,
         device: torch.device,
         record: bool = True,
+        ahead: CompileAhead | None = None,
     ) -> None:
-        if is_compiled(recipe, device):
-            compile_networks(state.method, blocks=recipe.compile_blocks)
         self.state, self.recipe = state, recipe
         self.steps_per_epoch, self.device = steps_per_epoch, device
+        self.ahead = ahead if ahead is not None and ahead.is_needed() else None
+        if self.ahead is not None:
+            self.recipe = replace(recipe, compile=False)
+        elif is_compiled(recipe, device):
+            compile_networks(state.method, blocks=recipe.compile_blocks)
         self.step = torch.tensor(state.step, device=device)
         self.forward = distribute(state.method, device)
         recorded = record and can_record(recipe, device)
@@ -60,6 +70,11 @@ class StepRunner:
 
     def __call__(self, batch: Batch) -> Step:
         """Run one step; its result is valid until the next."""
+        if self.ahead is not None and self.calls:
+            if self.calls == 1:
+                self.ahead.start()
+            if not self.ahead.is_running():
+                self._use_compiled(self.ahead)
         self.calls += 1
         set_lr(
             self.state.optimizer,
@@ -73,9 +88,33 @@ class StepRunner:
             if self.stream is not None:
                 self._choose_mode(batch)
             with self._timed():
-                result = self.replay(batch) if self.replay else self._run(batch)
+                result = self._try_uncompiled(batch) if self.ahead and self.calls == 1 else None
+                result = result or (self.replay(batch) if self.replay else self._run(batch))
         self.state.step += 1
         return result
+
+    def _use_compiled(self, ahead: CompileAhead) -> None:
+        """Continue with compiled code, which the cache has by now; record another graph."""
+        ahead.finish(self.state.step)
+        self.recipe, self.ahead = ahead.recipe, None
+        self.calls, self.mode, self.replay = 0, "plain", None
+        self.milliseconds.clear()
+        self.events.clear()
+        gc.collect()  # a recorded step refers to itself, and keeps the memory of its graph
+        compile_networks(self.state.method, blocks=self.recipe.compile_blocks)
+
+    def _try_uncompiled(self, batch: Batch) -> Step | None:
+        """Run the first step, which takes more memory uncompiled; if too much, compile at once."""
+        try:
+            return self._run(batch)
+        except torch.OutOfMemoryError:
+            pass  # the step itself is repeated outside of this handler, which keeps its tensors
+        assert self.ahead is not None
+        self.state.optimizer.zero_grad(set_to_none=True)
+        self._use_compiled(self.ahead)
+        self.calls = 1
+        torch.cuda.empty_cache()
+        return None
 
     def _run(self, batch: Batch) -> Step:
         """Run one step and advance the counter on the device."""

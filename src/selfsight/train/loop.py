@@ -7,6 +7,7 @@ import torch
 from selfsight.data.loader import Loader
 from selfsight.methods import Step
 from selfsight.recipe import Recipe
+from selfsight.train.compile_ahead import CompileAhead
 from selfsight.train.cuda_graph import StepRunner
 from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.step import Batch, compute_views
@@ -20,10 +21,16 @@ def train(
     *,
     steps_per_epoch: int,
     device: torch.device,
+    ahead: CompileAhead | None = None,
 ) -> Iterator[tuple[Batch, Step]]:
-    """Advance the state one optimizer step per batch; at every yield it is safe to save."""
+    """Advance the state one optimizer step per batch; at every yield it is safe to save.
+
+    With `ahead`, steps run uncompiled until another process has compiled their code.
+    """
     configure_torch(recipe, device)
-    run_step = StepRunner(state, recipe, steps_per_epoch=steps_per_epoch, device=device)
+    run_step = StepRunner(
+        state, recipe, steps_per_epoch=steps_per_epoch, device=device, ahead=ahead
+    )
     for batch in batches:
         if state.step >= recipe.epochs * steps_per_epoch:
             return

@@ -22,6 +22,7 @@ from selfsight.terminal.console import build_table
 from selfsight.train import checkpoint
 from selfsight.train.alarms import Alarms
 from selfsight.train.checkpoint_schedule import Saver
+from selfsight.train.compile_ahead import CompileAhead
 from selfsight.train.cuda_graph import CHOICE, can_record
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.init_weights import Weights, build_method, read_start
@@ -97,12 +98,14 @@ def pretrain(
     clock: Stopwatch | None = None,
     until: int | None = None,
     list_groups: bool = True,
+    compile_ahead: bool = False,
 ) -> State:
     """Train from the run's last checkpoint, if any, to the end; write log and checkpoints.
 
     After `deadline`, a time of the monotonic clock, training stops at the end of the epoch with a
     checkpoint. With `until`, it stops after that step. Seconds are counted by `clock`.
-    `list_groups` prints the parameter groups.
+    `list_groups` prints the parameter groups. With `compile_ahead`, the first run of a network
+    begins with uncompiled steps while another process compiles.
     """
     clock = Stopwatch() if clock is None else clock
     loader = build_loader(recipe, images, device)
@@ -128,12 +131,14 @@ def pretrain(
     if is_main:
         classes = count_classes(recipe, images)
         alarms = Alarms(run, recipe, saver, console, past=run.records(), classes=classes)
+    ahead = CompileAhead(recipe, describe_data(images), device) if compile_ahead else None
     steps = train(
         state,
         load_batches(loader, recipe, state.step),
         recipe,
         steps_per_epoch=per_epoch,
         device=device,
+        ahead=ahead,
     )
     try:
         with ProgressBar(console, total, state.step, shown=is_main) as bar, StopRequest() as stop:
@@ -142,6 +147,11 @@ def pretrain(
                 if metrics.first_step_seconds is None:
                     bar.begin(metrics.first_step(step))
                     clock.lap("compile")
+                if ahead is not None and ahead.step == state.step - 1:
+                    float(step.loss)  # waits for the device
+                    clock.lap("compile")
+                    console.print(ahead.describe(), soft_wrap=True)
+                    calls = 1
                 clock.lap("graph" if can_record(recipe, device) and calls <= CHOICE else "steps")
                 metrics.count(batch)
                 last = state.step == total
@@ -155,6 +165,8 @@ def pretrain(
                         clock.lap("evaluation")
                         record["online_knn"] = accuracies[-1]
                         record["online_knn_dips"] = count_dips(accuracies)
+                    if record and ahead is not None and ahead.step is not None:
+                        record["compiled_from_step"] = ahead.step
                     if record and not int(state.scaler.skipped_in_a_row):
                         saver.finite_step = state.step
                     if alarms is not None:
@@ -196,6 +208,9 @@ def pretrain(
             resume = write_command("resume", run)
             advice = f"When the folder can be written again, resume with: {resume}"
         raise WriteError(f"{error} {saver.describe_kept()} {advice}") from error
+    finally:
+        if ahead is not None:
+            ahead.close()
     return state
 
 

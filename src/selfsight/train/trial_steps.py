@@ -1,4 +1,4 @@
-"""Try some steps on random images: which batch fits in memory, and how fast they are."""
+"""Try some steps on random images: which batch fits in memory, how fast they are, what compiles."""
 
 import gc
 import itertools
@@ -56,6 +56,22 @@ def _fits(recipe: Recipe, device: torch.device, data: DataInfo) -> bool:
     except torch.OutOfMemoryError:
         return False
     return True
+
+
+def run_one_step(recipe: Recipe, device: torch.device, data: DataInfo) -> None:
+    """Run one step whose batch has the shapes, types and layouts of a batch in training."""
+    index = torch.arange(recipe.batch_size)
+    images = _one_image(recipe, index)
+    if recipe.data.dtype == "uint8":
+        images = images._replace(flat=(255 * images.flat).byte())
+    index = index.to(device)
+    views = compute_views(recipe, images.to(device), index, 0)
+    batch = Batch(views, index % max(1, data.num_classes), index)
+    state = _build_state(recipe, device, data)
+    for _ in train(state, [batch], recipe, steps_per_epoch=1, device=device):
+        pass
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def measure_cpu_speed(recipe: Recipe, data: DataInfo) -> float:

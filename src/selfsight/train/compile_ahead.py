@@ -1,0 +1,149 @@
+"""Compile in a second process while uncompiled steps already run.
+
+The first run of a network on a machine would otherwise wait for the compiler, a minute or more. The
+second process runs one step on random images and ends; then the compile cache has all code, and the
+run compiles in seconds and continues with it. `python -m selfsight.train.compile_ahead` is that
+process; it reads JSON from standard input.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selfsight import dist
+from selfsight.methods import DataInfo
+from selfsight.outside_code import list_outside_code, locate_code
+from selfsight.recipe import Recipe, from_dict, to_dict
+from selfsight.train.compile import is_compiled
+from selfsight.version import __version__
+
+NICENESS = 10  # of the second process: loading images comes first
+
+
+class CompileAhead:
+    """The second process of a run, if it needs one; `step` is the first that ran compiled."""
+
+    def __init__(self, recipe: Recipe, data: DataInfo, device: torch.device) -> None:
+        self.recipe, self.data, self.device = recipe, data, device
+        self.step: int | None = None
+        self.seconds = 0.0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.errors: Any = None
+
+    def is_needed(self) -> bool:
+        """Whether the run compiles on one GPU, code is not cached, and numbers may depend on it."""
+        recipe = self.recipe
+        saves_memory = recipe.chunk is not None or recipe.activation_checkpointing
+        return (
+            is_compiled(recipe, self.device)
+            and dist.world_size() == 1
+            and not recipe.repeatable
+            and not saves_memory
+            and not _mark(recipe, self.data, self.device).exists()
+        )
+
+    def start(self) -> None:
+        """Start the second process, if the memory of the GPU is enough for both.
+
+        Call it after a step: as much memory as that took is needed for the second process, and
+        again to record a CUDA graph.
+        """
+        free, total = torch.cuda.mem_get_info(self.device)
+        step = torch.cuda.max_memory_reserved(self.device)
+        if free < 2 * step:
+            return
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # read if the process fails
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "selfsight.train.compile_ahead"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors,
+        )
+        self.started = time.monotonic()
+        settings = to_dict(self.recipe)
+        outside = locate_code(list_outside_code(settings))
+        given = {
+            "recipe": settings | {"outside_code": outside},
+            "data": self.data._asdict(),
+            "device": str(self.device),
+            "memory": (free - step) / total,
+        }
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as file:
+            file.write(json.dumps(given).encode())
+
+    def is_running(self) -> bool:
+        """Whether the second process still compiles."""
+        return self.process is not None and self.process.poll() is None
+
+    def finish(self, step: int) -> None:
+        """Note the step from which on compiled code is used."""
+        self.step = step
+        if self.process is not None:
+            self.seconds = time.monotonic() - self.started
+
+    def describe(self) -> str:
+        """One or two sentences on what happened."""
+        text = f"Steps are compiled from step {self.step} on"
+        if self.process is None:
+            return f"{text}: there was no memory to compile meanwhile."
+        if self.process.returncode:
+            self.errors.seek(0)
+            lines = self.errors.read().decode(errors="replace").strip().splitlines()
+            return f"{text}. Compiling meanwhile failed: {lines[-1] if lines else 'no output'}"
+        return (
+            f"{text}; the compiler took {self.seconds:.0f} s meanwhile. Numbers depend on that "
+            "step; with --repeatable a run waits for the compiler."
+        )
+
+    def close(self) -> None:
+        """End the second process."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.errors.close()
+
+
+def _mark(recipe: Recipe, data: DataInfo, device: torch.device) -> Path:
+    """A file in the compile cache whose name is a hash of what decides the compiled code."""
+    settings = to_dict(recipe)
+    decisive = {k: settings[k] for k in ("method", "backbone", "batch_size", "precision")}
+    decisive["compile_blocks"] = recipe.compile_blocks
+    decisive["views"] = [view.size for view in recipe.views]
+    decisive["classes"] = data.num_classes if recipe.method.needs_labels else None
+    decisive["gpu"] = torch.cuda.get_device_name(device)
+    decisive["versions"] = [__version__, torch.__version__]
+    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / "selfsight" / digest[:16]
+
+
+def compile_step(given: dict[str, Any]) -> None:
+    """Run one compiled step on random images, so that the compile cache has its code; note it."""
+    from selfsight.train.trial_steps import run_one_step  # imports the loop, which imports this
+
+    device = torch.device(given["device"])
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(given["memory"], device)
+    # The run that started this process has imported the same code.
+    recipe, data = from_dict(given["recipe"], trust=True), DataInfo(**given["data"])
+    run_one_step(recipe, device, data)
+    if is_compiled(recipe, device):
+        mark = _mark(recipe, data, device)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+if __name__ == "__main__":
+    os.nice(NICENESS)
+    compile_step(json.load(sys.stdin))
