@@ -10,6 +10,7 @@ import torch
 
 from selfsight.bench import all_methods, run
 from selfsight.bench.all_methods import FIRST_STEPS, NETWORKS, OTHER_ROWS, list_cases
+from selfsight.bench.evaluation_speed import EVALUATIONS
 from selfsight.bench.step_breakdown import Breakdown, Timing
 from selfsight.data import Source
 from selfsight.errors import UserError
@@ -140,7 +141,7 @@ def test_options_that_do_not_go_together_are_refused(options, sentence, tmp_path
 @pytest.mark.slow
 def test_a_small_network_is_measured_on_a_cpu(tmp_path):
     flags = ("--backbone.name", "resnet8_narrow")
-    only = ("resnet18", "dino", "moco", "supervised", "linear")  # dino: a head with an argument
+    only = ("resnet18", "dino", "moco", "supervised", *EVALUATIONS)  # dino: a head with an argument
     rows = run(
         all=True,
         device="cpu",
@@ -153,7 +154,7 @@ def test_a_small_network_is_measured_on_a_cpu(tmp_path):
     )["rows"]
     for row in rows:
         result = json.loads(json.dumps(row))["result"]
-        assert row["name"] == "linear" or row["foreseen"] > 2**20
+        assert row["name"] in EVALUATIONS or row["foreseen"] > 2**20
         step, limit = (1000 * 64 / result[k] for k in ("images_per_second", "limit"))
         assert limit + sum(result["overhead"].values()) == pytest.approx(step)
-    assert [row["name"] for row in rows] == ["dino", "moco", "supervised", "linear"]
+    assert [row["name"] for row in rows] == ["dino", "moco", "supervised", *EVALUATIONS]

@@ -52,6 +52,14 @@ def test_classifiers_are_trained_alike_on_either_device():
     assert ClassifierEvaluator(data=data, training=WHOLE)(Small().cuda())["accuracy"] == 1.0
 
 
+@pytest.mark.parametrize("training", [HEAD, WHOLE], ids=["frozen", "whole"])
+def test_a_compiled_classifier_is_trained_alike(training):
+    data = labeled(bright(60).to("cuda"), test=bright(30, seed=1))
+    for compiled in (False, True):
+        it = ClassifierEvaluator(data=data, training=training, compiled=compiled)
+        assert it(Small().cuda())["accuracy"] == 1.0
+
+
 def test_neighbors_of_cifar_take_less_than_a_second():
     g = torch.Generator("cuda").manual_seed(0)
     bank = torch.randn(50_000, 512, device="cuda", generator=g)

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from selfsight.compile_cache import persist_compile_cache
 from selfsight.losses import float32_losses
-from selfsight.train.compile import compile_networks, persist_compile_cache
+from selfsight.train.compile import compile_networks
 from tests.methods.small import make, moment, views
 
 

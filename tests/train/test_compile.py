@@ -15,13 +15,14 @@ import torch
 import torch._functorch.config as tracing
 
 from selfsight.catalog import build_recipe
+from selfsight.compile_cache import persist_compile_cache
 from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.evals.extract_features import eval_mode
 from selfsight.methods import BASELINES, METHODS
 from selfsight.nn.activation_checkpointing import find_blocks
 from selfsight.nn.ema_teacher import set_chunk_size
 from selfsight.train import cudnn_and_determinism
-from selfsight.train.compile import compile_networks, persist_compile_cache
+from selfsight.train.compile import compile_networks
 from tests.methods.small import make, moment, views
 from tests.nn.test_activation_checkpointing import build
 

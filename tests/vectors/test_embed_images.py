@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import save_file
+from torch import nn
 
 import selfsight
 from selfsight.cli.main import main
@@ -59,6 +60,35 @@ def test_the_vectors_are_those_of_encode_to_the_bit(run, photos, tmp_path, capsy
     encoder = selfsight.load(run)
     expected = encoder.encode([photos / path for path in paths], batch_size=4)
     assert vectors.dtype == np.float32 and np.array_equal(vectors, expected.numpy())
+
+
+def test_only_bf16_is_compiled_and_by_the_number_of_all_images(run, photos, tmp_path, monkeypatch):
+    """By the missing ones, a job that goes on would write other bytes."""
+    asked, sizes = [], []
+
+    class Recorded(nn.Module):
+        def __init__(self, network):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x):
+            sizes.append(len(x))
+            return self.network(x)
+
+    def record(network, batch_size, *, device, num_images, image_size):
+        asked.append((batch_size, device.type, num_images, image_size))
+        return Recorded(network)
+
+    monkeypatch.setattr(embedding, "compile_if_it_pays", record)
+    embed(run, photos, tmp_path / "fp32")
+    assert asked == []
+    embed(run, photos, tmp_path / "bf16", precision="bf16")
+    whole = contents(tmp_path / "bf16")
+    (tmp_path / "bf16/shard-00001.parquet").unlink()
+    embed(run, photos, tmp_path / "bf16", precision="bf16")
+    assert asked == [(4, "cpu", 22, 32)] * 2
+    assert sizes == [4, 4, 4, 4, 4, 2, 4, 4]
+    assert contents(tmp_path / "bf16") == whole
 
 
 def test_a_stopped_job_goes_on_with_the_same_bytes(run, photos, tmp_path, monkeypatch):

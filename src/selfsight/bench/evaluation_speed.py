@@ -15,12 +15,14 @@ from selfsight.bench.timer import peak_memory, reset_peak_memory, synchronize
 from selfsight.data import Source
 from selfsight.evals import fine_tune_settings, linear_probe_settings
 from selfsight.evals.classifier_settings import ClassifierSettings
+from selfsight.evals.compiled_backbone import CompiledBackbone
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.extract_features import features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.recipe import Recipe, eval_transform
 from selfsight.runs.environment import device_name
+from selfsight.train.compile import is_compiled
 from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.step import DTYPES
 
@@ -40,20 +42,23 @@ def measure_evaluation(
     """Measure one of EVALUATIONS with the network of a recipe, on labeled images.
 
     The limit is the network alone: forward in evaluation mode, or for fine-tuning forward and
-    backward.
+    backward. Both are compiled on a GPU, as in evaluations that take minutes; a short one would not
+    compile. `embed` runs as `selfsight embed --precision bf16` does, from decoded crops.
     """
     configure_torch(recipe, device)
     torch.manual_seed(recipe.seed)
     transform, n = eval_transform(recipe), recipe.batch_size
     dtype = DTYPES[recipe.precision]
     autocast = None if dtype == torch.float32 else dtype
-    backbone = recipe.backbone.build().to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    backbone = recipe.backbone.build().to(device)
+    compiled = is_compiled(recipe, device)
     images = EvalImages(source, transform, device)
     reset_peak_memory(device)
 
     def embed(repeats: int) -> None:
+        network = CompiledBackbone(backbone, n) if compiled else backbone
         for _ in range(repeats):
-            features(backbone, images, transform, batch_size=n, autocast=autocast)
+            features(network, images, transform, batch_size=n, autocast=autocast)
 
     run: Callable[[int], None] = embed
     per_run = len(images)
@@ -61,8 +66,10 @@ def measure_evaluation(
         data = LabeledData(
             train=images, test=images, transform=transform, device=device, autocast=autocast
         )
-        run, per_run = _training(name, recipe, backbone, data)
+        run, per_run = _training(name, recipe, backbone, data, compiled)
+    torch.backends.cudnn.benchmark = False  # as in a process that only evaluates
     ms = 1000 * n / _images_per_second(run, per_run, device, seconds)
+    configure_torch(recipe, device)
     memory = peak_memory(device)
     if name == "fine_tune":
         one = BackbonePass(n, transform.size, True)
@@ -88,7 +95,7 @@ def measure_evaluation(
 
 
 def _training(
-    name: str, recipe: Recipe, backbone: nn.Module, data: LabeledData
+    name: str, recipe: Recipe, backbone: nn.Module, data: LabeledData, compiled: bool
 ) -> tuple[Callable[[int], None], int]:
     """A function that trains a classifier for some epochs, and how many images an epoch has."""
     settings = _settings(name, recipe)
@@ -96,7 +103,8 @@ def _training(
 
     def run(epochs: int) -> None:
         training = settings.with_epochs(epochs)
-        ClassifierEvaluator(data=data, training=training).fit(backbone, data, head)
+        evaluator = ClassifierEvaluator(data=data, training=training, compiled=compiled)
+        evaluator.fit(backbone, data, head)
 
     count = len(data.train_index)
     return run, count // min(settings.batch_size, count) * min(settings.batch_size, count)

@@ -126,14 +126,12 @@ class EvalTransform:
         """Convert to [0, 1], subtract the mean and divide by the std: equal on any device."""
         if not self.has_bytes:
             low, high, mean, std = (
-                torch.tensor(values, device=crops.device)[:, None, None]
-                for values in (self.low, self.high, self.mean, self.std)
+                _fill(values, crops.device) for values in (self.low, self.high, self.mean, self.std)
             )
             return crops.float().sub(low).div_(high - low).sub_(mean).div_(std)
         # Division by a tensor is exact on a GPU, division by a Python number is not.
         scale, mean, std = (
-            torch.tensor(values, device=crops.device)[:, None, None]
-            for values in ((255.0,), self.mean, self.std)
+            _fill(values, crops.device) for values in ((255.0,), self.mean, self.std)
         )
         return crops.float().div_(scale).sub_(mean).div_(std)
 
@@ -242,3 +240,9 @@ def is_single(images: Any) -> bool:
     if isinstance(images, np.ndarray | Tensor):
         return images.ndim == 3
     return isinstance(images, str | Path | Image.Image)
+
+
+def _fill(values: tuple[float, ...], device: torch.device) -> Float32[Tensor, "_ 1 1"]:
+    """One number per channel, filled on the device, since a copy from the host would wait."""
+    numbers = [torch.full((1, 1), v, device=device, dtype=torch.float32) for v in values]
+    return torch.stack(numbers)

@@ -18,21 +18,20 @@ from selfsight.backbones.vit import Block
 class DropPath(nn.Module):
     """Zero a residual branch for some rows of the batch, in training mode.
 
-    `set_rows` says before each step which rows of the global batch this process computes.
+    `set_rows` samples before each step. A compiled network reads the samples as an input; a step
+    number that it reads would be a constant of the compiled code.
     """
 
     def __init__(self, rate: float, number: int) -> None:
         super().__init__()
         self.rate, self.number = rate, number
-        self.seed, self.step, self.rows = 0, 0, torch.zeros(0, dtype=torch.long)
+        self.samples = torch.zeros(0, 1, dtype=torch.float64)  # uniform, one per row
 
     def forward(self, x: Float[Tensor, "n *rest"]) -> Float[Tensor, "n *rest"]:
         """Drop some rows and scale up the others, which preserves the mean."""
         if not (self.training and self.rate):
             return x
-        key = rng.key(self.seed, "drop_path", self.number)
-        survives = rng.uniform(key, self.rows, 1, self.step) >= self.rate
-        scale = survives.to(x.dtype) / (1 - self.rate)
+        scale = (self.samples >= self.rate).to(x.dtype) / (1 - self.rate)
         return x * scale.view(-1, *[1] * (x.ndim - 1))
 
 
@@ -56,9 +55,9 @@ def add_drop_path(backbone: nn.Module, rate: float) -> list[DropPath]:
 
 
 def set_rows(drops: Iterable[DropPath], rows: Int64[Tensor, " n"], *, seed: int, step: int) -> None:
-    """Set the rows of the global batch that the next forward pass computes."""
+    """Sample for the rows of the global batch that the next forward pass computes."""
     for drop in drops:
-        drop.rows, drop.seed, drop.step = rows, seed, step
+        drop.samples = rng.uniform(rng.key(seed, "drop_path", drop.number), rows, 1, step)
 
 
 def _branches(module: nn.Module) -> list[str]:

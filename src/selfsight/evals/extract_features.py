@@ -1,5 +1,6 @@
 """Extract features of many images, and yield augmented batches for training classifiers."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -104,8 +105,19 @@ def encode_batches(
     be normalized.
     """
     for raw in read_batches(images, ((0, part) for part in batches), device):
-        crops = raw.images.padded() if are_crops else crop(raw.images, transform)
+        crops = _stack(raw.images, transform) if are_crops else crop(raw.images, transform)
+        if crops.is_cuda:  # `encode` needs this layout, and bytes are faster to rearrange
+            crops = crops.contiguous(memory_format=torch.channels_last)
         yield raw.index, encode(backbone, transform.normalize(crops), autocast)
+
+
+def _stack(crops: Ragged, transform: EvalTransform) -> Shaped[Tensor, "n c s s"]:
+    """The crops as one batch: all have the same size, so that each is one row of the pixels."""
+    shape = (crops.channels, transform.size, transform.size)
+    area = math.prod(shape)
+    if crops.flat.dtype != torch.uint8 or len(crops.flat) % area:
+        return crops.padded()
+    return crops.flat.view(-1, *shape)[crops.starts // area]
 
 
 def _gather_batches(rows: list[Tensor], batch_size: int, world: int) -> Float[Tensor, "m d"]:

@@ -1,6 +1,7 @@
 """Labeled training and test images, the input of every evaluator with labels."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Int64
@@ -57,7 +58,7 @@ class LabeledData:
                 "evaluate without labels."
             )
 
-    @property
+    @cached_property  # read in every step of training; the labels may be on a GPU
     def num_classes(self) -> int:
         """Number of classes of the training set."""
         assert self.train.labels is not None
@@ -82,7 +83,7 @@ class LabeledData:
         size = augmentation_size(transform)
         return self.train.pixels(size, transform.channels, transform.dtype)
 
-    @property
+    @cached_property  # read in every step of training; ImageNet's has ten megabytes
     def train_index(self) -> Int64[Tensor, " n"]:
         """Indices in `train` of the images to train on."""
         if self.subset is not None:

@@ -57,16 +57,19 @@ def rand_augment(
     u = rng.uniform(rng.key(seed, "rand_augment"), index, 3 * NUM_OPERATIONS, epoch)
     noise = rng.normal(rng.key(seed, "rand_augment", "magnitude"), index, NUM_OPERATIONS, epoch)
     level = (magnitude + std * noise).clamp(0, MAX_MAGNITUDE) / MAX_MAGNITUDE  # [N, 2], in [0, 1]
+    operation, applied, sign = u.view(len(x), NUM_OPERATIONS, 3).unbind(2)  # [N, 2]
+    number = (operation * len(OPERATIONS)).long()
+    number = torch.where(applied < PROBABILITY, number, len(OPERATIONS))
+    sign = torch.where(sign < 0.5, 1.0, -1.0)
+    # The rows of each operation, one operation after the other. The host waits for the device only
+    # once, to read how many rows each has.
+    order = number.sort(dim=0, stable=True).indices
+    counts = F.one_hot(number, len(OPERATIONS) + 1).sum(dim=0).tolist()
     for i in range(NUM_OPERATIONS):
-        operation, applied, sign = u[:, 3 * i : 3 * i + 3].unbind(1)
-        number = (operation * len(OPERATIONS)).long()
-        number = torch.where(applied < PROBABILITY, number, -1)
-        sign = torch.where(sign < 0.5, 1.0, -1.0)
         out = x.clone()
-        for n, name in enumerate(OPERATIONS):
-            rows = (number == n).nonzero()[:, 0]
+        for name, rows in zip(OPERATIONS, order[:, i].split(counts[i]), strict=False):
             if len(rows):
-                out[rows] = apply(name, x[rows], level[rows, i], sign[rows], mean)
+                out[rows] = apply(name, x[rows], level[rows, i], sign[rows, i], mean)
         x = out
     return x
 

@@ -20,6 +20,7 @@ from selfsight.backbones.layer_depths import layer_depths
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.classifier_settings import ClassifierSettings
+from selfsight.evals.compiled_backbone import CompiledBackbone, compile_if_it_pays
 from selfsight.evals.drop_path import DropPath, add_drop_path, set_rows
 from selfsight.evals.eval_images import describe_transform
 from selfsight.evals.extract_features import (
@@ -51,15 +52,18 @@ class Classifier(nn.Module):
         self.backbone, self.heads, self.frozen = backbone, heads, frozen
 
     def forward(
-        self, x: Float[Tensor, "n c h w"], autocast: torch.dtype | None = None
+        self,
+        x: Float[Tensor, "n c h w"],
+        autocast: torch.dtype | None = None,
+        compiled: nn.Module | None = None,
     ) -> Float[Tensor, "s n k"]:
-        """Logits of each head, in at least float32."""
+        """Logits of each head, in at least float32; `compiled` replaces the backbone."""
         x = x.to(next(self.backbone.parameters(), x).dtype)
         with (
             torch.set_grad_enabled(not self.frozen),
             torch.autocast(x.device.type, autocast, enabled=autocast is not None),
         ):
-            h = self.backbone(x)
+            h = (self.backbone if compiled is None else compiled)(x)
         return self.logits(h.to(torch.promote_types(h.dtype, torch.float32)))
 
     def logits(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "s n k"]:
@@ -74,6 +78,7 @@ class ClassifierEvaluator:
     data: LabeledData
     training: ClassifierSettings
     seed: int = 0
+    compiled: bool | None = None  # whether training compiles the backbone; None: if it pays
 
     def __post_init__(self) -> None:
         check_has_test_images(self.data)
@@ -198,17 +203,36 @@ class ClassifierEvaluator:
             moving = get_ema_multi_avg_fn(regularization.ema_decay)
             average = AveragedModel(model, multi_avg_fn=moving).eval()
             average.n_averaged += 1  # the first weights count, as in timm
+        compiled = self._compile(backbone, data, device)
         with torch.enable_grad(), eval_mode(backbone):  # restores the modes at the end
             backbone.train(not frozen)
             for step, batch, y in self._batches(data, device):
-                self._step(model, batch, y, optimizers, drops, step, data)
+                self._step(model, compiled, batch, y, optimizers, drops, step, data)
                 if average is not None:
                     average.update_parameters(model)
         return model, None if average is None else average.module
 
+    def _compile(self, backbone: nn.Module, data: LabeledData, device: torch.device) -> nn.Module:
+        """The backbone for training steps; not part of the classifier, whose names stay."""
+        batch_size = self._batch_size(data)
+        rows = self._local_rows(batch_size)
+        local_batch_size = rows.stop - rows.start
+        if self.compiled is not None:
+            return CompiledBackbone(backbone, local_batch_size) if self.compiled else backbone
+        num_images = self.training.epochs * self._steps_per_epoch(data) * batch_size
+        return compile_if_it_pays(
+            backbone,
+            local_batch_size,
+            device=device,
+            num_images=num_images // dist.world_size(),
+            image_size=data.transform.size,
+            trained=self.training.backbone is not None,
+        )
+
     def _step(
         self,
         model: Classifier,
+        compiled: nn.Module,
         batch: AugmentedBatch,
         y: Tensor,
         optimizers: Optimizers,
@@ -234,12 +258,13 @@ class ClassifierEvaluator:
         targets = smooth_labels(y, data.num_classes, settings.label_smoothing)
         x, targets = mix_batch(x, targets, settings, seed=seed, step=step)
         batch_size = self._batch_size(data)
-        rows = torch.arange(batch_size, device=x.device)[self._local_rows(batch_size)]
-        set_rows(drops, rows, seed=seed, step=step)
+        if drops:
+            rows = torch.arange(batch_size, device=x.device)[self._local_rows(batch_size)]
+            set_rows(drops, rows, seed=seed, step=step)
 
         if x.is_cuda:  # convolutions run up to twice as fast in this layout
             x = x.contiguous(memory_format=torch.channels_last)
-        log_p = model(x, self._autocast(x.device)).log_softmax(dim=-1)  # [S, n, K]
+        log_p = model(x, self._autocast(x.device), compiled).log_softmax(dim=-1)  # [S, n, K]
         # Summed over heads, which share no trained parameters: each head gets the gradient of its
         # mean over the global batch. Processes may have uneven parts of the batch.
         loss = -(targets * log_p).sum() * (dist.world_size() / batch_size)

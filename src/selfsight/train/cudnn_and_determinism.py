@@ -4,8 +4,9 @@ import os
 
 import torch
 
+from selfsight.compile_cache import persist_compile_cache
 from selfsight.recipe import Recipe
-from selfsight.train.compile import is_compiled, persist_compile_cache
+from selfsight.train.compile import is_compiled
 
 
 def configure_torch(recipe: Recipe, device: torch.device) -> None:

@@ -30,6 +30,7 @@ from selfsight.data.sources.source import clean
 from selfsight.encoders.load_encoder import EncoderUnderTest, load_with_options
 from selfsight.encoders.load_run_networks import find_checkpoint
 from selfsight.errors import UserError, count_noun, list_first
+from selfsight.evals.compiled_backbone import compile_if_it_pays
 from selfsight.evals.extract_features import BATCH_SIZE, encode_batches, eval_mode
 from selfsight.options.encoder_options import EmbedOptions
 from selfsight.options.eval_options import EncoderOptions
@@ -196,10 +197,20 @@ def _encode_shards(
         for number in shards
         for part in torch.tensor(_range(number, source, options)).split(BATCH_SIZE)
     )
-    autocast = torch.bfloat16 if options.precision == "bf16" else None
-    encoded = encode_source(
-        encoder.network, encoder.transform, source, device, parts, autocast=autocast
-    )
+    network: nn.Module = encoder.network
+    autocast = None
+    if options.precision == "bf16":
+        autocast = torch.bfloat16
+        # By all images, not by the missing ones: the bytes of a shard must not depend on the others
+        # that were written before, or on the number of processes.
+        network = compile_if_it_pays(
+            network,
+            BATCH_SIZE,
+            device=device,
+            num_images=len(source),
+            image_size=encoder.transform.size,
+        )
+    encoded = encode_source(network, encoder.transform, source, device, parts, autocast=autocast)
     for number in shards:
         count = -(-len(_range(number, source, options)) // BATCH_SIZE)
         found = []
@@ -242,6 +253,9 @@ def encode_source(
             )
             for numbers, h in encoded:
                 part = asked.popleft()
+                if not images.skipped:  # reading the numbers would wait for the device
+                    yield EncodedPart(part, part, h, {})
+                    continue
                 kept = numbers.cpu() == part  # an unreadable image was replaced by another one
                 why = dict(images.skipped)
                 lost = {i: why.get(source.names[i], "unreadable") for i in part[~kept].tolist()}
