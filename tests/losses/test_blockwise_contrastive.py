@@ -2,6 +2,7 @@
 
 import math
 
+import jaxtyping
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -219,3 +220,14 @@ def test_a_second_derivative_is_refused():
     (slope,) = torch.autograd.grad(loss, q, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it traces
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_compiled_loss_has_the_gradient_of_the_dense_one(loss, monkeypatch):
+    value, gradient = with_gradient(loss)
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # its checks cannot be traced
+    torch.compiler.reset()
+    traced = torch.compile(LOSSES[loss], fullgraph=True, backend="aot_eager")
+    monkeypatch.setitem(LOSSES, loss, traced)
+    torch.testing.assert_close(streamed(loss, 100), (value, gradient), rtol=1e-10, atol=1e-12)

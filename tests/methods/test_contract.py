@@ -8,20 +8,20 @@ import jaxtyping
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
 from selfsight.check_settings import field_types
-from selfsight.compile_options import COMPILE_OPTIONS
 from selfsight.conformance import CHECKS, check
 from selfsight.conformance.method_under_test import step_optimizer
 from selfsight.conformance.processes_and_resume_checks import check_compiled
 from selfsight.errors import UserError
-from selfsight.losses import float32_losses
 from selfsight.methods import BASELINES, METHODS, Moment
 from selfsight.methods.base import RANGES
 from selfsight.nn import Backbone
 from selfsight.train.compile import compile_networks
 from tests.methods.small import SMALL, Tiny, make, moment, small, views
+from tests.methods.traced_steps import compiled_as_on_cuda
 
 CONFIGS = METHODS | BASELINES
 ALL = sorted(CONFIGS)
@@ -165,21 +165,16 @@ def test_it_traces_without_a_graph_break_on_two_processes(two_processes, name):
 
 def trained(name):
     """Graphs after each step of a method compiled as training does, and what broke them."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
     method, graphs = make(name), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(COMPILE_OPTIONS, "backend", "aot_eager")
-        patch.delitem(COMPILE_OPTIONS, "options")
-        patch.setattr(float32_losses, "is_compiled_on", lambda device: True)
+    with compiled_as_on_cuda():
         compile_networks(method)
         shared = DistributedDataParallel(method, broadcast_buffers=False)
         for step in range(4):
             result = shared(views(method, step), moment(step))
             result.loss.backward()
             method.after_step(moment(step), result)
-            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    return graphs, dict(torch._dynamo.utils.counters["graph_break"])
+            graphs.append(counters["stats"]["unique_graphs"])
+        return graphs, dict(counters["graph_break"])
 
 
 @pytest.mark.slow

@@ -39,8 +39,10 @@ def mean_contrastive_nll(
 ) -> Float[Tensor, ""]:
     """The mean of -log sigmoid(positive - logsumexp of scale * q @ keys.T over keys not excluded).
 
-    The gradient itself cannot be differentiated again: torch raises.
+    The gradient itself cannot be differentiated again: torch raises. `q` and `keys` must not be the
+    same tensor: compiled, torch would lose one of its two gradients (pytorch/pytorch#181146).
     """
+    assert q is not keys
     grad_enabled = torch.is_grad_enabled()
     if excluded is None:
         excluded = q.new_empty(len(q), 0, dtype=torch.long)

@@ -88,7 +88,7 @@ def nt_xent(
     excluded = torch.stack([partner, anchor], 1)  # [2N, 2]
     if negatives is None and is_streamed(len(excluded), len(all_keys)):
         positive = (z1 * z2).sum(-1).repeat(2)
-        anchors = all_keys if dist.world_size() == 1 else torch.cat([z1, z2])
+        anchors = torch.cat([z1, z2])  # not all_keys, even if equal: see mean_contrastive_nll
         return nll_against_all_keys(anchors, all_keys, positive, excluded, temperature, alpha)
     logits = torch.cat([z1, z2]) / temperature @ all_keys.T  # [2N, 2G]
     return nll_from_logits(logits, excluded, negatives, alpha).mean()

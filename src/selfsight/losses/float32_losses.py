@@ -29,15 +29,10 @@ def at_least_float32(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
         with torch.autocast(embeddings[0].device.type, enabled=False):
             return cast(Callable[..., Tensor], loss)(*raised, **kwargs)
 
-    @functools.cache  # importing the compiler takes seconds
-    def compiled() -> Callable[P, Tensor]:
-        allow_many_versions()
-        return torch.compile(eager, fullgraph=True, **COMPILE_OPTIONS)
-
     @functools.wraps(loss)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         if is_compiled_on(cast(Tensor, args[0]).device) and not torch.compiler.is_compiling():
-            return compiled()(*args, **kwargs)
+            return compile_loss(eager)(*args, **kwargs)
         return eager(*args, **kwargs)
 
     return wrapper
@@ -46,6 +41,13 @@ def at_least_float32(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
 def is_compiled_on(device: torch.device) -> bool:
     """Whether losses are compiled on this device; on a CPU that takes longer than it saves."""
     return device.type == "cuda"
+
+
+@functools.cache  # importing the compiler takes seconds
+def compile_loss(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compile a loss as one graph, when it is called for the first time."""
+    allow_many_versions()
+    return torch.compile(loss, fullgraph=True, **COMPILE_OPTIONS)
 
 
 def unit(x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows d"]:
