@@ -87,7 +87,7 @@ def run_steps(given: dict[str, Any]) -> dict[str, Any]:
         "full_speed": round(before + speed.full_speed, 2),
         "images_per_second": 1000 * recipe.batch_size / speed.ms,
         "step_mode": speed.step_mode,
-        "compiled_from_step": speed.compiled_from,
+        "compiled": speed.compiled,
         "memory": peak_memory(device),
         "compile": _compile_seconds(),
     }

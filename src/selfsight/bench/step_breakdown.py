@@ -308,7 +308,7 @@ class TrainingSpeed(NamedTuple):
     first_step: float  # seconds
     full_speed: float  # seconds until the choice between plain steps and a CUDA graph
     step_mode: str  # "plain" or "graph"
-    compiled_from: int | None = None  # the step, if it was compiled meanwhile
+    compiled: str = ""  # what was compiled meanwhile, in words
 
 
 def time_training(
@@ -355,11 +355,12 @@ def time_training(
     synchronize(device)
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
-    if ahead is not None:
-        ahead.close()
     wait_ms = 1000 * (loader.wait_seconds - waited) / count
-    compiled_from = None if ahead is None else ahead.step
-    return TrainingSpeed(ms, wait_ms, first, full_speed, run_step.mode, compiled_from)
+    compiled = ""
+    if ahead is not None and ahead.step is not None:
+        compiled = ahead.describe()
+        ahead.close()
+    return TrainingSpeed(ms, wait_ms, first, full_speed, run_step.mode, compiled)
 
 
 def _time_is_up(count: int, spent: float, seconds: float, device: torch.device) -> bool:

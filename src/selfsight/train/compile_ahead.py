@@ -134,7 +134,8 @@ def compile_step(given: dict[str, Any]) -> None:
 
     device = torch.device(given["device"])
     if device.type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(given["memory"], device)
+        torch.cuda.set_device(device.index or 0)
+        torch.cuda.set_per_process_memory_fraction(given["memory"])
     # The run that started this process has imported the same code.
     recipe, data = from_dict(given["recipe"], trust=True), DataInfo(**given["data"])
     run_one_step(recipe, device, data)
