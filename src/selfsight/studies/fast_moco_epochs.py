@@ -2,6 +2,8 @@
 
 from selfsight.studies.study_types import Arm, Claim, Study
 
+# MoCo v3 trains 12 % more images per second, so that 57 epochs take as long as Fast-MoCo's 50.
+AS_LONG = {50: 57, 100: 114}
 FAST, V3 = "orashi/Fast-MoCo, README", "facebookresearch/moco-v3, CONFIG.md"
 
 
@@ -49,9 +51,11 @@ STUDY = Study(
         ),
         _cifar10("fast_moco", "fast_moco.cifar10_r18_200ep", 50),
         _cifar10("mocov3", "mocov3.cifar10_r18_100ep", 50),
+        _cifar10("mocov3", "mocov3.cifar10_r18_100ep", AS_LONG[50]),
         _cifar10("mocov3", "mocov3.cifar10_r18_100ep", 75),
         _cifar10("fast_moco", "fast_moco.cifar10_r18_200ep", 100, "fast_moco_100ep"),
         _cifar10("mocov3", "mocov3.cifar10_r18_100ep", 100, "mocov3_100ep"),
+        _cifar10("mocov3", "mocov3.cifar10_r18_100ep", AS_LONG[100]),
         _cifar10("mocov3", "mocov3.cifar10_r18_100ep", 150),
     ),
     claims=(
@@ -67,7 +71,7 @@ STUDY = Study(
             Claim(
                 text=f"Fast-MoCo's {epochs} epochs beat MoCo v3 that trains as long by the clock.",
                 better=f"cifar10_fast_moco_{epochs}ep",
-                than=tuple(f"cifar10_mocov3_{n}ep" for n in (50, 75, 100, 150)),
+                than=tuple(f"cifar10_mocov3_{n}ep" for n in (50, 57, 75, 100, 114, 150)),
             )
             for epochs in (50, 100)
         ),
