@@ -16,6 +16,7 @@ from selfsight.data import Source
 from selfsight.errors import UserError
 from selfsight.recipe import ALL_METHODS, method_name
 from selfsight.recipes import RECIPES
+from selfsight.terminal.console import open_console
 
 RESULT = Breakdown(
     recipe="",
@@ -158,3 +159,49 @@ def test_a_small_network_is_measured_on_a_cpu(tmp_path):
         step, limit = (1000 * 64 / result[k] for k in ("images_per_second", "limit"))
         assert limit + sum(result["overhead"].values()) == pytest.approx(step)
     assert [row["name"] for row in rows] == ["dino", "moco", "supervised", *EVALUATIONS]
+
+
+def test_on_a_gpu_other_rows_are_compiled_in_parallel_after_the_first(
+    measured, monkeypatch, tmp_path
+):
+    started, most = [], 0
+
+    class Process:
+        def __init__(self):
+            self.polls = 0
+
+        def poll(self):
+            self.polls += 1
+            return 0 if self.polls > 3 else None
+
+        def wait(self):
+            self.polls = 9
+
+    def start(recipe, data, device, *, memory, errors):
+        nonlocal most
+        assert recipe.compile and measured == ["barlow_twins.cifar10_r18_200ep"]
+        started.append((method_name(recipe.method), Process()))
+        most = max(most, sum(process.polls <= 3 for _, process in started))
+        return started[-1][1]
+
+    monkeypatch.setattr(all_methods, "start_compiling", start)
+    monkeypatch.setattr(all_methods, "persist_compile_cache", lambda: None)
+    monkeypatch.setattr(all_methods, "device_name", lambda device: "a GPU")
+    monkeypatch.setattr(all_methods, "adapt_to_device", lambda recipe, device: (recipe, {}))
+    monkeypatch.setattr(all_methods.time, "sleep", lambda seconds: None)
+    all_methods.measure_all(
+        tmp_path,
+        torch.device("cuda"),
+        data_for=lambda recipe: "shapes",
+        only=["resnet18"],
+        batch_size=None,
+        flags=(),
+        seconds=0.1,
+        minutes=None,
+        console=open_console(quiet=True),
+    )
+    names = [name for name, _ in started]
+    trained = [case.method for case in list_cases(["resnet18"]) if case.method not in OTHER_ROWS]
+    assert names == trained[1:]
+    assert most == all_methods.COMPILED_AT_ONCE
+    assert all(process.polls > 3 for _, process in started)

@@ -9,6 +9,7 @@ comparable.
 """
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,14 +26,17 @@ from selfsight.bench.first_step import measure_first_step
 from selfsight.bench.step_breakdown import measure_breakdown
 from selfsight.bench.timer import reset_peak_memory
 from selfsight.catalog import build_recipe
+from selfsight.compile_cache import persist_compile_cache
 from selfsight.data import Source
 from selfsight.device import adapt_to_device
 from selfsight.errors import UserError, suggest
+from selfsight.methods import DataInfo
 from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.open_run_images import open_recipe_source
 from selfsight.terminal.console import format_bytes, open_console
+from selfsight.train.compile_ahead import start_compiling
 from selfsight.train.memory_forecast import foresee_memory
 
 Row = dict[str, Any]
@@ -49,6 +53,7 @@ FIRST_STEPS: dict[str, tuple[str, ...]] = {  # rows, and the settings of each
     "first_step_blocks": ("--compile-blocks",),
 }
 OTHER_ROWS = (*EVALUATIONS, *FIRST_STEPS)
+COMPILED_AT_ONCE = 4  # rows, before anything is measured: most of a new row's time is compiling
 OVERHEADS = {
     "views": "augment",
     "heads and loss": "heads and loss",
@@ -158,7 +163,15 @@ def measure_all(
     console.print(f"{len(cases)} rows, {done} of them in {folder}", highlight=False)
     times: PassTimes = {}
     sources: dict[Data, Source] = {}  # the built-in set takes seconds to draw
+
+    def prepare(case: Case) -> tuple[Recipe, Source]:
+        return _prepare(case, device, data_for, batch_size, flags, sources)
+
     for i, case in enumerate(todo):
+        if i == 1 and device.type == "cuda":  # the first row has compiled the backbone
+            trained = [other for other in todo[1:] if other.method not in OTHER_ROWS]
+            console.print(f"Compiling the code of {len(trained)} rows ...", highlight=False)
+            _compile_rows(trained, prepare, device)
         spent = time.monotonic() - began
         if minutes is not None and i and spent + longest > 60 * minutes:
             console.print(
@@ -166,7 +179,7 @@ def measure_all(
                 highlight=False,
             )
             break
-        row = _measure(case, device, data_for, batch_size, flags, seconds, times, sources)
+        row = _measure(case, device, prepare, batch_size, flags, seconds, times)
         longest = max(longest, row["seconds"])
         row |= {"setting": setting, "version": describe_version()}
         path = case.path(folder)
@@ -197,34 +210,70 @@ def _is_measured(path: Path, setting: Row) -> bool:
     return row is not None and "error" not in row and row["setting"] == setting
 
 
-def _measure(
+def _prepare(
     case: Case,
     device: torch.device,
     data_for: Callable[[Recipe], str],
     batch_size: int | None,
     flags: Sequence[str],
+    sources: dict[Data, Source],
+) -> tuple[Recipe, Source]:
+    """Build the recipe of a row for this device, and open its images."""
+    recipe = case.build(batch_size, flags)
+    if device.type == "cuda":
+        recipe = replace(recipe, compile=True)
+    recipe, _ = adapt_to_device(recipe, device)
+    labels = recipe.data.labels or recipe.method.needs_labels
+    data = replace(recipe.data, path=data_for(recipe), labels=labels)
+    recipe = replace(recipe, data=data)
+    if data not in sources:
+        sources[data] = open_recipe_source(recipe)
+    return recipe, sources[data]
+
+
+def _compile_rows(
+    cases: Sequence[Case],
+    prepare: Callable[[Case], tuple[Recipe, Source]],
+    device: torch.device,
+) -> None:
+    """Fill the compile cache, several rows at a time; a row that fails compiles when measured."""
+    persist_compile_cache()
+    running: list[subprocess.Popen[bytes]] = []
+    for case in cases:
+        try:
+            recipe, source = prepare(case)
+        except UserError:  # its row says why
+            continue
+        while len(running) == COMPILED_AT_ONCE:
+            time.sleep(0.1)
+            running = [process for process in running if process.poll() is None]
+        data = DataInfo(len(source), len(source.class_names))
+        share = 1 / (1 + COMPILED_AT_ONCE)
+        running.append(
+            start_compiling(recipe, data, device, memory=share, errors=subprocess.DEVNULL)
+        )
+    for process in running:
+        process.wait()
+
+
+def _measure(
+    case: Case,
+    device: torch.device,
+    prepare: Callable[[Case], tuple[Recipe, Source]],
+    batch_size: int | None,
+    flags: Sequence[str],
     seconds: float,
     times: PassTimes,
-    sources: dict[Data, Source],
 ) -> Row:
     """Measure one row; if that is impossible, it has the reason."""
     began = time.monotonic()
     row: Row = {"network": case.network, "name": case.name, "recipe": case.recipe}
     try:
-        recipe = case.build(batch_size, flags)
-        if device.type == "cuda":
-            recipe = replace(recipe, compile=True)
-        recipe, _ = adapt_to_device(recipe, device)
-        labels = recipe.data.labels or recipe.method.needs_labels
-        data = replace(recipe.data, path=data_for(recipe), labels=labels)
-        recipe = replace(recipe, data=data)
-        if data not in sources:
-            sources[data] = open_recipe_source(recipe)
-        source = sources[data]
+        recipe, source = prepare(case)
         if case.method in FIRST_STEPS:
             row["first_step"] = measure_first_step(
                 case.recipe,
-                data.path,
+                recipe.data.path,
                 device.type,
                 batch_size=case.batch_size(batch_size),
                 flags=(*flags, *FIRST_STEPS[case.method]),

@@ -62,24 +62,10 @@ class CompileAhead:
         if free < 2 * step:
             return
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # read if the process fails
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "selfsight.train.compile_ahead"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-        )
         self.started = time.monotonic()
-        settings = to_dict(self.recipe)
-        outside = locate_code(list_outside_code(settings))
-        given = {
-            "recipe": settings | {"outside_code": outside},
-            "data": self.data._asdict(),
-            "device": str(self.device),
-            "memory": (free - step) / total,
-        }
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as file:
-            file.write(json.dumps(given).encode())
+        self.process = start_compiling(
+            self.recipe, self.data, self.device, memory=(free - step) / total, errors=self.errors
+        )
 
     def is_running(self) -> bool:
         """Whether the second process still compiles."""
@@ -113,6 +99,30 @@ class CompileAhead:
             self.process.kill()
             self.process.wait()
         self.errors.close()
+
+
+def start_compiling(
+    recipe: Recipe, data: DataInfo, device: torch.device, *, memory: float, errors: Any
+) -> "subprocess.Popen[bytes]":
+    """Start a process that fills the compile cache, with this share of the GPU's memory at most."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "selfsight.train.compile_ahead"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+    )
+    settings = to_dict(recipe)
+    outside = locate_code(list_outside_code(settings))
+    given = {
+        "recipe": settings | {"outside_code": outside},
+        "data": data._asdict(),
+        "device": str(device),
+        "memory": memory,
+    }
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as file:  # it may end at once
+        file.write(json.dumps(given).encode())
+    return process
 
 
 def _mark(recipe: Recipe, data: DataInfo, device: torch.device) -> Path:
