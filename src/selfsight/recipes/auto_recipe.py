@@ -18,6 +18,9 @@ from selfsight.views.domains import describe_kind, for_domain, for_kind, resolve
 Reasons = dict[str, str]
 CPU_MINUTES = 20  # of training
 CPU_SPEED = 2000.0  # images/s of 32 pixels on two cores, where it is not measured
+# Compiled steps are 1.6 times as fast. The first run of a network gets them after a minute or more,
+# while it trains; from 3 minutes on they save more than they cost (docs/performance.md).
+COMPILE_MINUTES = 3
 # Few to choose from: a small change of the speed rarely changes them.
 EPOCHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 400)
 
@@ -262,6 +265,6 @@ def _compilation_pays_off(recipe: Recipe, steps: int) -> tuple[bool, str]:
     images_per_second = 15_000 * (32 / recipe.views[0].size) ** 1.3
     images_per_second /= 2 if recipe.backbone.name == "resnet50" else 1
     minutes = steps * recipe.batch_size / images_per_second / 60
-    if minutes < 10:
+    if minutes < COMPILE_MINUTES:
         return False, f"the run takes about {minutes:.0f} min, too short for compilation to pay off"
     return True, f"the run takes about {minutes:.0f} min, long enough for compilation to pay off"
