@@ -39,15 +39,15 @@ function addSelection(map, changed) {
     }, mode);
   }
 
-  view.drag = (event, position) => {
+  view.drag = (event, positions) => {
     if (event.type === "pointerdown") {
       if (event.button || !(on || event.shiftKey)) return false;
-      path = [position];
+      path = positions;
       mode = event.shiftKey ? "add" : event.altKey ? "remove" : "replace";
       return true;
     }
     if (!path) return false;
-    if (event.type === "pointermove") path.push(position);
+    if (event.type === "pointermove") path.push(...positions);
     else {
       if (event.type === "pointerup" && path.length > 2) closeLasso();
       path = null;

@@ -7,7 +7,8 @@ const DIM = [138, 146, 156, 26]; // color and alpha of dots that are not meant: 
  *
  * `about(i)` gives the lines of a point, `thumbnail(i)` a canvas with its image, and `drawThumbnail`
  * draws it at a place. With `wheel` a plain wheel zooms and a finger moves the map; otherwise both
- * scroll the page. `view.drag`, if set, takes the pointer for itself while it returns true.
+ * scroll the page. `view.drag`, if set, gets the positions of the pointer, and
+ * takes it for itself while it returns true.
  */
 function createMap({ x, y, about, thumbnail, drawThumbnail, coloring, images = false, wheel = false, maxZoom = 40, height }) {
   const count = x.length;
@@ -155,15 +156,21 @@ function createMap({ x, y, about, thumbnail, drawThumbnail, coloring, images = f
     return [event.clientX - box.left, event.clientY - box.top];
   }
 
+  // a busy browser merges moves of the pointer into one event
+  function positionsOf(event) {
+    const merged = event.getCoalescedEvents?.() ?? [];
+    return (merged.length ? merged : [event]).map(positionOf);
+  }
+
   let dragStart = null;
   canvas.addEventListener("pointerdown", (event) => {
-    if (view.drag?.(event, positionOf(event))) return canvas.setPointerCapture(event.pointerId);
+    if (view.drag?.(event, positionsOf(event))) return canvas.setPointerCapture(event.pointerId);
     if (event.pointerType === "touch") pointTo(closest(...positionOf(event), 2 * POINTER_RADIUS));
     // elsewhere a finger scrolls the page
     if (event.pointerType !== "touch" || wheel) dragStart = [event.clientX - view.x, event.clientY - view.y];
   });
   canvas.addEventListener("pointermove", (event) => {
-    if (view.drag?.(event, positionOf(event))) return pointTo(-1);
+    if (view.drag?.(event, positionsOf(event))) return pointTo(-1);
     if (dragStart && event.buttons && view.zoom > 1) {
       [view.x, view.y] = [event.clientX - dragStart[0], event.clientY - dragStart[1]];
       return pointTo(-1), redraw();
@@ -172,9 +179,9 @@ function createMap({ x, y, about, thumbnail, drawThumbnail, coloring, images = f
   });
   canvas.addEventListener("pointerup", (event) => {
     dragStart = null;
-    view.drag?.(event, positionOf(event));
+    view.drag?.(event, positionsOf(event));
   });
-  canvas.addEventListener("pointercancel", (event) => view.drag?.(event, positionOf(event)));
+  canvas.addEventListener("pointercancel", (event) => view.drag?.(event, positionsOf(event)));
   canvas.addEventListener("pointerleave", (event) => {
     dragStart = null;
     if (event.pointerType !== "touch") pointTo(-1);
