@@ -17,6 +17,7 @@ from selfsight.errors import UserError
 from selfsight.recipe import ALL_METHODS, method_name
 from selfsight.recipes import RECIPES
 from selfsight.terminal.console import open_console
+from selfsight.train import compile_ahead
 
 RESULT = Breakdown(
     recipe="",
@@ -184,11 +185,11 @@ def test_on_a_gpu_other_rows_are_compiled_in_parallel_after_the_first(
         most = max(most, sum(process.polls <= 3 for _, process in started))
         return started[-1][1]
 
-    monkeypatch.setattr(all_methods, "start_compiling", start)
-    monkeypatch.setattr(all_methods, "persist_compile_cache", lambda: None)
+    monkeypatch.setattr(compile_ahead, "start_compiling", start)
+    monkeypatch.setattr(compile_ahead, "persist_compile_cache", lambda: None)
     monkeypatch.setattr(all_methods, "device_name", lambda device: "a GPU")
     monkeypatch.setattr(all_methods, "adapt_to_device", lambda recipe, device: (recipe, {}))
-    monkeypatch.setattr(all_methods.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(compile_ahead.time, "sleep", lambda seconds: None)
     all_methods.measure_all(
         tmp_path,
         torch.device("cuda"),
@@ -203,5 +204,5 @@ def test_on_a_gpu_other_rows_are_compiled_in_parallel_after_the_first(
     names = [name for name, _ in started]
     trained = [case.method for case in list_cases(["resnet18"]) if case.method not in OTHER_ROWS]
     assert names == trained[1:]
-    assert most == all_methods.COMPILED_AT_ONCE
+    assert most == compile_ahead.COMPILED_AT_ONCE
     assert all(process.polls > 3 for _, process in started)

@@ -9,7 +9,6 @@ comparable.
 """
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +25,6 @@ from selfsight.bench.first_step import measure_first_step
 from selfsight.bench.step_breakdown import measure_breakdown
 from selfsight.bench.timer import reset_peak_memory
 from selfsight.catalog import build_recipe
-from selfsight.compile_cache import persist_compile_cache
 from selfsight.data import Source
 from selfsight.device import adapt_to_device
 from selfsight.errors import UserError, suggest
@@ -36,7 +34,7 @@ from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.open_run_images import open_recipe_source
 from selfsight.terminal.console import format_bytes, open_console
-from selfsight.train.compile_ahead import start_compiling
+from selfsight.train.compile_ahead import CompileJob, fill_compile_cache
 from selfsight.train.memory_forecast import foresee_memory
 
 Row = dict[str, Any]
@@ -53,7 +51,6 @@ FIRST_STEPS: dict[str, tuple[str, ...]] = {  # rows, and the settings of each
     "first_step_blocks": ("--compile-blocks",),
 }
 OTHER_ROWS = (*EVALUATIONS, *FIRST_STEPS)
-COMPILED_AT_ONCE = 4  # rows, before anything is measured: most of a new row's time is compiling
 OVERHEADS = {
     "views": "augment",
     "heads and loss": "heads and loss",
@@ -171,7 +168,7 @@ def measure_all(
         if i == 1 and device.type == "cuda":  # the first row has compiled the backbone
             trained = [other for other in todo[1:] if other.method not in OTHER_ROWS]
             console.print(f"Compiling the code of {len(trained)} rows ...", highlight=False)
-            _compile_rows(trained, prepare, device)
+            fill_compile_cache((_job(other, prepare) for other in trained), device)
         spent = time.monotonic() - began
         if minutes is not None and i and spent + longest > 60 * minutes:
             console.print(
@@ -231,29 +228,13 @@ def _prepare(
     return recipe, sources[data]
 
 
-def _compile_rows(
-    cases: Sequence[Case],
-    prepare: Callable[[Case], tuple[Recipe, Source]],
-    device: torch.device,
-) -> None:
-    """Fill the compile cache, several rows at a time; a row that fails compiles when measured."""
-    persist_compile_cache()
-    running: list[subprocess.Popen[bytes]] = []
-    for case in cases:
-        try:
-            recipe, source = prepare(case)
-        except UserError:  # its row says why
-            continue
-        while len(running) == COMPILED_AT_ONCE:
-            time.sleep(0.1)
-            running = [process for process in running if process.poll() is None]
-        data = DataInfo(len(source), len(source.class_names))
-        share = 1 / (1 + COMPILED_AT_ONCE)
-        running.append(
-            start_compiling(recipe, data, device, memory=share, errors=subprocess.DEVNULL)
-        )
-    for process in running:
-        process.wait()
+def _job(case: Case, prepare: Callable[[Case], tuple[Recipe, Source]]) -> CompileJob | None:
+    """What to compile for a row; None if it cannot be measured, as its row will say."""
+    try:
+        recipe, source = prepare(case)
+    except UserError:
+        return None
+    return CompileJob(recipe, DataInfo(len(source), len(source.class_names)))
 
 
 def _measure(

@@ -14,18 +14,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from selfsight import dist
+from selfsight.compile_cache import persist_compile_cache
 from selfsight.methods import DataInfo
 from selfsight.outside_code import list_outside_code, locate_code
 from selfsight.recipe import Recipe, from_dict, to_dict
 from selfsight.train.compile import is_compiled
 from selfsight.version import __version__
 
+COMPILED_AT_ONCE = 4  # recipes, each in a process that uses several cores
 NICENESS = 10  # of the second process: loading images comes first
 
 
@@ -123,6 +126,29 @@ def start_compiling(
     with contextlib.suppress(BrokenPipeError), process.stdin as file:  # it may end at once
         file.write(json.dumps(given).encode())
     return process
+
+
+class CompileJob(NamedTuple):
+    """A recipe whose code the compile cache is to have, and its data."""
+
+    recipe: Recipe
+    data: DataInfo
+
+
+def fill_compile_cache(jobs: Iterable[CompileJob | None], device: torch.device) -> None:
+    """Compile the code of several recipes at a time; one that fails is compiled when it is run."""
+    persist_compile_cache()
+    running: list[subprocess.Popen[bytes]] = []
+    for job in jobs:
+        if job is None:
+            continue
+        while len(running) == COMPILED_AT_ONCE:
+            time.sleep(0.1)
+            running = [process for process in running if process.poll() is None]
+        share = 1 / (1 + COMPILED_AT_ONCE)
+        running.append(start_compiling(*job, device, memory=share, errors=subprocess.DEVNULL))
+    for process in running:
+        process.wait()
 
 
 def _mark(recipe: Recipe, data: DataInfo, device: torch.device) -> Path:
