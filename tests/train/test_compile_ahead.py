@@ -137,6 +137,18 @@ def test_a_second_process_that_fails_is_named(monkeypatch):
     ahead.close()
 
 
+def test_a_machine_that_starts_no_process_does_not_end_the_run(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10, 10))
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 1)
+    monkeypatch.setattr(compile_ahead.sys, "executable", "/does/not/exist")
+    ahead = CompileAhead(made("mocov3")[1].recipe, DataInfo(), CPU)
+    ahead.start()
+    assert not ahead.is_running()
+    ahead.finish(1)
+    assert "no process could be started" in ahead.describe()
+    ahead.close()
+
+
 def test_nothing_is_started_if_memory_is_short(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (19, 100))
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 10)

@@ -41,6 +41,7 @@ class CompileAhead:
         self.seconds = 0.0
         self.process: subprocess.Popen[bytes] | None = None
         self.errors: Any = None
+        self.why_not = "there was no memory to compile meanwhile"
 
     def is_needed(self) -> bool:
         """Whether the run compiles on one GPU, code is not cached, and numbers may depend on it."""
@@ -63,12 +64,19 @@ class CompileAhead:
         free, total = torch.cuda.mem_get_info(self.device)
         step = torch.cuda.max_memory_reserved(self.device)
         if free < 2 * step:
-            return
+            return  # is_running() is False, so that the run compiles by itself
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # read if the process fails
         self.started = time.monotonic()
-        self.process = start_compiling(
-            self.recipe, self.data, self.device, memory=(free - step) / total, errors=self.errors
-        )
+        try:
+            self.process = start_compiling(
+                self.recipe,
+                self.data,
+                self.device,
+                memory=(free - step) / total,
+                errors=self.errors,
+            )
+        except OSError as error:  # for example too many processes
+            self.why_not = f"no process could be started ({error})"
 
     def is_running(self) -> bool:
         """Whether the second process still compiles."""
@@ -84,7 +92,7 @@ class CompileAhead:
         """One or two sentences on what happened."""
         text = f"Steps are compiled from step {self.step} on"
         if self.process is None:
-            return f"{text}: there was no memory to compile meanwhile."
+            return f"{text}: {self.why_not}."
         if self.process.returncode:
             self.errors.seek(0)
             lines = self.errors.read().decode(errors="replace").strip().splitlines()
@@ -96,12 +104,11 @@ class CompileAhead:
 
     def close(self) -> None:
         """End the second process."""
-        if self.process is None:
-            return
-        if self.process.poll() is None:
+        if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self.errors.close()
+        if self.errors is not None:
+            self.errors.close()
 
 
 def start_compiling(
