@@ -83,7 +83,10 @@ def tab(window, page) -> Iterator[Tab]:
     """The page, opened anew; at the end, nothing may have been asked for or complained about."""
     window.complaints.clear()
     window.tab.mouse.move(0, 0)
-    yield window.open_file(page[0])
+    tab = window.open_file(page[0])
+    # The map gets its size in the first frame, which may come after the page is loaded.
+    tab.wait_for_function("document.querySelector('canvas.map').style.height")
+    yield tab
     blobs = [one for one in window.complaints if not one.startswith("blob:")]  # a list to download
     assert [one for one in blobs if not one.startswith("data:image/webp")] == []
 
