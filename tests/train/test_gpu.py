@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from selfsight.backbones import BackboneConfig
+from selfsight.bench.first_step import measure_first_step
 from selfsight.data import CachedImages
 from selfsight.data.loader import Loader
 from selfsight.methods import METHODS, DataInfo, Moment
@@ -38,6 +39,19 @@ def test_a_compiled_method_is_the_eager_one(name):
     words = [sys.executable, "-m", "tests.train.compare", name]
     found = subprocess.run(words, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
+
+
+def test_the_first_run_of_a_network_trains_while_another_process_compiles():
+    found = measure_first_step(
+        "mocov3.cifar10_r18_100ep",
+        "shapes",
+        "cuda",
+        batch_size=64,
+        flags=("--backbone.name", "resnet8_narrow"),
+        seconds=0.1,
+    )
+    assert "Numbers depend on that step" in found["cold"]["compiled"]
+    assert found["warm"]["compiled"] == ""
 
 
 def build(name, optim, *, recorded, **changes):
