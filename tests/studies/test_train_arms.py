@@ -34,6 +34,7 @@ from selfsight.studies.plan_jobs import (
 )
 from selfsight.studies.result_tables import list_results
 from selfsight.studies.train_arms import estimate_seconds, run_jobs
+from selfsight.train import checkpoint
 from selfsight.views import View
 
 EQCO = STUDIES["eqco_negatives"]
@@ -355,7 +356,7 @@ def test_quick_networks_are_tiny_and_of_the_same_kind():
 
 @pytest.mark.slow
 def test_a_study_is_trained_evaluated_and_recorded_and_an_interrupted_arm_goes_on(tmp_path):
-    """Both by time limits: without one, and with one that has passed after the first epoch."""
+    """Both by time limits: without one, and with one that has passed after the first step."""
     common = dict(
         data="shapes",
         quick=True,
@@ -367,6 +368,8 @@ def test_a_study_is_trained_evaluated_and_recorded_and_an_interrupted_arm_goes_o
     options = [dict(ledger=f / "ledger", work=f / "work") for f in folders]
     (whole,) = selfsight.study("eqco_negatives", **common, **options[0])
     assert selfsight.study("eqco_negatives", **common, **options[1], minutes=0.0) == []
+    (saved,) = (folders[1] / "work").rglob(checkpoint.LAST)
+    assert checkpoint.read_step(saved) == 1
     (resumed,) = selfsight.study("eqco_negatives", **common, **options[1])
     assert whole["results"] == resumed["results"]
     assert whole["curve"]["loss"] == resumed["curve"]["loss"]

@@ -102,10 +102,10 @@ def pretrain(
 ) -> State:
     """Train from the run's last checkpoint, if any, to the end; write log and checkpoints.
 
-    After `deadline`, a time of the monotonic clock, training stops at the end of the epoch with a
-    checkpoint. With `until`, it stops after that step. Seconds are counted by `clock`.
-    `list_groups` prints the parameter groups. With `compile_ahead`, the first run of a network
-    begins with uncompiled steps while another process compiles.
+    After `deadline`, a time of the monotonic clock, training stops with a checkpoint; several
+    processes stop at the end of the epoch. With `until`, it stops after that step. Seconds are
+    counted by `clock`. `list_groups` prints the parameter groups. With `compile_ahead`, the first
+    run of a network begins with uncompiled steps while another process compiles.
     """
     clock = Stopwatch() if clock is None else clock
     loader = build_loader(recipe, images, device)
@@ -179,7 +179,7 @@ def pretrain(
                     # Before the last one: a run that is killed in between repeats this epoch.
                     checkpoint.keep(run, state.state_dict(), epochs_done)
                 request = stop.agree(save=saver.is_late(), now=last)
-                out_of_time = out_of_time or (bool(epochs_done) and _is_past(deadline, device))
+                out_of_time = out_of_time or _is_past(deadline, device, now=bool(epochs_done))
                 if saver.is_due(state.step) or last or any(request) or out_of_time:
                     clock.lap("steps")
                     saver.save(state, step)
@@ -214,8 +214,14 @@ def pretrain(
     return state
 
 
-def _is_past(deadline: float | None, device: torch.device) -> bool:
-    """Whether the deadline of any process has passed: all stop after the same epoch."""
+def _is_past(deadline: float | None, device: torch.device, *, now: bool) -> bool:
+    """Whether the deadline has passed; several processes agree on it only at the end of an epoch.
+
+    All of them stop at the same step, and to ask each other takes time.
+    """
     if deadline is None:
         return False
-    return bool(dist.all_sum(torch.tensor(int(time.monotonic() > deadline), device=device)))
+    past = time.monotonic() > deadline
+    if dist.world_size() == 1:
+        return past
+    return now and bool(dist.all_sum(torch.tensor(int(past), device=device)))
