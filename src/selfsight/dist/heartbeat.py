@@ -26,14 +26,22 @@ class Heartbeat:
         self.reason = ""  # why this process must end, once `found`
         self.rounds, self.beats = 0, [b""] * members.place.world_size
         self.failure: str | None = None
+        self.threads = [
+            threading.Thread(target=work, name=f"heartbeat {work.__name__}", daemon=True)
+            for work in (self._talk, self._judge)
+        ]
 
     def __enter__(self) -> "Heartbeat":
-        for work in (self._talk, self._judge):
-            threading.Thread(target=work, name=f"heartbeat {work.__name__}", daemon=True).start()
+        for thread in self.threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.done.set()
+        # A thread inside the store when Python ends would abort the process, and one that still
+        # beats would hide that this process has left. One that gets no answer is not waited for.
+        for thread in self.threads:
+            thread.join(self.beat)
         call_within(self.beat, lambda: self.store.set(self.own_key, LEFT))
 
     def find_reason(self, seconds: float) -> str | None:
