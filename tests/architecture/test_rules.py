@@ -5,6 +5,7 @@ import inspect
 import re
 import zipfile
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,10 @@ def test_readme_docs_and_source_use_the_words_of_the_field():
         if REPLACED.search(line) and not any(allowed in line for allowed in ALLOWED)
     ]
     assert found == []
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig):
+    """By pytest's defaults one named "dist" would be."""
+    skipped = pytestconfig.getini("norecursedirs")
+    folders = {p.parent.name for p in (ROOT / "tests").rglob("test_*.py")}
+    assert not [f for f in folders for pattern in skipped if fnmatch(f, pattern)]

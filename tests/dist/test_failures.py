@@ -65,7 +65,7 @@ def test_processes_that_were_started_differently_are_refused_by_name(photos, wor
     others = images(tmp_path / "others", count=36, seed=1)
     run = ["--out", tmp_path / "run"]
     cases = {
-        "optim.lr is 0.002 in process 0 and 0.5 in process 1": [*words, "--optim.lr", "0.5"],
+        "optim.lr is 0.01 in process 0 and 0.5 in process 1": [*words, "--optim.lr", "0.5"],
         "epochs is 9 in process 0 of 2": [*words, "--epochs", "3"],
         "process 1 has other images than process 0": ["pretrain", others, *words[2:]],
         "command is pretrain in": ["evaluate", "--backbone", "torchvision:resnet18", *run],
