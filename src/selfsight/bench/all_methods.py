@@ -165,10 +165,6 @@ def measure_all(
         return _prepare(case, device, data_for, batch_size, flags, sources)
 
     for i, case in enumerate(todo):
-        if i == 1 and device.type == "cuda":  # the first row has compiled the backbone
-            trained = [other for other in todo[1:] if other.method not in OTHER_ROWS]
-            console.print(f"Compiling the code of {len(trained)} rows ...", highlight=False)
-            fill_compile_cache((_job(other, prepare) for other in trained), device)
         spent = time.monotonic() - began
         if minutes is not None and i and spent + longest > 60 * minutes:
             console.print(
@@ -176,6 +172,10 @@ def measure_all(
                 highlight=False,
             )
             break
+        trained = [other for other in todo[1:] if other.method not in OTHER_ROWS]
+        if i == 1 and trained and device.type == "cuda":  # the first has compiled the backbone
+            console.print(f"Compiling the code of {len(trained)} rows ...", highlight=False)
+            fill_compile_cache((_job(other, prepare) for other in trained), device)
         row = _measure(case, device, prepare, batch_size, flags, seconds, times)
         longest = max(longest, row["seconds"])
         row |= {"setting": setting, "version": describe_version()}

@@ -179,7 +179,9 @@ def pretrain(
                     # Before the last one: a run that is killed in between repeats this epoch.
                     checkpoint.keep(run, state.state_dict(), epochs_done)
                 request = stop.agree(save=saver.is_late(), now=last)
-                out_of_time = out_of_time or _is_past(deadline, device, now=bool(epochs_done))
+                out_of_time = out_of_time or _is_past(
+                    deadline, device, epoch_ended=bool(epochs_done)
+                )
                 if saver.is_due(state.step) or last or any(request) or out_of_time:
                     clock.lap("steps")
                     saver.save(state, step)
@@ -214,7 +216,7 @@ def pretrain(
     return state
 
 
-def _is_past(deadline: float | None, device: torch.device, *, now: bool) -> bool:
+def _is_past(deadline: float | None, device: torch.device, *, epoch_ended: bool) -> bool:
     """Whether the deadline has passed; several processes agree on it only at the end of an epoch.
 
     All of them stop at the same step, and to ask each other takes time.
@@ -224,4 +226,4 @@ def _is_past(deadline: float | None, device: torch.device, *, now: bool) -> bool
     past = time.monotonic() > deadline
     if dist.world_size() == 1:
         return past
-    return now and bool(dist.all_sum(torch.tensor(int(past), device=device)))
+    return epoch_ended and bool(dist.all_sum(torch.tensor(int(past), device=device)))
