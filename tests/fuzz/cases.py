@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from selfsight.errors import StoppedError
 
 ACCEPTED = "The settings are accepted: training has begun."
@@ -130,6 +132,9 @@ def _run_and_exit(
     limit = int(_virtual_gigabytes() * GIB + gigabytes * GIB)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     gc.freeze()
+    # After a fork, the first use of torch's threads makes a new pool of them: two threads that do
+    # so at once end with "Invalid thread pool!".
+    torch.set_num_threads(torch.get_num_threads())
     status = 0
     try:
         function(*args)

@@ -8,13 +8,16 @@ import random
 import socket
 import struct
 import tarfile
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 
 from selfsight.cli.main import main
@@ -222,6 +225,23 @@ def use_folder(folder: Path) -> None:
     assert len(images) >= 4 and len(images) + len(images.skipped) == len(source)
     streamed = StreamedImages(source, store_size=32, channels=3, workers=2)
     assert len(next(iter(Loader(streamed, batch_size=2, seed=0).batches(0))).index) == 2
+
+
+def pool_in_threads() -> None:
+    together = threading.Barrier(4)
+
+    def pool(_: int) -> torch.Tensor:
+        together.wait()
+        return F.adaptive_avg_pool2d(torch.ones(2, 64, 8, 8), 4)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(pool, range(4)))
+
+
+def test_the_threads_of_a_case_can_use_torch_at_once():
+    torch.set_num_threads(torch.get_num_threads())  # from here on every thread sets its number
+    for _ in range(5):
+        assert run_case(pool_in_threads).failure is None
 
 
 def test_no_odd_file_is_a_hang_or_takes_all_memory(tmp_path, monkeypatch, record_property):
