@@ -145,3 +145,20 @@ def test_inductor_trains_the_same_classifier(monkeypatch, tmp_path, capsys):
         models.append(it.fit(Small(), it.data, (0.1,))[0])
     torch.testing.assert_close(*map(weights, models), rtol=1e-3, atol=1e-4)
     assert "uncompiled" not in capsys.readouterr().err
+
+
+def test_cudnn_times_kernels_only_while_a_compiled_network_is_trained(counter, monkeypatch):
+    seen = []
+    step = train_classifier.ClassifierEvaluator._step
+
+    def record(self, *args):
+        seen.append(torch.backends.cudnn.benchmark)
+        step(self, *args)
+
+    monkeypatch.setattr(train_classifier.ClassifierEvaluator, "_step", record)
+    for training, compiled in ((WHOLE, True), (WHOLE, False), (HEAD, True)):
+        seen.clear()
+        it = trained(training, compiled=compiled)
+        it.fit(Small(), it.data, (0.1,))
+        assert set(seen) == {training is WHOLE and compiled}
+    assert not torch.backends.cudnn.benchmark

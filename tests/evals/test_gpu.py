@@ -1,10 +1,12 @@
 import time
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
+from selfsight import record_graph
 from selfsight.evals.baselines import baselines
 from selfsight.evals.extract_features import features
 from selfsight.evals.knn import KNN, knn_predict
@@ -15,7 +17,7 @@ from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.image_sheets import write_map, write_neighbors, write_views
 from tests.evals.small_networks import TRANSFORM, VIEWS, Means, Small, bright, labeled
-from tests.evals.test_train_classifier import HEAD, STRONG, WHOLE
+from tests.evals.test_train_classifier import HEAD, STRONG, WHOLE, weights
 
 pytestmark = pytest.mark.gpu
 
@@ -58,6 +60,19 @@ def test_a_compiled_classifier_is_trained_alike(training):
     for compiled in (False, True):
         it = ClassifierEvaluator(data=data, training=training, compiled=compiled)
         assert it(Small().cuda())["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_recorded_step_trains_the_same_classifier(compiled, monkeypatch):
+    data = labeled(bright(60).to("cuda"), test=bright(30, seed=1))
+    it = ClassifierEvaluator(data=data, training=WHOLE, compiled=compiled)
+    backbone, replays = Small().cuda(), mock.Mock(wraps=torch.cuda.CUDAGraph.replay)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: replays(graph))
+    recorded = weights(it.fit(backbone, it.data, (0.1,))[0])
+    assert replays.call_count > 0
+    monkeypatch.setattr(record_graph, "WARMUP_CALLS", 10**6)
+    plain = weights(it.fit(backbone, it.data, (0.1,))[0])
+    torch.testing.assert_close(recorded, plain, rtol=1e-2, atol=1e-3)
 
 
 def test_neighbors_of_cifar_take_less_than_a_second():

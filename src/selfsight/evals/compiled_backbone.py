@@ -5,6 +5,9 @@ Only what runs in bf16 is compiled: classifiers that are trained on augmented im
 of `selfsight.load(...).encode` to the last bit, and compiled code rounds differently.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -81,3 +84,14 @@ def compiling_pays(
     """
     passes = num_images * (TRAINING_PASSES if trained else 1)
     return device_type == "cuda" and passes * max(image_size, MIN_SIDE) ** 2 >= MIN_PIXELS
+
+
+@contextlib.contextmanager
+def cudnn_tries_kernels(enabled: bool) -> Iterator[None]:
+    """Let cuDNN time kernels for each convolution, which takes seconds, and use the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or enabled
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

@@ -6,7 +6,7 @@ batch; the given backbone never changes. Results do not depend on the number of 
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,7 +20,11 @@ from selfsight.backbones.layer_depths import layer_depths
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
 from selfsight.evals.classifier_settings import ClassifierSettings
-from selfsight.evals.compiled_backbone import CompiledBackbone, compile_if_it_pays
+from selfsight.evals.compiled_backbone import (
+    CompiledBackbone,
+    compile_if_it_pays,
+    cudnn_tries_kernels,
+)
 from selfsight.evals.drop_path import DropPath, add_drop_path, set_rows
 from selfsight.evals.eval_images import describe_transform
 from selfsight.evals.extract_features import (
@@ -38,6 +42,7 @@ from selfsight.evals.randaugment import rand_augment
 from selfsight.evals.random_erasing import erase
 from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.optim import Optim, build_optimizer, set_lr
+from selfsight.record_graph import RecordedFunction
 from selfsight.terminal.progress import track
 from selfsight.views.color import normalize
 
@@ -204,10 +209,16 @@ class ClassifierEvaluator:
             average = AveragedModel(model, multi_avg_fn=moving).eval()
             average.n_averaged += 1  # the first weights count, as in timm
         compiled = self._compile(backbone, data, device)
-        with torch.enable_grad(), eval_mode(backbone):  # restores the modes at the end
-            backbone.train(not frozen)
+        compute = self._gradients(model, compiled, optimizers, data)
+        # One GPU replays these kernels: it would wait for their launches. DropPath has new tensors
+        # in each step, and several processes exchange statistics.
+        if device.type == "cuda" and not (frozen or drops or dist.world_size() > 1):
+            compute = RecordedFunction(compute, device)
+        try_kernels = isinstance(compiled, CompiledBackbone) and not frozen
+        with torch.enable_grad(), eval_mode(backbone), cudnn_tries_kernels(try_kernels):
+            backbone.train(not frozen)  # `eval_mode` restores the modes at the end
             for step, batch, y in self._batches(data, device):
-                self._step(model, compiled, batch, y, optimizers, drops, step, data)
+                self._step(compute, batch, y, optimizers, drops, step, data)
                 if average is not None:
                     average.update_parameters(model)
         return model, None if average is None else average.module
@@ -229,10 +240,26 @@ class ClassifierEvaluator:
             trained=self.training.backbone is not None,
         )
 
+    def _gradients(
+        self, model: Classifier, compiled: nn.Module, optimizers: Optimizers, data: LabeledData
+    ) -> Callable[[Tensor, Tensor], None]:
+        """A function of images and targets that computes the gradients of a step."""
+        scale = dist.world_size() / self._batch_size(data)
+
+        def compute(x: Float[Tensor, "n c h w"], targets: Float[Tensor, "n k"]) -> None:
+            log_p = model(x, self._autocast(x.device), compiled).log_softmax(dim=-1)  # [S, n, K]
+            # Summed over heads, which share no trained parameters: each head gets the gradient of
+            # its mean over the global batch. Processes may have uneven parts of the batch.
+            loss = -(targets * log_p).sum() * scale
+            for _, optimizer in optimizers:
+                optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+
+        return compute
+
     def _step(
         self,
-        model: Classifier,
-        compiled: nn.Module,
+        compute: Callable[[Tensor, Tensor], None],
         batch: AugmentedBatch,
         y: Tensor,
         optimizers: Optimizers,
@@ -264,13 +291,7 @@ class ClassifierEvaluator:
 
         if x.is_cuda:  # convolutions run up to twice as fast in this layout
             x = x.contiguous(memory_format=torch.channels_last)
-        log_p = model(x, self._autocast(x.device), compiled).log_softmax(dim=-1)  # [S, n, K]
-        # Summed over heads, which share no trained parameters: each head gets the gradient of its
-        # mean over the global batch. Processes may have uneven parts of the batch.
-        loss = -(targets * log_p).sum() * (dist.world_size() / batch_size)
-        for _, optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        compute(x, targets)
         dist.average_gradients(
             p for _, o in optimizers for group in o.param_groups for p in group["params"]
         )

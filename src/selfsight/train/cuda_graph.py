@@ -5,24 +5,25 @@ Small networks are bound by the time it takes to launch their kernels.
 
 import contextlib
 import gc
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from selfsight import dist
 from selfsight.methods import Step
 from selfsight.optim import set_lr
 from selfsight.recipe import Recipe
+from selfsight.record_graph import WARMUP_CALLS, on_stream, record_graph
 from selfsight.train.compile import compile_networks, is_compiled
 from selfsight.train.compile_ahead import CompileAhead
 from selfsight.train.ddp import distribute
 from selfsight.train.step import Batch, optimizer_step
 from selfsight.train.training_state import State
 
-WARMUP_STEPS = 3  # before anything is timed or recorded: compilers and libraries choose kernels
+WARMUP_STEPS = WARMUP_CALLS  # before anything is timed or recorded
 TIMED_STEPS = 5  # in each mode
 CHOICE = WARMUP_STEPS + 3 + 2 * TIMED_STEPS  # the step before which the faster mode is chosen
 
@@ -84,7 +85,7 @@ class StepRunner:
             epochs=self.recipe.epochs,
             batch_size=self.recipe.batch_size,
         )
-        with self._on_stream():
+        with on_stream(self.stream):
             if self.stream is not None:
                 self._choose_mode(batch)
             with self._timed():
@@ -141,25 +142,15 @@ class StepRunner:
                 self.mode, self.replay = "plain", None
 
     def _record(self, batch: Batch) -> Callable[[Batch], Step] | None:
-        """Record one step as a graph; a replay copies its batch into the recorded tensors."""
-        inputs = [x.clone() for x in batch.tensors()]
-        recorded_batch = batch.with_tensors(inputs)
-        graph = torch.cuda.CUDAGraph()
+        """Record one step as a graph."""
+
+        def run(*tensors: Tensor) -> Step:
+            return self._run(batch.with_tensors(list(tensors)))
+
+        assert self.stream is not None
         self.state.optimizer.zero_grad(set_to_none=True)
-        try:
-            # "thread_local": threads that load the next batches may use CUDA meanwhile.
-            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-                result = self._run(recorded_batch)
-        except RuntimeError as error:
-            warnings.warn(f"This step cannot be a CUDA graph: {error}", stacklevel=2)
-            return None
-
-        def replay(batch: Batch) -> Step:
-            torch._foreach_copy_(inputs, batch.tensors())
-            graph.replay()
-            return result
-
-        return replay
+        replay = record_graph(run, batch.tensors(), self.stream)
+        return replay and (lambda batch: replay(*batch.tensors()))
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
@@ -181,14 +172,3 @@ class StepRunner:
         total = sum(start.elapsed_time(end) for start, end in self.events)
         self.events.clear()
         return total / TIMED_STEPS
-
-    @contextlib.contextmanager
-    def _on_stream(self) -> Iterator[None]:
-        """Run on a separate stream, which recording requires."""
-        if self.stream is None:
-            yield
-            return
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            yield
-        torch.cuda.current_stream().wait_stream(self.stream)
