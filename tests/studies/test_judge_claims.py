@@ -17,6 +17,7 @@ from selfsight.studies.judge_claims import (
     judge,
     pooled_spread,
 )
+from selfsight.studies.result_tables import format_accuracy
 from tests.studies.test_train_arms import entry_of, jobs_of
 
 BETTER, OTHER, THIRD = "cifar10_v2_eqco_k16", "cifar10_v2_k16", "cifar10_v2_k4096"
@@ -39,19 +40,33 @@ def result(arm: str, accuracies: dict[int, float], seconds: float = 100.0) -> Ar
 
 
 @pytest.mark.parametrize(("published", "verdict"), [(68.0, "holds"), (69.5, "unclear")])
-def test_a_published_number_is_compared_with_the_interval_over_images_or_seeds(published, verdict):
+def test_a_published_number_is_compared_with_the_interval_over_seeds(published, verdict):
     claim = Claim(text="It is reached.", better=BETTER, than=published)
     assert judge(claim, [result(BETTER, {})]).verdict == "not run"
-    one = result(BETTER, {0: 70.0})
-    one.entries[0].results["linear"] |= {"low": 0.69, "high": 0.71}
-    found = judge(claim, [one])
-    assert found.verdict == verdict and found.seeds == 1
-    assert found.interval == pytest.approx((69.0 - published, 71.0 - published))
     values = {0: 69.5, 1: 70.0, 2: 70.5}
     found = judge(claim, [result(BETTER, values)])
     expected = stats.ttest_1samp([*values.values()], published).confidence_interval(0.95)
     assert found.interval == pytest.approx(np.array(expected) - published, abs=1e-3)
     assert found.verdict == verdict
+    one = result(BETTER, {0: 70.0})
+    assert judge(claim, [one]).verdict == "unclear"  # no spread is known
+    steady = result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})  # 0.2, of two degrees of freedom
+    found = judge(claim, [one, steady])
+    assert (found.verdict, found.seeds) == (verdict, 1) and found.interval is None
+
+
+def test_seeds_that_diverged_are_not_left_out_of_a_verdict():
+    better = result(BETTER, {0: 70.0, 1: 70.0, 2: 70.1})
+    for seed in (1, 2):
+        better.entries[seed] = replace(
+            better.entries[seed], results={}, diverged="the loss is not finite"
+        )
+    other = result(OTHER, {0: 60.0, 1: 60.2, 2: 60.1})
+    for claim in (CLAIM, replace(CLAIM, than=60.0)):
+        found = judge(claim, [better, other])
+        assert found.verdict == "unclear"
+        assert found.reason == f"2 of 3 seeds of {BETTER} diverged"
+    assert format_accuracy(better, "linear") == "70.0 [70.0, 70.0], 2 of 3 diverged"
 
 
 def test_the_quantiles_are_those_of_student():
@@ -89,11 +104,18 @@ def test_a_margin_moves_what_counts_as_better():
 def test_one_seed_decides_only_a_difference_of_several_spreads():
     arms = [result(BETTER, {0: 72.0}), result(OTHER, {0: 70.0})]
     assert judge(CLAIM, arms).verdict == "unclear"  # no spread is known
-    steady = result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})  # 0.2: 2 is above 4 x 0.2 x sqrt(2)
+    # 0.2 is known from three seeds: 2 is above Student's 4.3 x 0.2 x sqrt(2).
+    steady = result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})
     assert judge(CLAIM, [*arms, steady]).verdict == "holds"
+    two = result(THIRD, {0: 70.0, 1: 70.28})  # 0.2 from two seeds is hardly known
+    assert judge(CLAIM, [*arms, two]).verdict == "unclear"
+    equal = result(THIRD, {0: 10.0, 1: 10.0})  # collapsed: no spread
+    assert judge(CLAIM, [*arms, equal]).verdict == "unclear"
     wild = result(THIRD, {0: 70.0, 1: 71.0, 2: 69.0})
     assert judge(CLAIM, [*arms, wild]).verdict == "unclear"
-    assert pooled_spread([steady], "linear") == pytest.approx(0.2)
+    assert pooled_spread([steady], "linear") == pytest.approx((0.2, 2))
+    assert pooled_spread([steady, equal, two], "linear").freedom == 4
+    assert pooled_spread([equal], "linear") is None
 
 
 def with_dips(arm: str, counts: dict[int, float | None]) -> ArmResult:
@@ -147,6 +169,10 @@ def test_at_equal_time_the_fastest_of_those_that_took_as_long_is_compared():
     found = judge(claim, [better, shorter, longer, longest])
     assert found.verdict == "does not hold" and THIRD in found.reason
     assert judge(claim, [better, shorter, result(THIRD, {}), longest]).verdict == "holds"
+    absent = [result(THIRD, {}), result("cifar10_v2_k256", {})]
+    found = judge(claim, [better, shorter, *absent])
+    assert found.verdict == "unclear" and "took as long" in found.reason
+    assert judge(claim, [better, result(OTHER, {}), *absent]).verdict == "not run"
 
 
 def test_another_run_is_expected_within_the_prediction_interval_of_the_seeds():
@@ -165,7 +191,9 @@ def test_one_seed_has_the_spread_of_the_other_arms_or_of_the_test_images():
     arm, steady = result(OTHER, {0: 70.0}), result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})
     new = result(OTHER, {1: 71.0}).entries[1]
     (row,) = compare_with_ledger(new, arm, [arm, steady])
-    assert row.tolerance == pytest.approx(T_QUANTILES[-1] * 0.2 * 2**0.5) and not row.passed
+    assert row.tolerance == pytest.approx(T_QUANTILES[1] * 0.2 * 2**0.5) and row.passed
+    (row,) = compare_with_ledger(result(OTHER, {1: 71.5}).entries[1], arm, [arm, steady])
+    assert not row.passed
     wide = {"linear": {"accuracy": 0.7, "low": 0.68, "high": 0.72}}  # about 2,000 test images
     alone = replace(arm, entries={0: replace(arm.entries[0], results=wide)})
     (row,) = compare_with_ledger(new, alone, [alone])
@@ -181,7 +209,7 @@ def test_reproduce_says_pass_or_fail_with_the_difference(
         entry.write(tmp_path)
     again = result(OTHER, {0: accuracy}).entries[0]
     monkeypatch.setattr(run_study, "RESULTS", tmp_path)
-    monkeypatch.setattr(run_study, "study", lambda *_, **__: [asdict(again)])
+    monkeypatch.setattr(run_study, "_train_missing", lambda *_, **__: [asdict(again)])
     name = f"eqco_negatives.{OTHER}"
     command = ["reproduce", name]
     if status:

@@ -197,8 +197,9 @@ def test_the_time_of_an_arm_is_estimated_from_the_most_similar_entry():
 def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_path, capsys):
     began = []
 
-    def run_job(job, *_, **__):
+    def run_job(job, *_, work, **__):
         began.append(job.arm)
+        job.run_folder(work).path.mkdir(parents=True)
         return entry_of(job)
 
     monkeypatch.setattr(train_arms, "run_job", run_job)
@@ -214,7 +215,8 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
             data="",
             entries=[entry_of(job) for job in todo[1:]],
             ledger=None,
-            work=tmp_path,
+            work=tmp_path / str(seconds),
+            began=time.monotonic(),
             end=time.monotonic() + seconds,
         )
         assert len(began) == len(finished) == count
@@ -241,20 +243,25 @@ def test_an_arm_that_asks_for_finer_measuring_gets_it(monkeypatch, tmp_path):
 
 
 def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_path):
-    def pretrain(recipe, run, *_, **__):
-        run.log({"step": 1, "epoch": 1.0, "first_step": 0.25})
+    def pretrain(recipe, run, *_, clock, **__):
+        for phase in stopped_in.pop(0):
+            clock.last -= 10.0
+            clock.lap(phase)
+        clock.last -= 1.0
         raise StoppedError("Resume with: selfsight resume RUN", 15)
 
     monkeypatch.setattr(train_arms, "pretrain", pretrain)
     (job,) = jobs_of("cifar10_v2_k16")
     data = StudyData(one_pixel_images(), labeled_images(one_pixel_images()))
     cpu, console = torch.device("cpu"), Console(quiet=True)
-    for times in (1, 2):
+    # The third is stopped before its first step.
+    stopped_in = [["compile", "steps"], ["compile"], []]
+    for expected in ((10, 11), (20, 12), (21, 12)):
         with pytest.raises(StoppedError, match="Repeat the command to continue it") as stopped:
             train_arms.run_job(job, data, cpu, console, work=tmp_path, end=None, startup=0.0)
         assert stopped.value.signal_number == 15
         seconds = json.loads((job.run_folder(tmp_path).path / "seconds.json").read_text())
-        assert seconds["first_step"] == 0.25 * times
+        assert (seconds["first_step"], seconds["train"]) == pytest.approx(expected, abs=0.5)
 
 
 def test_images_must_exist_and_have_a_test_split(tmp_path):
@@ -355,7 +362,9 @@ def test_quick_networks_are_tiny_and_of_the_same_kind():
 
 
 @pytest.mark.slow
-def test_a_study_is_trained_evaluated_and_recorded_and_an_interrupted_arm_goes_on(tmp_path):
+def test_a_study_is_trained_evaluated_and_recorded_and_an_interrupted_arm_goes_on(
+    tmp_path, monkeypatch
+):
     """Both by time limits: without one, and with one that has passed after the first step."""
     common = dict(
         data="shapes",
@@ -379,6 +388,16 @@ def test_a_study_is_trained_evaluated_and_recorded_and_an_interrupted_arm_goes_o
         assert saved.seconds["total"] == pytest.approx(
             sum(saved.seconds[phase] for phase in ("first_step", "train", "evaluate"))
         )
+    # A finished run is trained again from the start, not only scored again.
+    logs, train = [], train_arms.pretrain
+
+    def read_log_and_train(recipe, run, *args, **settings):
+        logs.append(run.records())
+        return train(recipe, run, *args, **settings)
+
+    monkeypatch.setattr(train_arms, "pretrain", read_log_and_train)
+    (again,) = selfsight.study("eqco_negatives", **common, **options[0])
+    assert logs == [[]] and again["results"] == whole["results"]
 
 
 def test_times_of_runs_that_shared_the_gpu_are_not_shown():

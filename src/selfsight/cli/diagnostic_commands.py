@@ -58,9 +58,10 @@ def study(
         names: Studies of `selfsight studies`, in the order in which they are trained.
         json: Print the new results as JSON instead of text.
     """
-    from selfsight import api
+    from selfsight.stopwatch import process_began
+    from selfsight.studies.run_study import run_study
 
-    entries = api.study(names, options, quiet=json)
+    entries = run_study(names, options, quiet=json, began=process_began())
     if json:
         print_json(entries)
 

@@ -19,6 +19,7 @@ from selfsight import dist, rng
 from selfsight.backbones.layer_depths import layer_depths
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
+from selfsight.evals.backbone_with_heads import Classifier, feature_dim
 from selfsight.evals.classifier_settings import ClassifierSettings
 from selfsight.evals.compiled_backbone import (
     CompiledBackbone,
@@ -30,7 +31,6 @@ from selfsight.evals.eval_images import describe_transform
 from selfsight.evals.extract_features import (
     AugmentedBatch,
     augmented_batches,
-    encode,
     eval_mode,
     module_device,
 )
@@ -47,33 +47,6 @@ from selfsight.terminal.progress import track
 from selfsight.views.color import normalize
 
 Optimizers = list[tuple[Optim, torch.optim.Optimizer]]
-
-
-class Classifier(nn.Module):
-    """A backbone and one or more linear heads; a frozen backbone gets no gradients."""
-
-    def __init__(self, backbone: nn.Module, heads: nn.ModuleList, *, frozen: bool) -> None:
-        super().__init__()
-        self.backbone, self.heads, self.frozen = backbone, heads, frozen
-
-    def forward(
-        self,
-        x: Float[Tensor, "n c h w"],
-        autocast: torch.dtype | None = None,
-        compiled: nn.Module | None = None,
-    ) -> Float[Tensor, "s n k"]:
-        """Logits of each head, in at least float32; `compiled` replaces the backbone."""
-        x = x.to(next(self.backbone.parameters(), x).dtype)
-        with (
-            torch.set_grad_enabled(not self.frozen),
-            torch.autocast(x.device.type, autocast, enabled=autocast is not None),
-        ):
-            h = (self.backbone if compiled is None else compiled)(x)
-        return self.logits(h.to(torch.promote_types(h.dtype, torch.float32)))
-
-    def logits(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "s n k"]:
-        """Logits of each head for these features."""
-        return torch.stack([head(h.to(next(head.parameters()).dtype)) for head in self.heads])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,7 +165,7 @@ class ClassifierEvaluator:
         decays = regularization.layer_decay is not None and not frozen
         optimizers = self._backbone_optimizers(backbone, layer_depths(backbone) if decays else {})
         drops = [] if frozen else add_drop_path(backbone, regularization.drop_path)
-        dim = _feature_dim(backbone, data, device)
+        dim = feature_dim(backbone, data.transform, device, data.autocast)
         heads = nn.ModuleList(self._build_head(dim, data.num_classes, device) for _ in lrs)
         if start is not None:
             for head in heads:
@@ -401,11 +374,3 @@ class ClassifierEvaluator:
         test = replace(self.data, transform=self.test_transform).test_features(model.backbone)
         assert test.y is not None
         return test.y, model.logits(test.h)[0]
-
-
-def _feature_dim(backbone: nn.Module, data: LabeledData, device: torch.device) -> int:
-    """Width of the features, measured by encoding a gray image; raises if that fails."""
-    transform = data.transform
-    one = torch.zeros(1, transform.channels, transform.size, transform.size, device=device)
-    with eval_mode(backbone):
-        return encode(backbone, one, data.autocast).shape[1]

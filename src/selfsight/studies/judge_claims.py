@@ -56,15 +56,15 @@ class ArmResult:
 
         None if it was not run, or only on a GPU that others used too.
         """
-        times = [entry.seconds["train"] for entry in self._alone()]
+        times = [entry.seconds["train"] for entry in self.alone()]
         return statistics.fmean(times) if times else None
 
     def seconds_in_all(self) -> float | None:
         """Mean wall clock from the start of the process to the last result; None as above."""
-        times = [e.seconds["total"] + e.seconds.get("startup", 0.0) for e in self._alone()]
+        times = [e.seconds["total"] + e.seconds.get("startup", 0.0) for e in self.alone()]
         return statistics.fmean(times) if times else None
 
-    def _alone(self) -> list[Entry]:
+    def alone(self) -> list[Entry]:
         """The runs whose times count: finished, and alone on their GPU."""
         return [e for e in self.entries.values() if e.results and not e.shared_gpu]
 
@@ -91,15 +91,32 @@ def arm_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[ArmR
     return results
 
 
-def pooled_spread(results: Sequence[ArmResult], measure: Measure) -> float | None:
-    """Standard deviation over seeds within arms; None if no arm has two seeds."""
+class Spread(NamedTuple):
+    """Standard deviation over seeds, and the degrees of freedom that it is known with."""
+
+    deviation: float
+    freedom: int
+
+    @property
+    def quantile(self) -> float:
+        """97.5 % quantile of Student's t."""
+        return T_QUANTILES[min(self.freedom, len(T_QUANTILES)) - 1]
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """The spread of two numbers or more."""
+    return Spread(statistics.stdev(values), len(values) - 1)
+
+
+def pooled_spread(results: Sequence[ArmResult], measure: Measure) -> Spread | None:
+    """Spread within arms; None if no arm has two seeds that differ."""
     squares, freedom = 0.0, 0
     for result in results:
         values = list(result.values(measure).values())
         if len(values) > 1:
             squares += statistics.variance(values) * (len(values) - 1)
             freedom += len(values) - 1
-    return (squares / freedom) ** 0.5 if freedom else None
+    return Spread((squares / freedom) ** 0.5, freedom) if squares else None
 
 
 def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
@@ -107,10 +124,15 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
     by_name = {result.arm.name: result for result in results}
     better = by_name[claim.better]
     if isinstance(claim.than, float):
-        return _judge_published(claim, better, claim.than)
-    other = _choose_other(claim, better, by_name)
-    if other is None or not better.entries or not other.entries:
+        return _judge_published(claim, better, claim.than, results)
+    others = [by_name[name] for name in _list_others(claim)]
+    if not better.entries or not any(other.entries for other in others):
         return Judgment("not run")
+    other = _choose_other(claim, better, others)
+    if other is None:
+        return Judgment("unclear", reason="no run that was alone on its GPU took as long")
+    if reason := _describe_diverged(better, other):
+        return Judgment("unclear", reason=reason)
     dips = claim.measure == "dips"
     pairs = [better.values(claim.measure), other.values(claim.measure)]
     seeds = sorted(pairs[0].keys() & pairs[1].keys())
@@ -123,35 +145,51 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
     if len(seeds) == 1:
         # Arms without dips have no spread, which says nothing about the others.
         known = None if dips else pooled_spread(results, claim.measure)
-        return _judge_one_seed(claim, mean, known, named)
-    quantile = T_QUANTILES[min(len(seeds) - 1, len(T_QUANTILES)) - 1]
-    spread = max(statistics.stdev(differences), ROUNDING_SPREAD if dips else 0.0)
-    half = quantile * spread / len(seeds) ** 0.5
+        both = known and known._replace(deviation=known.deviation * 2**0.5)  # both arms vary
+        return _judge_one_seed(claim, mean, both, named)
+    spread = spread_of(differences)
+    half = spread.quantile * max(spread.deviation, ROUNDING_SPREAD if dips else 0.0)
+    half /= len(seeds) ** 0.5
     verdict = _compare(mean - half, mean + half, claim.margin)
     return Judgment(verdict, mean, (mean - half, mean + half), len(seeds), named)
 
 
-def _judge_published(claim: Claim, result: ArmResult, published: float) -> Judgment:
-    """Compare with a published number: by the interval over seeds, or over the images of one."""
+def _judge_published(
+    claim: Claim, result: ArmResult, published: float, results: Sequence[ArmResult]
+) -> Judgment:
+    """Compare with a published number: by the interval over seeds, or the spread of other arms."""
     values = list(result.accuracies(claim.measure).values())
-    if not values:
+    if not result.entries:
         return Judgment("not run")
+    if reason := _describe_diverged(result):
+        return Judgment("unclear", reason=reason)
     mean = statistics.fmean(values) - published
     if len(values) == 1:
-        half = 1.96 * _image_spread(result, claim.measure)
-    else:
-        quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
-        half = quantile * statistics.stdev(values) / len(values) ** 0.5
+        return _judge_one_seed(claim, mean, pooled_spread(results, claim.measure), "")
+    spread = spread_of(values)
+    half = spread.quantile * spread.deviation / len(values) ** 0.5
     interval = (mean - half, mean + half)
     return Judgment(_compare(*interval, claim.margin), mean, interval, len(values))
 
 
-def _judge_one_seed(claim: Claim, mean: float, spread: float | None, named: str) -> Judgment:
-    """One seed decides only if the difference is several times the spread seen in the study."""
+def _judge_one_seed(claim: Claim, mean: float, spread: Spread | None, named: str) -> Judgment:
+    """One seed decides only if the difference is several times the spread seen in the study.
+
+    How many times depends on how well that is known: with two or three seeds, hardly.
+    """
     if spread is None:
         return Judgment("unclear", mean, None, 1, named or "one seed, and no spread is known")
-    half = MANY_SPREADS * spread * 2**0.5  # both arms vary
+    half = max(MANY_SPREADS, spread.quantile) * spread.deviation
     return Judgment(_compare(mean - half, mean + half, claim.margin), mean, None, 1, named)
+
+
+def _describe_diverged(*results: ArmResult) -> str:
+    """Which arms have seeds that diverged, and how many; empty if none has."""
+    parts = []
+    for result in results:
+        if count := sum(bool(entry.diverged) for entry in result.entries.values()):
+            parts.append(f"{count} of {len(result.entries)} seeds of {result.arm.name} diverged")
+    return "; ".join(parts)
 
 
 def _compare(low: float, high: float, margin: float) -> Verdict:
@@ -160,17 +198,20 @@ def _compare(low: float, high: float, margin: float) -> Verdict:
     return "does not hold" if high < margin else "unclear"
 
 
-def _choose_other(
-    claim: Claim, better: ArmResult, by_name: dict[str, ArmResult]
-) -> ArmResult | None:
+def _list_others(claim: Claim) -> tuple[str, ...]:
+    """The arms of which one is compared with."""
+    assert not isinstance(claim.than, float)
+    return (claim.than,) if isinstance(claim.than, str) else claim.than
+
+
+def _choose_other(claim: Claim, better: ArmResult, others: Sequence[ArmResult]) -> ArmResult | None:
     """The arm to compare with: of several, the fastest that took at least as long."""
     if isinstance(claim.than, str):
-        return by_name[claim.than]
-    assert not isinstance(claim.than, float)
+        return others[0]
     seconds = better.seconds()
-    trained = [(by_name[name].seconds(), name) for name in claim.than]
-    longer = [(s, name) for s, name in trained if s is not None and seconds and s >= seconds]
-    return by_name[min(longer)[1]] if longer else None
+    timed = [(spent, other) for other in others if (spent := other.seconds()) is not None]
+    longer = [(spent, other) for spent, other in timed if seconds and spent >= seconds]
+    return min(longer, key=lambda pair: pair[0])[1] if longer else None
 
 
 class Reproduction(NamedTuple):
@@ -203,17 +244,16 @@ def compare_with_ledger(
         accuracy, mean = entry.accuracy(measure), result.mean(measure)
         if accuracy is None or mean is None:
             continue
-        spread, quantile = result.spread(measure), T_QUANTILES[-1]
-        if spread is not None:
-            quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
+        if len(values) > 1:
+            spread = spread_of(values)
         else:
             spread = pooled_spread(results, measure) or _image_spread(result, measure)
-        tolerance = quantile * spread * (1 + 1 / len(values)) ** 0.5
+        tolerance = spread.quantile * spread.deviation * (1 + 1 / len(values)) ** 0.5
         compared.append(Reproduction(measure, accuracy, mean, tolerance))
     return compared
 
 
-def _image_spread(result: ArmResult, measure: Measure) -> float:
+def _image_spread(result: ArmResult, measure: Measure) -> Spread:
     """Standard error of an accuracy over test images, from its 95 % interval."""
     found = next(e.results[measure] for e in result.entries.values() if measure in e.results)
-    return 100 * (found["high"] - found["low"]) / (2 * 1.96)
+    return Spread(100 * (found["high"] - found["low"]) / (2 * 1.96), len(T_QUANTILES))

@@ -125,7 +125,7 @@ def _read_entry(path: Path) -> Entry:
 def find_entries(
     entries: Iterable[Entry], recipe: Recipe, *, scale: str, scored_on: str = "test"
 ) -> dict[int, Entry]:
-    """The entries that trained this recipe, by seed, for any study."""
+    """The entries that trained this recipe, by seed, for any study; of several the newest."""
     candidates = [
         entry
         for entry in entries
@@ -134,7 +134,8 @@ def find_entries(
     if not candidates:
         return {}
     wanted = comparable(recipe)
-    return {entry.seed: entry for entry in candidates if entry.trained == wanted}
+    found = [entry for entry in candidates if entry.trained == wanted]
+    return {entry.seed: entry for entry in sorted(found, key=lambda entry: entry.finished)}
 
 
 def comparable(recipe: Recipe) -> Recipe:

@@ -34,7 +34,6 @@ def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dic
     for result in arm_results(study, scale, entries):
         arm, recipe = result.arm, result.recipe
         runs = [entry for entry in result.entries.values() if not entry.diverged]
-        alone = [entry for entry in runs if not entry.shared_gpu]
         untimed = SHARED if runs else "-"
         row: dict[str, Any] = {
             "arm": arm.name,
@@ -42,12 +41,9 @@ def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dic
             "batch": recipe.batch_size,
             "published": format_published(published.get(arm.like, arm), scale),
             "seeds": len(result.entries),
-            "training": _mean_minutes([run.seconds["train"] for run in alone]) or untimed,
-            "in all": _mean_minutes(
-                [run.seconds["total"] + run.seconds.get("startup", 0.0) for run in alone]
-            )
-            or untimed,
-            "images/s": _mean_speed(alone) or untimed,
+            "training": _minutes(result.seconds()) or untimed,
+            "in all": _minutes(result.seconds_in_all()) or untimed,
+            "images/s": _mean_speed(result.alone()) or untimed,
             "memory": _largest_memory(runs),
             "dips": _mean_dips(runs),
         }
@@ -89,10 +85,13 @@ def format_accuracy(result: ArmResult, measure: Measure) -> str:
     if not values:
         return "diverged"
     if len(values) > 1:
-        return f"{result.mean(measure):.1f} ± {result.spread(measure):.1f}"
-    ((seed, value),) = values.items()
-    found = result.entries[seed].results[measure]
-    return f"{value:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+        text = f"{result.mean(measure):.1f} ± {result.spread(measure):.1f}"
+    else:
+        ((seed, value),) = values.items()
+        found = result.entries[seed].results[measure]
+        text = f"{value:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+    count = sum(bool(entry.diverged) for entry in result.entries.values())
+    return f"{text}, {count} of {len(result.entries)} diverged" if count else text
 
 
 def format_published(arm: Arm, scale: str) -> str:
@@ -233,10 +232,10 @@ def _markdown(rows: list[dict[str, str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _mean_minutes(seconds: Sequence[float]) -> str:
-    if not seconds:
+def _minutes(seconds: float | None) -> str:
+    if seconds is None:
         return ""
-    minutes, rest = divmod(round(sum(seconds) / len(seconds)), 60)
+    minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 

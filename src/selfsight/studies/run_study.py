@@ -1,10 +1,14 @@
 """Train a study, and train an arm again to compare it with the ledger."""
 
+import contextlib
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from selfsight import dist
 from selfsight.device import adapt_to_device, resolve_device
@@ -16,7 +20,6 @@ from selfsight.options.study_options import (
     StudyOptions,
 )
 from selfsight.run_files.json_files import to_json
-from selfsight.stopwatch import process_began
 from selfsight.studies import ARMS, find_study, train_arms
 from selfsight.studies.judge_claims import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, read_ledger
@@ -41,34 +44,53 @@ def study(
     ...     data="shapes", ledger="ledger")  # doctest: +SKIP
     """
     options = change_options(options, changes)
+    return run_study(names, options, quiet=quiet, began=time.monotonic())
+
+
+def run_study(
+    names: str | Sequence[str], options: StudyOptions, *, quiet: bool, began: float
+) -> list[dict[str, Any]]:
+    """Train the missing arms; `minutes` count from `began`, a time of the monotonic clock."""
     names = list(dict.fromkeys([names] if isinstance(names, str) else names))
     if not names:
         raise UserError("No study is named. `selfsight studies` lists them.")
-    studies = [find_study(name) for name in names]
-    end = None
-    if options.minutes is not None:
-        end = process_began() + 60 * options.minutes
-    console, device = open_console(quiet=quiet), resolve_device(options.device)
+    for name in names:
+        find_study(name)  # before processes wait for each other
+    settings = {"command": "study", "studies": names} | vars(options)
+    device = resolve_device(options.device)
+    with dist.process_group(device.type, settings):
+        return _train_missing(names, options, device, quiet=quiet, began=began)
+
+
+def _train_missing(
+    names: Sequence[str],
+    options: StudyOptions,
+    device: torch.device,
+    *,
+    quiet: bool,
+    began: float,
+) -> list[dict[str, Any]]:
+    console = open_console(quiet=quiet)
     ledger = Path(options.ledger) if options.ledger else RESULTS
     entries = read_ledger((RESULTS, ledger))
+    studies = [find_study(name) for name in names]
     jobs = plan_jobs(studies, options, lambda recipe: adapt_to_device(recipe, device)[0])
     repeat = options.quick or options.again
     todo = [job for job in jobs if repeat or not job.is_done(entries)]
     console.print(
         f"{', '.join(names)} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
     )
-    settings = {"command": "study", "studies": names} | vars(options)
-    with dist.process_group(device.type, settings):
-        finished = train_arms.run_jobs(
-            todo,
-            device,
-            console,
-            data=str(options.data or "torchvision:CIFAR10"),
-            entries=entries,
-            ledger=None if options.quick and not options.ledger else ledger,
-            work=Path(options.work),
-            end=end,
-        )
+    finished = train_arms.run_jobs(
+        todo,
+        device,
+        console,
+        data=str(options.data or "torchvision:CIFAR10"),
+        entries=entries,
+        ledger=None if options.quick and not options.ledger else ledger,
+        work=Path(options.work),
+        began=began,
+        end=None if options.minutes is None else began + 60 * options.minutes,
+    )
     return [to_json(asdict(entry)) for entry in finished]
 
 
@@ -84,12 +106,15 @@ def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[s
             f"The ledger has no result of {arm} with its present settings to compare with. Train "
             f"it first: selfsight study {name} --arms {short}"
         )
-    with tempfile.TemporaryDirectory() as folder:  # from the start, whatever was trained before
-        entries = study(
-            name,
+    device = resolve_device(options.device)
+    settings = {"command": "reproduce", "arm": arm} | vars(options)
+    with dist.process_group(device.type, settings), contextlib.ExitStack() as stack:
+        # An empty folder: it is trained from the start, whatever was trained before.
+        folder = dist.on_first(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
+        entries = _train_missing(
+            [name],
             StudyOptions(
                 data=options.data,
-                device=options.device,
                 scale=scale,
                 arms=(short,),
                 seeds=(options.seed or 0,),
@@ -97,11 +122,13 @@ def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[s
                 ledger=folder,
                 work=Path(folder) / "work",
             ),
+            device,
             quiet=quiet,
+            began=time.monotonic(),
         )
     (entry,) = (Entry(**saved) for saved in entries)
     compared = compare_with_ledger(entry, result, results)
-    if not quiet:
+    if not quiet and dist.rank() == 0:
         for row in compared:
             print(
                 f"{'pass' if row.passed else 'FAIL'}  {row.measure}: {row.accuracy:.2f} % against "

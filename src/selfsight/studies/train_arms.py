@@ -4,7 +4,7 @@ import gc
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +18,12 @@ from selfsight.errors import DivergedError, StoppedError
 from selfsight.evals.knn import KNN
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.recipe import Data, Recipe, eval_transform, to_dict
-from selfsight.run_files.json_files import read_json, write_json
+from selfsight.run_files.json_files import read_json, to_json, write_json
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.environment import describe_version, device_name
+from selfsight.runs.new_run_folder import set_old_run_aside
 from selfsight.runs.run_lock import lock_run
-from selfsight.stopwatch import process_began
+from selfsight.stopwatch import Stopwatch
 from selfsight.studies.ledger import Entry, hash_recipe
 from selfsight.studies.measure_label_free import measure_label_free
 from selfsight.studies.plan_jobs import Job, StudyData, open_study_data
@@ -31,6 +32,7 @@ from selfsight.train.pretrain import pretrain
 from selfsight.train.training_progress import format_duration
 
 SECONDS = "seconds.json"  # of training so far, in the run folder
+ENTRY = "entry.json"  # in the run folder, once the entry is in the ledger
 CURVE_POINTS = 20  # measurements of online_knn during a run, unless its arm asks for more
 CURVE = (
     *("epoch", "time", "loss", "online_knn", "online_knn_dips"),
@@ -79,13 +81,14 @@ def run_jobs(
     entries: Sequence[Entry],
     ledger: Path | None,
     work: Path,
+    began: float,
     end: float | None,
 ) -> list[Entry]:
     """Train, evaluate and record each job; returns the new entries.
 
-    A job starts only if its estimated time fits before `end`, a time of the monotonic clock; later
-    ones that are shorter may fit. The first job always starts, and continues in the next call if it
-    does not end in time.
+    `began` and `end` are times of the monotonic clock. A job starts only if its estimated time fits
+    before `end`; later ones that are shorter may fit. The first job always starts, and continues in
+    the next call if it does not end in time.
     """
     finished: list[Entry] = []
     too_long: list[str] = []
@@ -93,13 +96,14 @@ def run_jobs(
     for number, job in enumerate(jobs, 1):
         if (images := opened.get(job.recipe.data)) is None:
             images = opened[job.recipe.data] = open_study_data(job, data, device, console)
-            startup = time.monotonic() - process_began()
+            startup = time.monotonic() - began
         seconds = estimate_seconds(
             job.recipe, [*entries, *finished], device_name(device), len(images.train)
         )
         seconds = max(0.0, seconds - _seconds_so_far(job, work))
         left = math.inf if end is None else end - time.monotonic()
-        if seconds > left and number > 1:
+        is_late = dist.gather_objects(seconds > left)[0]  # else one would wait for the others
+        if number > 1 and is_late:
             too_long.append(f"{job.name} ({format_duration(seconds)})")
             continue
         console.print(
@@ -113,6 +117,7 @@ def run_jobs(
         if dist.rank() == 0:
             if ledger is not None:
                 entry.write(ledger)
+            write_json(job.run_folder(work).path / ENTRY, to_json(asdict(entry)))
             console.print(f"    {describe(entry)}", soft_wrap=True)
         finished.append(entry)
     if too_long:
@@ -164,6 +169,7 @@ def run_job(
         torch.cuda.reset_peak_memory_stats(device)
     diverged, scores, other = "", Scores({}, {}), 0.0
     with lock_run(run):
+        dist.on_first(lambda: _start_again_if_finished(run))
         try:
             backbone = _train(job, recipe, run, data, device, console, end)
             if backbone is None:
@@ -232,7 +238,7 @@ def _train(
     dist.on_first(
         lambda: write_json(run.recipe_path, to_dict(recipe) | {"images": len(data.train)})
     )
-    began = time.monotonic()
+    clock = Stopwatch()
     try:
         state = pretrain(
             recipe,
@@ -242,21 +248,29 @@ def _train(
             knn=build_online_knn(recipe, data.train),
             console=console,
             deadline=None if end is None else end - EVALUATION_SECONDS,
+            clock=clock,
             list_groups=False,  # as many tables as arms
         )
     except StoppedError as error:
         sentence = f"Stopped while training {job.name}. Repeat the command to continue it."
         raise StoppedError(sentence, error.signal_number) from None
     finally:
-        spent, records = time.monotonic() - began, run.records()
-        first_step = records[-1]["first_step"] or 0.0 if records else 0.0
+        clock.lap("steps" if clock.seconds["compile"] else "compile")  # no step was done
+        first_step = clock.seconds["compile"]
         seconds = {
             "first_step": round(before.get("first_step", 0.0) + first_step, 2),
-            "train": round(before.get("train", 0.0) + spent - first_step, 2),
+            "train": round(before.get("train", 0.0) + sum(clock.seconds.values()) - first_step, 2),
         }
-        dist.on_first(lambda: write_json(run.path / SECONDS, seconds))
+        if dist.rank() == 0:  # without the others, of which one may have failed
+            write_json(run.path / SECONDS, seconds)
     done = state.step == recipe.epochs * (len(data.train) // recipe.batch_size)
     return state.method.student.backbone if done else None
+
+
+def _start_again_if_finished(run: Run) -> None:
+    """Set a finished run aside, which would only be scored again; else it is continued."""
+    if (run.path / ENTRY).exists():
+        set_old_run_aside(run)
 
 
 def _other_memory(device: torch.device) -> float:
@@ -308,5 +322,7 @@ def _rounded(value: int | float | None) -> int | float | None:
 
 
 def _seconds_so_far(job: Job, work: Path) -> float:
-    """Seconds that earlier calls have trained a job for."""
-    return sum((read_json(job.run_folder(work).path / SECONDS) or {}).values(), 0.0)
+    """Seconds that earlier calls have trained a job for, if it is not finished."""
+    folder = job.run_folder(work).path
+    done = (folder / ENTRY).exists()
+    return 0.0 if done else sum((read_json(folder / SECONDS) or {}).values(), 0.0)
