@@ -19,6 +19,11 @@ def test_a_recipe_for_a_gpu_runs_on_the_cpu_and_says_what_changed():
     assert set(reasons) == {"precision", "compile"}
 
 
+def test_a_number_of_a_gpu_is_not_ignored():
+    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES=N selects a GPU"):
+        resolve_device("cuda:1")
+
+
 def test_a_gpu_that_torch_cannot_use_is_a_sentence(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -24,14 +24,14 @@ def resolve_device(name: str) -> torch.device:
     auto leaves GPUs alone that CUDA_VISIBLE_DEVICES hides, and says so.
     """
     check_setting("device", name, str)
-    device_type = name.split(":")[0]
-    if device_type not in ("auto", "cpu", "cuda"):
-        raise UserError(f'--device is "{name}"; use auto, cpu or cuda.')
-    if device_type == "cpu":
+    if name not in ("auto", "cpu", "cuda"):
+        which = f" {GPUS_VISIBLE}=N selects a GPU." if name.startswith("cuda") else ""
+        raise UserError(f'--device is "{name}"; use auto, cpu or cuda.{which}')
+    if name == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         hidden = os.environ.get(GPUS_VISIBLE, "all").strip() in NO_GPU
-        if device_type == "auto" and (hidden or not GPU_FILE.exists()):
+        if name == "auto" and (hidden or not GPU_FILE.exists()):
             quiet = not GPU_FILE.exists() or os.environ.get("RANK", "0") != "0"
             console = open_console(stderr=True, quiet=quiet)
             console.print(f"The CPU is used: {GPUS_VISIBLE} hides the GPUs.", soft_wrap=True)

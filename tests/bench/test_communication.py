@@ -8,12 +8,13 @@ from rich.console import Console
 from selfsight.bench import communication
 from selfsight.bench.communication import count_exchanges
 from selfsight.nn.batch_norm import BatchNorm
+from selfsight.train import trial_steps
 from tests.bench.test_step_growth import tiny
 
 
 def norm_passes(recipe, monkeypatch):
     """Calls of batch norm in one step, forward and backward, seen by the layers themselves."""
-    passes, build = [], communication.build_method
+    passes, build = [], trial_steps.build_method
 
     def watched(*args):
         method = build(*args)
@@ -24,7 +25,7 @@ def norm_passes(recipe, monkeypatch):
                 )
         return method
 
-    monkeypatch.setattr(communication, "build_method", watched)
+    monkeypatch.setattr(trial_steps, "build_method", watched)
     counted = count_exchanges(recipe, 8)
     return sum(passes) // 3, counted  # of three steps
 

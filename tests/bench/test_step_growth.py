@@ -93,6 +93,18 @@ def test_batch_queue_and_images_are_varied_one_at_a_time_and_measured(small, cap
     assert "each process needs its own usable core, and this machine has one" in printed
 
 
+def test_a_batch_that_the_recipe_rejects_ends_its_series_and_not_the_bench(
+    small, monkeypatch, capsys
+):
+    monkeypatch.setattr(step_growth, "FACTORS", (1, 2, 4))
+    base = tiny("moco.cifar10_v2plus_r18_200ep")
+    base = replace(base, method=replace(base.method, queue_size=8))  # a batch brings 8 keys
+    points = measure_scaling(base, CPU, seconds=0.0, console=Console(width=200))
+    assert [p.value for p in points if p.varied == "batch"] == [4]
+    assert capsys.readouterr().out.count("batch: stopped here. method.queue_size is 8") == 1
+    assert {p.varied for p in points} == {"batch", "queue", "images"}
+
+
 def test_views_are_varied_where_a_method_takes_any_number(small, monkeypatch):
     monkeypatch.setattr(step_growth, "NUM_IMAGES", ())
     monkeypatch.setattr(step_growth, "FACTORS", (1,))

@@ -10,7 +10,7 @@ import torch
 
 from selfsight import api
 from selfsight.methods import DataInfo
-from selfsight.recipe import to_dict
+from selfsight.recipe import Start, to_dict
 from selfsight.train import compile_ahead, cuda_graph
 from selfsight.train import pretrain as driver
 from selfsight.train.compile_ahead import CompileAhead
@@ -33,6 +33,9 @@ class Fake(CompileAhead):
 
     def start(self):
         self.started_after = True
+
+    def note_compiled(self):
+        self.noted = True
 
     def is_running(self):
         self.left -= 1
@@ -105,6 +108,9 @@ def test_it_is_needed_on_one_gpu_if_the_cache_has_no_code_yet(tmp_path, monkeypa
     assert not needed()
     assert not needed(replace(recipe, seed=3, epochs=7))
     assert needed(replace(recipe, batch_size=16))
+    assert needed(replace(recipe, start=Start(name="simclr.shapes", freeze=1)))
+    CompileAhead(replace(recipe, batch_size=16), DataInfo(), CUDA).note_compiled()
+    assert not needed(replace(recipe, batch_size=16))
 
 
 def test_the_second_process_runs_a_step():

@@ -9,6 +9,7 @@ comparable.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -116,7 +117,13 @@ def list_cases(only: Sequence[str] = ()) -> list[Case]:
             raise UserError(f'--only "{name}" is not a network or method.{suggest(name, names)}')
     networks = [name for name in NETWORKS if name in only] or list(NETWORKS)
     methods = [name for name in kinds if name in only] or kinds
-    return [case for network in networks for method in methods for case in _cases(method, network)]
+    cases = [case for network in networks for method in methods for case in _cases(method, network)]
+    if not cases:
+        raise UserError(
+            f"--only {' '.join(only)} selects no row: there is no recipe of this method for images "
+            "of that size. Omit the network, or name another."
+        )
+    return cases
 
 
 def _cases(method: str, network: str) -> Iterator[Case]:
@@ -175,7 +182,8 @@ def measure_all(
         trained = [other for other in todo[1:] if other.method not in OTHER_ROWS]
         if i == 1 and trained and device.type == "cuda":  # the first has compiled the backbone
             console.print(f"Compiling the code of {len(trained)} rows ...", highlight=False)
-            fill_compile_cache((_job(other, prepare) for other in trained), device)
+            end = math.inf if minutes is None else began + 60 * minutes
+            fill_compile_cache((_job(other, prepare) for other in trained), device, end=end)
         row = _measure(case, device, prepare, batch_size, flags, seconds, times)
         longest = max(longest, row["seconds"])
         row |= {"setting": setting, "version": describe_version()}

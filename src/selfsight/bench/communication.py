@@ -18,14 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from selfsight import dist
 from selfsight.errors import UserError
 from selfsight.methods import DataInfo
-from selfsight.optim import build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.terminal.console import fit_line
 from selfsight.train.cuda_graph import StepRunner
-from selfsight.train.grad_scaler import GradScaler
-from selfsight.train.init_weights import build_method
 from selfsight.train.step import Batch
-from selfsight.train.training_state import State
+from selfsight.train.trial_steps import build_trial_state
 
 NUM_PROCESSES = (8, 64, 1000)
 CPU = torch.device("cpu")
@@ -136,11 +133,7 @@ def count_exchanges(recipe: Recipe, processes: int) -> Exchanges:
 
 def _build_step(recipe: Recipe, share: int, data: DataInfo) -> Callable[[], object]:
     """Build a step on this many random images."""
-    method = build_method(recipe, CPU, data)
-    optimizer = build_optimizer(
-        recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
-    )
-    state = State(method, optimizer, GradScaler(CPU, enabled=False))
+    state = build_trial_state(recipe, CPU, data)
     views = [torch.randn(share, recipe.data.channels, v.size, v.size) for v in recipe.views]
     labels = torch.arange(share) % NUM_CLASSES
     batch = Batch(views, labels, torch.arange(share))

@@ -40,8 +40,12 @@ def measure_first_step(
 
 
 def _run_process(given: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "selfsight.bench.first_step", json.dumps(given)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    from selfsight.data.decoders.decode_workers import inherited_path  # imports torch
+
+    command = [sys.executable, "-P", "-m", "selfsight.bench.first_step", json.dumps(given)]
+    done = subprocess.run(
+        command, env=environment | inherited_path(), capture_output=True, text=True
+    )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no output"]
         raise UserError(f"A process that measures the first step failed: {lines[-1]}")

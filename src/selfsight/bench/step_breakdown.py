@@ -18,6 +18,7 @@ from selfsight.bench.timer import median_ms, peak_memory, reset_peak_memory, syn
 from selfsight.data import ImageStore, Source
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.decoders.decode_workers import MIN_IMAGES, decode_images, start_processes
+from selfsight.data.loader import Loader
 from selfsight.methods import DataInfo, Method, Moment
 from selfsight.nn import encoders
 from selfsight.optim import build_optimizer
@@ -37,6 +38,7 @@ from selfsight.train.pretrain import build_loader
 from selfsight.train.skipped_steps import step_if_finite
 from selfsight.train.step import autocast, compute_views
 from selfsight.train.training_state import State
+from selfsight.train.trial_steps import build_trial_state
 
 MUCH = 0.05  # of the limit: from here on, a brief measurement has the loss alone too
 IMAGES_PER_WORKER = 128  # images decoded per worker to measure the speed of decoding
@@ -325,15 +327,26 @@ def time_training(
     """
     recipe = replace(recipe, epochs=10**6)
     data = DataInfo(len(images), len(images.class_names))
-    method = build_method(recipe, device, data)
-    optimizer = build_optimizer(
-        recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
-    )
-    state = State(method, optimizer, GradScaler(device, enabled=recipe.precision == "fp16"))
+    state = build_trial_state(recipe, device, data)
     loader = build_loader(recipe, images, device)
+    ahead = CompileAhead(recipe, data, device) if compile_ahead else None
+    try:
+        return _time_steps(state, loader, recipe, device, seconds, ahead)
+    finally:
+        if ahead is not None:
+            ahead.close()
+
+
+def _time_steps(
+    state: State,
+    loader: Loader,
+    recipe: Recipe,
+    device: torch.device,
+    seconds: float,
+    ahead: CompileAhead | None,
+) -> TrainingSpeed:
     batches = load_batches(loader, recipe, 0)
     began = time.perf_counter()
-    ahead = CompileAhead(recipe, data, device) if compile_ahead else None
     run_step = StepRunner(
         state, recipe, steps_per_epoch=loader.steps_per_epoch, device=device, ahead=ahead
     )
@@ -356,10 +369,7 @@ def time_training(
     dist.barrier()
     ms = 1000 * (time.perf_counter() - began) / count
     wait_ms = 1000 * (loader.wait_seconds - waited) / count
-    compiled = ""
-    if ahead is not None and ahead.step is not None:
-        compiled = ahead.describe()
-        ahead.close()
+    compiled = ahead.describe() if ahead is not None and ahead.step is not None else ""
     return TrainingSpeed(ms, wait_ms, first, full_speed, run_step.mode, compiled)
 
 

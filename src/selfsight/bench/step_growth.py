@@ -1,7 +1,8 @@
 """Measure how a step's time and memory grow with batch, queue, views, images and processes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,7 +56,16 @@ def measure_scaling(
         lines = fit_line(f"{varied:<12}{value:>12,}", cells, console.width)
         console.print(*lines, sep="\n", soft_wrap=True)
 
-    for varied, value, changed, num_images in _cases(recipe):
+    stopped = ""
+    for varied, value, change, num_images in _cases(recipe):
+        if varied == stopped:
+            continue
+        try:
+            changed = change()
+        except UserError as error:
+            stopped = varied
+            console.print(f"{varied}: stopped here. {error}", soft_wrap=True)
+            continue
         cost = measure_step(changed, num_images, device, seconds=seconds)
         add(varied, value, changed.batch_size, cost)
     for processes, changed, cost in _process_cases(recipe, device, seconds, console):
@@ -63,20 +73,22 @@ def measure_scaling(
     return points
 
 
-def _cases(recipe: Recipe) -> Iterator[tuple[str, int, Recipe, int]]:
-    """Yield the varied setting, its value, the recipe with it, and the number of images."""
+def _cases(recipe: Recipe) -> Iterator[tuple[str, int, Callable[[], Recipe], int]]:
+    """Yield the varied setting, its value, what builds the recipe, and the number of images."""
     method: Any = recipe.method
     for factor in FACTORS:
         batch = recipe.batch_size * factor
-        yield "batch", batch, replace(recipe, batch_size=batch), max(DEFAULT_NUM_IMAGES, 2 * batch)
+        change = partial(replace, recipe, batch_size=batch)
+        yield "batch", batch, change, max(DEFAULT_NUM_IMAGES, 2 * batch)
     num_images = max(DEFAULT_NUM_IMAGES, 2 * recipe.batch_size)
     for factor in FACTORS if getattr(method, "queue_size", 0) else ():
         size = method.queue_size * factor
-        yield "queue", size, _with_method(recipe, queue_size=size), num_images
+        yield "queue", size, partial(_with_method, recipe, queue_size=size), num_images
     for factor in FACTORS if "num_views" in method.__dataclass_fields__ else ():
-        yield "views", 2 * factor, _with_method(recipe, num_views=2 * factor), num_images
+        change = partial(_with_method, recipe, num_views=2 * factor)
+        yield "views", 2 * factor, change, num_images
     for num_images in NUM_IMAGES:
-        yield "images", num_images, recipe, num_images
+        yield "images", num_images, partial(replace, recipe), num_images
 
 
 def _process_cases(

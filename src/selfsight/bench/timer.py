@@ -15,7 +15,7 @@ WARMUP_RUNS = 3
 def median_ms(function: Function, device: torch.device, *, seconds: float) -> float:
     """Repeat a function for about this many seconds; return the median in milliseconds."""
     if device.type == "cuda":
-        function = record_graph(function)
+        function = replayed(function)
     else:
         function()
     began, times = time.perf_counter(), list[float]()
@@ -45,7 +45,7 @@ def peak_memory(device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
-def record_graph(function: Function) -> Function:
+def replayed(function: Function) -> Function:
     """Record a function as a CUDA graph, after some runs in which libraries choose kernels."""
     warmup_stream = torch.cuda.Stream()
     warmup_stream.wait_stream(torch.cuda.current_stream())

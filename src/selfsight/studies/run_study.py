@@ -70,7 +70,7 @@ def _train_missing(
     quiet: bool,
     began: float,
 ) -> list[dict[str, Any]]:
-    console = open_console(quiet=quiet)
+    console = open_console(quiet=quiet or dist.rank() != 0)
     ledger = Path(options.ledger) if options.ledger else RESULTS
     entries = read_ledger((RESULTS, ledger))
     studies = [find_study(name) for name in names]

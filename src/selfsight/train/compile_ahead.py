@@ -9,6 +9,7 @@ process; it reads JSON from standard input.
 import contextlib
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import torch
 
 from selfsight import dist
 from selfsight.compile_cache import persist_compile_cache
+from selfsight.data.decoders.decode_workers import inherited_path
 from selfsight.methods import DataInfo
 from selfsight.outside_code import list_outside_code, locate_code
 from selfsight.recipe import Recipe, from_dict, to_dict
@@ -102,6 +104,10 @@ class CompileAhead:
             "step; with --repeatable a run waits for the compiler."
         )
 
+    def note_compiled(self) -> None:
+        """Note for later runs that the cache has the code, also if the second process failed."""
+        write_mark(self.recipe, self.data, self.device)
+
     def close(self) -> None:
         """End the second process."""
         if self.process is not None and self.process.poll() is None:
@@ -116,7 +122,9 @@ def start_compiling(
 ) -> "subprocess.Popen[bytes]":
     """Start a process that fills the compile cache, with this share of the GPU's memory at most."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "selfsight.train.compile_ahead"],
+        # -P: import nothing from the current folder, which may hold untrusted files.
+        [sys.executable, "-P", "-m", "selfsight.train.compile_ahead"],
+        env=os.environ | inherited_path(),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=errors,
@@ -142,19 +150,31 @@ class CompileJob(NamedTuple):
     data: DataInfo
 
 
-def fill_compile_cache(jobs: Iterable[CompileJob | None], device: torch.device) -> None:
-    """Compile the code of several recipes at a time; one that fails is compiled when it is run."""
+def fill_compile_cache(
+    jobs: Iterable[CompileJob | None], device: torch.device, *, end: float = math.inf
+) -> None:
+    """Compile the code of several recipes at a time; one that fails is compiled when it is run.
+
+    At `end`, a time of the monotonic clock, processes that still compile are killed.
+    """
     persist_compile_cache()
     running: list[subprocess.Popen[bytes]] = []
-    for job in jobs:
-        if job is None:
+    missing = (job for job in jobs if job and not _mark(*job, device).exists())
+    job = next(missing, None)
+    while (job or running) and time.monotonic() < end:
+        if job is not None and len(running) < COMPILED_AT_ONCE:
+            share = 1 / (1 + COMPILED_AT_ONCE)
+            try:
+                process = start_compiling(*job, device, memory=share, errors=subprocess.DEVNULL)
+            except OSError:  # for example too many processes
+                break
+            running.append(process)
+            job = next(missing, None)
             continue
-        while len(running) == COMPILED_AT_ONCE:
-            time.sleep(0.1)
-            running = [process for process in running if process.poll() is None]
-        share = 1 / (1 + COMPILED_AT_ONCE)
-        running.append(start_compiling(*job, device, memory=share, errors=subprocess.DEVNULL))
+        time.sleep(0.1)
+        running = [process for process in running if process.poll() is None]
     for process in running:
+        process.kill()
         process.wait()
 
 
@@ -162,13 +182,21 @@ def _mark(recipe: Recipe, data: DataInfo, device: torch.device) -> Path:
     """A file in the compile cache whose name is a hash of what decides the compiled code."""
     settings = to_dict(recipe)
     decisive = {k: settings[k] for k in ("method", "backbone", "batch_size", "precision")}
-    decisive["compile_blocks"] = recipe.compile_blocks
+    decisive |= {"compile_blocks": recipe.compile_blocks, "freeze": recipe.start.freeze}
     decisive["views"] = [view.size for view in recipe.views]
     decisive["classes"] = data.num_classes if recipe.method.needs_labels else None
     decisive["gpu"] = torch.cuda.get_device_name(device)
     decisive["versions"] = [__version__, torch.__version__]
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / "selfsight" / digest[:16]
+
+
+def write_mark(recipe: Recipe, data: DataInfo, device: torch.device) -> None:
+    """Note that the compile cache has the code of this recipe."""
+    mark = _mark(recipe, data, device)
+    with contextlib.suppress(OSError):  # for example a full disk: it is compiled once more
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
 
 
 def compile_step(given: dict[str, Any]) -> None:
@@ -183,9 +211,7 @@ def compile_step(given: dict[str, Any]) -> None:
     recipe, data = from_dict(given["recipe"], trust=True), DataInfo(**given["data"])
     run_one_step(recipe, device, data)
     if is_compiled(recipe, device):
-        mark = _mark(recipe, data, device)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        write_mark(recipe, data, device)
 
 
 if __name__ == "__main__":

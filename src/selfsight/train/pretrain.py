@@ -151,6 +151,7 @@ def pretrain(
                     float(step.loss)  # waits for the device
                     clock.lap("compile")
                     console.print(ahead.describe(), soft_wrap=True)
+                    ahead.note_compiled()
                     calls = 1
                 clock.lap("graph" if can_record(recipe, device) and calls <= CHOICE else "steps")
                 metrics.count(batch)

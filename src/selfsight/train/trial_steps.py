@@ -48,7 +48,7 @@ def _fits(recipe: Recipe, device: torch.device, data: DataInfo) -> bool:
     gc.collect()
     torch.cuda.empty_cache()
     try:
-        state = _build_state(recipe, device, data)
+        state = build_trial_state(recipe, device, data)
         batches = (_random_batch(recipe, device, data) for _ in range(TRIAL_STEPS))
         uncompiled = replace(recipe, compile=False)
         for _ in train(state, batches, uncompiled, steps_per_epoch=TRIAL_STEPS, device=device):
@@ -67,7 +67,7 @@ def run_one_step(recipe: Recipe, device: torch.device, data: DataInfo) -> None:
     index = index.to(device)
     views = compute_views(recipe, images.to(device), index, 0)
     batch = Batch(views, index % max(1, data.num_classes), index)
-    state = _build_state(recipe, device, data)
+    state = build_trial_state(recipe, device, data)
     for _ in train(state, [batch], recipe, steps_per_epoch=1, device=device):
         pass
     if device.type == "cuda":
@@ -82,7 +82,7 @@ def measure_cpu_speed(recipe: Recipe, data: DataInfo) -> float:
         Batch(compute_views(recipe, images, index, epoch), labels, index)
         for epoch in itertools.count()
     )
-    state = _build_state(recipe, device, data)
+    state = build_trial_state(recipe, device, data)
     return time_steps(state, batches, recipe, steps_per_epoch=1 + TIMED_STEPS, device=device)
 
 
@@ -111,7 +111,8 @@ def time_steps(
     return max(timed, 1) * recipe.batch_size / seconds
 
 
-def _build_state(recipe: Recipe, device: torch.device, data: DataInfo) -> State:
+def build_trial_state(recipe: Recipe, device: torch.device, data: DataInfo) -> State:
+    """The state of a training whose results are thrown away."""
     method = build_method(recipe, device, data)
     optimizer = build_optimizer(
         recipe.optim, method.named_parameters(), batch_size=recipe.batch_size
