@@ -161,7 +161,7 @@ def _count(declared: Any) -> int:
 
 
 def list_studies(word: str = "") -> list[Row]:
-    """List the studies that have a word in their name, paper or claim, and their trained arms."""
+    """List the studies with a word in their name, paper, claim or arms, and their trained arms."""
     entries = read_ledger()
     listed = [
         {
@@ -175,6 +175,7 @@ def list_studies(word: str = "") -> list[Row]:
         }
         for name, study in STUDIES.items()
         if word.lower() in f"{name} {study.paper} {study.claim}".lower()
+        or any(word.lower() in arm.name.split("_") for arm in study.arms)
     ]
     if not listed:
         raise UserError(

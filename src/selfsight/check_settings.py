@@ -20,7 +20,7 @@ from selfsight.errors import UserError, escape, suggest
 LONGEST_TEXT = 4096  # characters, as of a path
 LONGEST_LIST = 100_000
 SHOWN = 80  # characters of a wrong value
-RESTORE = "Restore it from a copy, or write it again with the command that wrote it."
+RESTORE = "Restore it from a copy, or delete it and write it again with the command that wrote it."
 
 
 class Range(NamedTuple):

@@ -151,6 +151,7 @@ def test_an_arm_is_done_by_a_run_of_the_same_settings_and_seed_only(tmp_path):
         ({"recipe": 3}, "recipe is 3"),
         ({"results": {"linear": {"accuracy": "high"}}}, "it has no results.linear.low"),
         ({"seconds": {"train": 1.0}}, "it has no seconds.total"),
+        ({"results": {"linear": {"accuracy": 7.0, "low": 6.9, "high": 7.1}}}, "results.linear is"),
     ],
 )
 def test_a_damaged_entry_is_named_with_the_field(tmp_path, change, said):
@@ -204,7 +205,7 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
 
     monkeypatch.setattr(train_arms, "run_job", run_job)
     data = StudyData(one_pixel_images(), labeled_images(one_pixel_images()))
-    monkeypatch.setattr(train_arms, "open_study_data", lambda *_: data)
+    monkeypatch.setattr(train_arms, "open_study_data", lambda *_, **__: data)
     todo = jobs_of("cifar10_v2_k16", "cifar10_v2_k4096", "cifar10_v2_eqco_k16")
     for seconds, count in ((1, 1), (116, 3), (114, 1)):  # an arm like these takes 115 s
         began.clear()
@@ -254,9 +255,9 @@ def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_
     (job,) = jobs_of("cifar10_v2_k16")
     data = StudyData(one_pixel_images(), labeled_images(one_pixel_images()))
     cpu, console = torch.device("cpu"), Console(quiet=True)
-    # The third is stopped before its first step.
+    # The third is stopped before its first step, and counts nothing.
     stopped_in = [["compile", "steps"], ["compile"], []]
-    for expected in ((10, 11), (20, 12), (21, 12)):
+    for expected in ((10, 11), (20, 12), (20, 12)):
         with pytest.raises(StoppedError, match="Repeat the command to continue it") as stopped:
             train_arms.run_job(job, data, cpu, console, work=tmp_path, end=None, startup=0.0)
         assert stopped.value.signal_number == 15
@@ -274,9 +275,63 @@ def test_images_must_exist_and_have_a_test_split(tmp_path):
         open_study_data(job, str(tmp_path), cpu, console)
 
 
+def shapes_of(tmp_path, classes=12, count=24):
+    """Small images whose class is their number modulo the classes, for training and testing."""
+    for split in ("train", "test"):
+        for i in range(count):
+            folder = tmp_path / split / f"{i % classes:02}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (32, 32), (i, 0, 0)).save(folder / f"{i:03}.png")
+    return str(tmp_path)
+
+
+def test_other_images_are_not_results_of_the_data_set(tmp_path, capsys):
+    path = shapes_of(tmp_path)
+    (job,) = jobs_of("cifar10_v2_k16")
+    cpu = torch.device("cpu")
+    said = "has 24 training images of 12 classes, and cifar10 has 50,000 of 10"
+    with pytest.raises(UserError, match=rf"{said}.* --ledger FOLDER"):
+        open_study_data(job, path, cpu, Console(quiet=True), any_images=False)
+    data = open_study_data(job, path, cpu, Console(width=300))
+    assert said in capsys.readouterr().out
+    assert data.path == path and data.fingerprint["images"] == 24
+    quick = replace(job, quick=True)  # its results are never in the ledger of the package
+    data = open_study_data(quick, path, cpu, Console(quiet=True), any_images=False)
+    assert data.path == ""
+    with pytest.raises(UserError, match="--data is missing: where are the images of imagenette"):
+        selfsight.study("methods", scale="imagenette", device="cpu", quiet=True)
+
+
+def test_a_quick_study_has_images_of_all_classes(tmp_path, monkeypatch):
+    monkeypatch.setattr("selfsight.studies.plan_jobs.QUICK_IMAGES", 12)
+    (job,) = jobs_of("cifar10_v2_k16", quick=True)
+    data = open_study_data(
+        job, shapes_of(tmp_path, count=48), torch.device("cpu"), Console(quiet=True)
+    )
+    for y in data.labeled.labels():
+        assert y.bincount().tolist() == [1] * 12
+
+
+def test_seeds_are_given_once_and_the_ledger_is_checked_before_training(tmp_path):
+    with pytest.raises(UserError, match="Use --seeds alone"):
+        jobs_of("cifar10_v2_k16", settings=("--seed", "3"))
+    with pytest.raises(UserError, match="--seeds has no number"):
+        jobs_of("cifar10_v2_k16", seeds=())
+    with pytest.raises(UserError, match="It is at --scale imagenette"):
+        plan_jobs([STUDIES["methods"]], replace(STUDY_DEFAULTS, arms=["imagenette_moco"]), replace)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot be written: .* with --ledger"):
+        selfsight.study(
+            "methods", device="cpu", quick=True, ledger=tmp_path / "file", data="shapes", quiet=True
+        )
+    with pytest.raises(UserError, match="not a folder with results"):
+        selfsight.reproduce("methods.moco", ledger=tmp_path / "gone")
+
+
 def test_held_out_images_are_500_of_each_class_and_not_trained_on():
     images = one_pixel_images()
-    train, labeled = hold_out(images, labeled_images(images))
+    data = hold_out(images, labeled_images(images))
+    train, labeled = data.train, data.labeled
     measured = [y.bincount().tolist() for y in labeled.labels()]
     assert measured == [[4500] * 10, [500] * 10]
     assert [int(p) for p in train.flat] == [int(name) % 256 for name in train.names]

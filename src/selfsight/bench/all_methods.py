@@ -114,7 +114,10 @@ def list_cases(only: Sequence[str] = ()) -> list[Case]:
     kinds = [*ALL_METHODS, *OTHER_ROWS]
     for name in only:
         if name not in (names := [*NETWORKS, *kinds]):
-            raise UserError(f'--only "{name}" is not a network or method.{suggest(name, names)}')
+            raise UserError(
+                f'--only "{name}" is not a network or row.{suggest(name, names)} '
+                f"Known: {', '.join(names)}."
+            )
     networks = [name for name in NETWORKS if name in only] or list(NETWORKS)
     methods = [name for name in kinds if name in only] or kinds
     cases = [case for network in networks for method in methods for case in _cases(method, network)]
@@ -164,7 +167,14 @@ def measure_all(
     }
     todo = [case for case in cases if not _is_measured(case.path(folder), setting)]
     done = len(cases) - len(todo)
-    console.print(f"{len(cases)} rows, {done} of them in {folder}", highlight=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"The folder {folder} cannot be created: {error.strerror}. Give another --out."
+        ) from error
+    rows = "1 row" if len(cases) == 1 else f"{len(cases)} rows"
+    console.print(f"{rows}, {done} of them in {folder}", highlight=False)
     times: PassTimes = {}
     sources: dict[Data, Source] = {}  # the built-in set takes seconds to draw
 
@@ -184,6 +194,8 @@ def measure_all(
             console.print(f"Compiling the code of {len(trained)} rows ...", highlight=False)
             end = math.inf if minutes is None else began + 60 * minutes
             fill_compile_cache((_job(other, prepare) for other in trained), device, end=end)
+        title = NETWORKS[case.network].title
+        console.print(f"    measuring {case.name} with {title} ...", highlight=False)
         row = _measure(case, device, prepare, batch_size, flags, seconds, times)
         longest = max(longest, row["seconds"])
         row |= {"setting": setting, "version": describe_version()}
@@ -193,11 +205,11 @@ def measure_all(
         part.write_text(json.dumps(row, indent=2))
         part.replace(path)
         console.print(f"{done + i + 1:>3} {describe(row)}", highlight=False, soft_wrap=True)
-    rows = {case: old for case in list_cases() if (old := _read_row(case.path(folder)))}
+    measured = {case: old for case in list_cases() if (old := _read_row(case.path(folder)))}
     # Rows that other calls have measured in the same way are in the table too.
-    alike = [row for row in rows.values() if row["setting"] == setting]
+    alike = [row for row in measured.values() if row["setting"] == setting]
     (folder / "table.md").write_text(markdown(alike))
-    return [rows[case] for case in cases if case in rows]
+    return [measured[case] for case in cases if case in measured]
 
 
 def _read_row(path: Path) -> Row | None:

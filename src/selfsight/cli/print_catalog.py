@@ -111,7 +111,9 @@ def print_study(name: str) -> None:
     study = STUDIES[name]
     for title, text in (("", study.paper), ("Claim: ", study.claim), ("Judge: ", study.judged_by)):
         _print_wrapped(f"{title}{text}", indent=7)
-    print(f"Train: selfsight pretrain DATA --recipe {name}.{study.arms[0].name}\n")
+    small = (study.arms_at("cifar10") or study.arms)[0]
+    print(f"Train: selfsight study {name} --scale {small.scale} --arms {small.name}")
+    print(f"       selfsight pretrain DATA --recipe {name}.{small.name}  (not for the ledger)\n")
     width = max(len(arm.name) for arm in study.arms)
     indent = width + 13 if terminal_width() >= NARROW else 4
     print(

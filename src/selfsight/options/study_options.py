@@ -11,6 +11,7 @@ from typing import Annotated
 from tyro.conf import Suppress, arg
 
 from selfsight.check_settings import check_settings
+from selfsight.errors import UserError
 from selfsight.options.option_types_and_ranges import (
     RANGES,
     Device,
@@ -60,6 +61,8 @@ class StudyOptions:
     def __post_init__(self) -> None:
         check_settings(self, "", RANGES)
         check_seeds(self.seeds)
+        if not self.seeds:
+            raise UserError("--seeds has no number. Name at least one seed, or omit it.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -151,6 +152,8 @@ def describe_verdict(recipe: Json, records: Records, results: Json) -> dict[str,
         total = f" of {recipe['epochs']}" if recipe.get("epochs") else ""
         position = f"the last record is from epoch {epoch:.4g}{total}"
     sentence = f"No verdict yet: {position}. The run is not finished, or was stopped."
+    if epoch is not None and epoch >= (recipe.get("epochs") or math.inf):
+        sentence = f"No verdict: {position}, and nothing has judged the run."
     return {"verdict": "running", "sentence": sentence, "evidence": []}
 
 

@@ -1,6 +1,7 @@
 """Read and write JSON and other files: complete or not at all, without following links."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -49,6 +50,8 @@ def write_text(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file, which gets its name when it is complete, and is deleted otherwise."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(path.name + ".part")
     try:
         with create_file(temporary) as file:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -56,6 +57,8 @@ class Entry:
     label_free: dict[str, float] = field(default_factory=dict)
     """effective_rank, alpha, alignment, uniformity and lidar of the final encoder on the images
     that it is scored on; those of older entries are missing."""
+    data_fingerprint: dict[str, str | int] = field(default_factory=dict)
+    """Of the training images: their number, and hashes of names and bytes; new entries only."""
     diverged: str = ""
     """Why training stopped, if the loss or a gradient was no longer finite."""
 
@@ -73,13 +76,7 @@ class Entry:
     def write(self, folder: Path) -> Path:
         """Write the entry into a folder."""
         path = folder / self.file_name
-        try:
-            write_json(path, to_json(asdict(self)))
-        except OSError as error:
-            raise UserError(
-                f"The ledger {folder} cannot be written: {error.strerror}. Name your own folder "
-                "with --ledger."
-            ) from error
+        write_json(path, to_json(asdict(self)))
         return path
 
     def accuracy(self, measure: str) -> float | None:
@@ -97,6 +94,19 @@ class Entry:
             return comparable(from_dict(self.recipe))
         except UserError:
             return None
+
+
+def check_writable(folder: Path) -> None:
+    """Raise a UserError if results cannot be written to this folder, before anything is trained."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"The ledger {folder} cannot be written: {error.strerror}. Give another folder with "
+            "--ledger."
+        ) from error
 
 
 def read_ledger(folders: Iterable[Path] = (RESULTS,)) -> list[Entry]:
@@ -118,6 +128,11 @@ def _read_entry(path: Path) -> Entry:
     check_fields(saved, declared, path, required=required)
     for name, result in saved["results"].items():
         check_fields(result, RESULT, path, required=[*RESULT], prefix=f"results.{name}.")
+        if not 0 <= result["low"] <= result["accuracy"] <= result["high"] <= 1:
+            raise UserError(
+                f"{path} is damaged: results.{name} is {result}; it must be an accuracy from 0 to "
+                "1 in its interval. Delete the file, and train its arm again."
+            )
     check_fields(saved["seconds"], {}, path, required=["train", "total"], prefix="seconds.")
     return Entry(**{name: value for name, value in saved.items() if name in declared})
 

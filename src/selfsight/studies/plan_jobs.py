@@ -2,15 +2,17 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
 from selfsight.backbones import BACKBONES
 from selfsight.data import CachedImages, ImageStore, Source, list_splits, open_source
+from selfsight.data.sources.source import select_images
 from selfsight.errors import UserError, suggest
 from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
@@ -18,12 +20,21 @@ from selfsight.evals.stratified_splits import stratified
 from selfsight.options.study_options import StudyOptions
 from selfsight.recipe import Recipe, eval_transform, override
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.open_run_images import open_recipe_images
+from selfsight.runs.open_run_images import (
+    Fingerprint,
+    fingerprint_everywhere,
+    open_recipe_images,
+)
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe
 from selfsight.studies.study_types import Arm, Scale, Study
 
 HELD_OUT_SHARE = 0.1  # of the training images of each class, for tuning: 5,000 of CIFAR-10's
 QUICK_BATCH, QUICK_IMAGES = 64, 1200
+SIZES = {  # training images and classes of the data sets
+    "cifar10": (50_000, 10),
+    "imagenette": (9_469, 10),
+    "imagenet": (1_281_167, 1_000),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +90,8 @@ def plan_jobs(
     `adapt` changes a recipe for the device. A run that several arms share is listed once.
     """
     chosen = choose_arms(studies, options.arms, options.scale)
+    if any(word.split("=")[0] == "--seed" for word in options.settings):
+        raise UserError("--seed would train all --seeds with the same one. Use --seeds alone.")
     jobs: dict[tuple[Any, ...], Job] = {}
     for seed in options.seeds:
         for study, arm in chosen:
@@ -126,9 +139,14 @@ def choose_arms(
                 raise UserError(
                     f"{name} is not an arm of {given}. Name {owner} too, or choose another arm."
                 )
+            elsewhere = [a.scale for study in studies for a in study.arms if a.name == short]
+            hint = (
+                f" It is at --scale {elsewhere[0]}."
+                if elsewhere
+                else suggest(name, known if owner else shorts)
+            )
             raise UserError(
-                f'{owner or given} has no arm "{short}" at the scale {scale}.'
-                f"{suggest(name, known if owner else shorts)} "
+                f'{owner or given} has no arm "{short}" at the scale {scale}.{hint} '
                 f"`selfsight studies {owner or studies[0].name}` lists them."
             )
     chosen = []
@@ -139,17 +157,25 @@ def choose_arms(
     return chosen
 
 
-class StudyData(NamedTuple):
+@dataclass(frozen=True)
+class StudyData:
     """The images of a study, decoded once: as stored for training, and those that are measured."""
 
     train: ImageStore
     labeled: LabeledData
+    path: str = ""
+    """Where the training images are; empty if only some of them are used."""
+    fingerprint: Fingerprint = field(default_factory=dict)
+    """Of the training images."""
 
 
-def open_study_data(job: Job, path: str, device: torch.device, console: Console) -> StudyData:
+def open_study_data(
+    job: Job, path: str, device: torch.device, console: Console, *, any_images: bool = True
+) -> StudyData:
     """Decode the training and test images, once for all jobs like this one.
 
     Encoders are measured on images that are decoded at full size, as `selfsight evaluate` does.
+    Images that cannot be those of the scale are noted, or refused unless `any_images`.
     """
     recipe = job.recipe
     if list_splits(path) != ("train", "test"):
@@ -164,13 +190,34 @@ def open_study_data(job: Job, path: str, device: torch.device, console: Console)
         return _take_some(source, QUICK_IMAGES) if job.quick else source
 
     source, transform = open_split("train"), eval_transform(recipe)
+    if not job.quick and (difference := _compare_with_scale(job.scale, source)):
+        if not any_images:
+            raise UserError(
+                f"{difference} Its results would count as those of {job.scale}. Give the images of "
+                "that set, or a folder of your own for the results: --ledger FOLDER."
+            )
+        console.print(f"{difference} Results are comparable with your own only.", soft_wrap=True)
     data = replace(recipe.data, path=path, labels=True)
     train = open_recipe_images(replace(recipe, data=data), device, console, source)
     images = EvalImages(source, transform, device)
     if job.held_out:
         return hold_out(train, LabeledData(train=images, transform=transform))
     test = EvalImages(open_split("test"), transform, device)
-    return StudyData(train, LabeledData(train=images, test=test, transform=transform))
+    labeled = LabeledData(train=images, test=test, transform=transform)
+    found = fingerprint_everywhere(recipe, source)
+    return StudyData(train, labeled, "" if job.quick else path, found)
+
+
+def _compare_with_scale(scale: str, source: Source) -> str:
+    """Say that the training images are not those of the scale, by their number; else empty."""
+    classes = 0 if source.labels is None else len(np.unique(source.labels))
+    expected = SIZES.get(scale, (len(source), classes))
+    if (len(source), classes) == expected:
+        return ""
+    return (
+        f"{source.name} has {len(source):,} training images of {classes} classes, and {scale} has "
+        f"{expected[0]:,} of {expected[1]}."
+    )
 
 
 def hold_out(train: ImageStore, labeled: LabeledData) -> StudyData:
@@ -184,19 +231,12 @@ def hold_out(train: ImageStore, labeled: LabeledData) -> StudyData:
 
 
 def _take_some(source: Source, count: int) -> Source:
-    """Take images at equal distances, so that all classes are among them."""
+    """Take images of all classes, at equal distances among those of a class."""
     step = max(1, len(source) // count)
-    return replace(
-        source,
-        names=source.names[::step],
-        labels=None if source.labels is None else source.labels[::step],
-        read=lambda i: source.read(i * step),
-        fingerprint=None,
-        shard_starts=None,
-        chunk_size=1,
-        read_range=None,
-        local_path=None,
-    )
+    by_class = np.arange(len(source))
+    if source.labels is not None:
+        by_class = np.argsort(np.asarray(source.labels), kind="stable")
+    return select_images(source, np.sort(by_class[::step]))
 
 
 def make_quick(recipe: Recipe) -> Recipe:

@@ -22,7 +22,7 @@ from selfsight.options.study_options import (
 from selfsight.run_files.json_files import to_json
 from selfsight.studies import ARMS, find_study, train_arms
 from selfsight.studies.judge_claims import arm_results, compare_with_ledger
-from selfsight.studies.ledger import RESULTS, Entry, read_ledger
+from selfsight.studies.ledger import RESULTS, Entry, check_writable, read_ledger
 from selfsight.studies.plan_jobs import plan_jobs
 from selfsight.terminal.console import open_console
 
@@ -74,19 +74,24 @@ def _train_missing(
     ledger = Path(options.ledger) if options.ledger else RESULTS
     entries = read_ledger((RESULTS, ledger))
     studies = [find_study(name) for name in names]
+    if options.data is None and options.scale != "cifar10":
+        raise UserError(f"--data is missing: where are the images of {options.scale}?")
     jobs = plan_jobs(studies, options, lambda recipe: adapt_to_device(recipe, device)[0])
     repeat = options.quick or options.again
     todo = [job for job in jobs if repeat or not job.is_done(entries)]
     console.print(
         f"{', '.join(names)} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
     )
+    written = None if options.quick and not options.ledger else ledger
+    if todo and written is not None:
+        dist.on_first(lambda: check_writable(written))
     finished = train_arms.run_jobs(
         todo,
         device,
         console,
         data=str(options.data or "torchvision:CIFAR10"),
         entries=entries,
-        ledger=None if options.quick and not options.ledger else ledger,
+        ledger=written,
         work=Path(options.work),
         began=began,
         end=None if options.minutes is None else began + 60 * options.minutes,
@@ -98,13 +103,15 @@ def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[s
     """Train an arm of the ledger again, and compare it with the ledger's mean and spread."""
     name, _, short = arm.partition(".")
     scale = ARMS[arm].scale
+    if options.ledger and not Path(options.ledger).is_dir():
+        raise UserError(f"--ledger is {options.ledger}, which is not a folder with results.")
     ledger = (RESULTS, Path(options.ledger)) if options.ledger else (RESULTS,)
     results = arm_results(find_study(name), scale, read_ledger(ledger))
     result = next(result for result in results if result.arm.name == short)
     if not any(entry.results for entry in result.entries.values()):
         raise UserError(
             f"The ledger has no result of {arm} with its present settings to compare with. Train "
-            f"it first: selfsight study {name} --arms {short}"
+            f"it first: selfsight study {name} --scale {scale} --arms {short}"
         )
     device = resolve_device(options.device)
     settings = {"command": "reproduce", "arm": arm} | vars(options)

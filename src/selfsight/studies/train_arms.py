@@ -24,7 +24,7 @@ from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.new_run_folder import set_old_run_aside
 from selfsight.runs.run_lock import lock_run
 from selfsight.stopwatch import Stopwatch
-from selfsight.studies.ledger import Entry, hash_recipe
+from selfsight.studies.ledger import RESULTS, Entry, hash_recipe
 from selfsight.studies.measure_label_free import measure_label_free
 from selfsight.studies.plan_jobs import Job, StudyData, open_study_data
 from selfsight.train.online_eval import build_online_knn
@@ -95,7 +95,9 @@ def run_jobs(
     opened: dict[Data, StudyData] = {}
     for number, job in enumerate(jobs, 1):
         if (images := opened.get(job.recipe.data)) is None:
-            images = opened[job.recipe.data] = open_study_data(job, data, device, console)
+            # Only the images of a scale count in the ledger of the package.
+            images = open_study_data(job, data, device, console, any_images=ledger != RESULTS)
+            opened[job.recipe.data] = images
             startup = time.monotonic() - began
         seconds = estimate_seconds(
             job.recipe, [*entries, *finished], device_name(device), len(images.train)
@@ -106,10 +108,9 @@ def run_jobs(
         if number > 1 and is_late:
             too_long.append(f"{job.name} ({format_duration(seconds)})")
             continue
-        console.print(
-            f"[{number}/{len(jobs)}] {job.name}: {job.recipe.epochs} epochs, about "
-            f"{format_duration(seconds)}",
-        )
+        about = "" if job.quick else f", about {format_duration(seconds)}"
+        count = f"{job.recipe.epochs} epoch{'s' * (job.recipe.epochs != 1)}"
+        console.print(f"[{number}/{len(jobs)}] {job.name}: {count}{about}")
         entry = run_job(job, images, device, console, work=work, end=end, startup=startup)
         if entry is None:
             console.print(f"Saved {job.name}. Repeat the command to continue it.")
@@ -200,7 +201,12 @@ def run_job(
         device=device_name(device),
         command=job.command,
         finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-        images={"train": len(data.train), "test": len(data.labeled.labels()[1])},
+        images={
+            "train": len(data.train),
+            "test": len(data.labeled.labels()[1]),
+            "classes": data.labeled.num_classes,
+        },
+        data_fingerprint=data.fingerprint,
         results=scores.results,
         label_free=scores.label_free,
         curve=read_curve(records),
@@ -236,7 +242,11 @@ def _train(
     """
     before = read_json(run.path / SECONDS) or {}
     dist.on_first(
-        lambda: write_json(run.recipe_path, to_dict(recipe) | {"images": len(data.train)})
+        lambda: write_json(
+            run.recipe_path,
+            to_dict(replace(recipe, data=replace(recipe.data, path=data.path, labels=True)))
+            | {"images": len(data.train), "data_fingerprint": data.fingerprint},
+        )
     )
     clock = Stopwatch()
     try:
@@ -255,13 +265,15 @@ def _train(
         sentence = f"Stopped while training {job.name}. Repeat the command to continue it."
         raise StoppedError(sentence, error.signal_number) from None
     finally:
-        clock.lap("steps" if clock.seconds["compile"] else "compile")  # no step was done
+        clock.lap("steps")
         first_step = clock.seconds["compile"]
         seconds = {
             "first_step": round(before.get("first_step", 0.0) + first_step, 2),
             "train": round(before.get("train", 0.0) + sum(clock.seconds.values()) - first_step, 2),
         }
-        if dist.rank() == 0:  # without the others, of which one may have failed
+        # A call without a step has loaded the last checkpoint only. The first process does not wait
+        # for the others, of which one may have failed.
+        if first_step and dist.rank() == 0:
             write_json(run.path / SECONDS, seconds)
     done = state.step == recipe.epochs * (len(data.train) // recipe.batch_size)
     return state.method.student.backbone if done else None
