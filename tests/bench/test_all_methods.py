@@ -14,6 +14,7 @@ import torch
 from selfsight.bench import all_methods, run
 from selfsight.bench.all_methods import FIRST_STEPS, NETWORKS, OTHER_ROWS, list_cases
 from selfsight.bench.evaluation_speed import EVALUATIONS
+from selfsight.bench.methods_table import OVERHEADS
 from selfsight.bench.step_breakdown import Breakdown, Timing
 from selfsight.catalog import build_recipe
 from selfsight.data import Source
@@ -38,7 +39,7 @@ RESULT = Breakdown(
     memory=3 * 2**29,
     storage="cache",
     decoder="cpu",
-    overhead=dict.fromkeys(all_methods.OVERHEADS.values(), 0.5),
+    overhead=dict.fromkeys(OVERHEADS.values(), 0.5),
 )
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -23,6 +22,7 @@ from rich.console import Console
 from selfsight.bench.backbone_speed_limit import PassTimes
 from selfsight.bench.evaluation_speed import EVALUATIONS, measure_evaluation
 from selfsight.bench.first_step import measure_first_step
+from selfsight.bench.methods_table import Row, describe_row, render_tables
 from selfsight.bench.step_breakdown import measure_breakdown
 from selfsight.bench.timer import reset_peak_memory
 from selfsight.catalog import build_recipe
@@ -34,11 +34,10 @@ from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.open_run_images import open_recipe_source
-from selfsight.terminal.console import format_bytes, open_console
+from selfsight.terminal.console import open_console
 from selfsight.train.compile_ahead import CompileJob, fill_compile_cache
 from selfsight.train.memory_forecast import foresee_memory
 
-Row = dict[str, Any]
 VIT_S = "mocov3.imagenet_vit_s16_300ep"
 # Recipes whose names do not begin like those of the other methods.
 SPECIAL = {
@@ -52,13 +51,6 @@ FIRST_STEPS: dict[str, tuple[str, ...]] = {  # rows, and the settings of each
     "first_step_blocks": ("--compile-blocks",),
 }
 OTHER_ROWS = (*EVALUATIONS, *FIRST_STEPS)
-OVERHEADS = {
-    "views": "augment",
-    "heads and loss": "heads and loss",
-    "optimizer and teacher": "optimizer and teacher",
-    "data": "waiting for data",
-    "batch norm, gaps, rest": "batch norm, gaps and all else",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,11 +196,12 @@ def measure_all(
         part = path.with_suffix(".part")
         part.write_text(json.dumps(row, indent=2))
         part.replace(path)
-        console.print(f"{done + i + 1:>3} {describe(row)}", highlight=False, soft_wrap=True)
+        console.print(f"{done + i + 1:>3} {describe_row(row)}", highlight=False, soft_wrap=True)
     measured = {case: old for case in list_cases() if (old := _read_row(case.path(folder)))}
     # Rows that other calls have measured in the same way are in the table too.
     alike = [row for row in measured.values() if row["setting"] == setting]
-    (folder / "table.md").write_text(markdown(alike))
+    titles = {name: network.title for name, network in NETWORKS.items()}
+    (folder / "table.md").write_text(render_tables(alike, titles))
     return [measured[case] for case in cases if case in measured]
 
 
@@ -306,103 +299,3 @@ def _measure(
         "date": date.today().isoformat(),
         "torch": torch.__version__,
     }
-
-
-def describe(row: Row) -> str:
-    """One line for the screen."""
-    head = f"{row['network']:<9} {row['name']:<18}"
-    if "error" in row:
-        return f"{head} not measured: {row['error']}"
-    if "first_step" in row:
-        seconds = "; ".join(f"{k} {_describe_start(v)}" for k, v in row["first_step"].items())
-        return f"{head} {seconds} ({row['seconds']:.0f} s)"
-    result = row["result"]
-    memory = f", {format_bytes(result['memory'])}" if result["memory"] else ""
-    rest = ", ".join(
-        f"{label} {result['overhead'][key]:.2f}"
-        for label, key in OVERHEADS.items()
-        if abs(result["overhead"].get(key, 0.0)) >= 0.005
-    )
-    return (
-        f"{head} {result['images_per_second']:>9,.0f} images/s, {result['fraction_of_limit']:.0%} "
-        f"of {result['limit']:,.0f}{memory}; ms: {rest} ({row['seconds']:.0f} s)"
-    )
-
-
-def _describe_start(start: Row) -> str:
-    return (
-        f"first step {start['first_step']:.1f} s, full speed {start['full_speed']:.1f} s, "
-        f"{start['images_per_second']:,.0f} images/s"
-    )
-
-
-def markdown(rows: list[Row]) -> str:
-    """A table for each network."""
-    return "\n".join(
-        _network_table(network, [row for row in rows if row["network"] == name])
-        for name, network in NETWORKS.items()
-        if any(row["network"] == name for row in rows)
-    )
-
-
-def _network_table(network: Network, rows: list[Row]) -> str:
-    measured = [row for row in rows if "result" in row]
-    batches = sorted({row["result"]["batch_size"] for row in measured})
-    head = ["method", "images/s", "limit", "share", "memory, GiB", "foreseen"]
-    head += ["step, ms", "network alone"]
-    head += [*OVERHEADS, "loss alone"]
-    lines = [f"{network.title}, batch {' and '.join(map(str, batches))}:", ""]
-    lines += [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    lines += [_table_line(row, row["result"]) for row in measured]
-    lines += [f"| {row['name']} | {row['error']} |" for row in rows if "error" in row]
-    lines += _start_table([row for row in rows if "first_step" in row])
-    lines += ["", _describe_sitting([row for row in rows if "error" not in row]), ""]
-    return "\n".join(lines)
-
-
-def _start_table(rows: list[Row]) -> list[str]:
-    """Seconds before full speed, with an empty compile cache and with a full one."""
-    if not rows:
-        return []
-    parts = ["imports", "data", "first_step", "full_speed"]
-    head = ["seconds from the start to the end of", "cache", *(p.replace("_", " ") for p in parts)]
-    lines = ["", f"| {' | '.join([*head, 'images/s'])} |", "|---" * (len(head) + 1) + "|"]
-    for row in rows:
-        for cache, start in row["first_step"].items():
-            seconds = [f"{start[part]:.1f}" for part in parts]
-            cells = [row["name"], cache, *seconds, f"{start['images_per_second']:,.0f}"]
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def _table_line(row: Row, result: Row) -> str:
-    n, memory, foreseen = result["batch_size"], result["memory"], row.get("foreseen")
-    losses = [t["ms"] for t in result["timings"] if t["name"] == "loss alone"]
-    cells = [
-        row["name"],
-        f"{result['images_per_second']:,.0f}",
-        f"{result['limit']:,.0f}",
-        f"{100 * result['fraction_of_limit']:.0f} %",
-        f"{memory / 2**30:.1f}" if memory else "-",
-        f"{foreseen / 2**30:.1f}" if foreseen else "-",
-        f"{1000 * n / result['images_per_second']:.2f}",
-        f"{1000 * n / result['limit']:.2f}",
-        *(f"{result['overhead'].get(key, 0.0):.2f}" for key in OVERHEADS.values()),
-        f"{losses[0]:.2f}" if losses else "-",
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def _describe_sitting(rows: list[Row]) -> str:
-    devices = sorted({row["setting"]["device"] for row in rows})
-    versions = [row["version"] for row in rows]
-    commits = sorted(
-        {(v["commit"] or v["sources"]) + (" (changed)" if v["changed"] else "") for v in versions}
-    )
-    dates = sorted({row["date"] for row in rows})
-    torches = sorted({row["torch"] for row in rows})
-    minutes = sum(row["seconds"] for row in rows) / 60
-    return (
-        f"{', '.join(devices)}; torch {', '.join(torches)}; commit {', '.join(commits)}; "
-        f"{', '.join(dates)}; {len(rows)} rows in {minutes:.1f} minutes."
-    )

@@ -113,7 +113,10 @@ def print_study(name: str) -> None:
         _print_wrapped(f"{title}{text}", indent=7)
     small = (study.arms_at("cifar10") or study.arms)[0]
     print(f"Train: selfsight study {name} --scale {small.scale} --arms {small.name}")
-    print(f"       selfsight pretrain DATA --recipe {name}.{small.name}  (not for the ledger)\n")
+    _print_wrapped(
+        f"`selfsight pretrain DATA --recipe {name}.ARM` trains outside the ledger.", indent=7
+    )
+    print()
     width = max(len(arm.name) for arm in study.arms)
     indent = width + 13 if terminal_width() >= NARROW else 4
     print(
