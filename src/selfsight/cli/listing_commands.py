@@ -79,8 +79,8 @@ def studies(
 ) -> None:
     """List the papers' tables and claims, those with a word, or the arms of one.
 
-    An arm is trained for the ledger with `selfsight study STUDY --arms ARM`, or as a run of your own
-    with `selfsight pretrain DATA --recipe STUDY.ARM`.
+    An arm is trained for the ledger with `selfsight study STUDY --arms ARM`, or as a run of your
+    own with `selfsight pretrain DATA --recipe STUDY.ARM`.
 
     Args:
         name: A study, or a word such as a method. If not given, all.
