@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from docs.fill_results import PLOTS, ROOT, draw_plots, fill, list_pages
 
+from selfsight.cli.print_catalog import print_study
 from selfsight.studies import STUDIES
 from selfsight.studies.ledger import read_ledger
 from selfsight.studies.ledger_plots import draw_curves, draw_time, draw_varied
@@ -79,6 +80,19 @@ def test_a_table_has_mean_and_spread_of_seeds_and_says_what_was_not_run():
     assert "2 of 18 arms were run, 4 runs in all; CPU; code: abc." in text
     assert "| MoCo v2: at K = 16, EqCo is better than the plain loss. | **not run** | - |" in text
     assert render_short(EQCO, "cifar10", entries, ["cifar10_v2_k16"]).count("\n") == 3
+
+
+def test_a_verdict_has_a_note_on_what_it_is_based_on(capsys, monkeypatch):
+    arms = ("cifar10_v2_k16", "cifar10_v2_k4096")
+    entries = [entry for arm in arms for entry in entries_of(arm, 70.0, 71.0)]
+    assert "| note |" not in render_results(EQCO, "cifar10", entries)  # there are none
+    entries = entries[::2]  # of one seed
+    table = render_results(EQCO, "cifar10", entries)
+    assert "| claim | verdict | difference in points | seeds | note |" in table
+    assert "| **unclear** | +0.0 | 1 | one seed, and no spread is known |" in table
+    monkeypatch.setattr("selfsight.cli.print_catalog.read_ledger", lambda: entries)
+    print_study("eqco_negatives")
+    assert "+0.0 (one seed, and no spread is known)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_plot_has_a_point_for_each_arm_of_ours_and_each_published_number():

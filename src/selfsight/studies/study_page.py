@@ -12,8 +12,8 @@ from selfsight.studies.result_tables import (
     DATA_SETS,
     MEASURES,
     describe_runs,
-    list_judgments,
     list_results,
+    tabulate_judgments,
 )
 from selfsight.studies.study_types import Scale, Study
 
@@ -42,15 +42,7 @@ def write_study_page(study: Study, scale: Scale, entries: Sequence[Entry], path:
 
 def build_study_page(study: Study, scale: Scale, entries: Sequence[Entry]) -> str:
     """Build the page of a study from the ledger; it needs no network."""
-    judged = [
-        {
-            "claim": row["claim"],
-            "verdict": row["verdict"],
-            "difference in points": row["difference"],
-            "seeds": row["seeds"] or "",
-        }
-        for row in list_judgments(study, scale, entries)
-    ]
+    judged = tabulate_judgments(study, scale, entries)
     results = list_results(study, scale, entries)
     run = [
         {TITLES.get(name, name): row[name] for name in COLUMNS} for row in results if row["seeds"]
