@@ -154,7 +154,7 @@ def draw_accuracy(study: Study, scale: Scale, results: Sequence[ArmResult]) -> d
         marks.add("published")
     key = _draw_key([], marks, bottom + 40)
     title = f"{DATA_SETS[scale]}: kNN accuracy (k = 200), %"
-    return {"": _frame(title, [*parts, *key], bottom + 30 + ROW * len(key))}
+    return {"": _frame(title, [*parts, *key], bottom + 38 + ROW * len(key))}
 
 
 def draw_time(scale: Scale, results: Sequence[ArmResult]) -> dict[str, str]:
@@ -283,7 +283,7 @@ def _chart(title: str, x_title: str, series: Sequence[Series], *, linear: bool =
         shift = 5 * (number - (len(series) - 1) / 2) if any(p.bar for p in points) else 0.0
         parts += [f'<g transform="translate({shift} 0)">', *_draw_series(line, place), "</g>"]
     key = _draw_key(series, {point.mark for point in points}, BOTTOM + 62)
-    return _frame(title, [*parts, *key], BOTTOM + 52 + ROW * len(key))
+    return _frame(title, [*parts, *key], BOTTOM + 60 + ROW * len(key))
 
 
 def _draw_key(series: Sequence[Series], marks: set[str], top: int) -> list[str]:
