@@ -14,12 +14,12 @@ fails if a table differs from what the ledger gives.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from selfsight.studies import STUDIES, find_study
 from selfsight.studies.ledger import Entry, read_ledger
-from selfsight.studies.ledger_plots import PLOT_TITLES, draw_study
+from selfsight.studies.ledger_plots import PLOT_CAPTIONS, PLOT_TITLES, draw_study
 from selfsight.studies.result_tables import (
     render_overview,
     render_regrets,
@@ -34,7 +34,7 @@ BLOCK = re.compile(
 )
 
 
-def fill(page: Path, text: str, entries: Sequence[Entry], plots: Iterable[str]) -> str:
+def fill(page: Path, text: str, entries: Sequence[Entry], plots: Container[str]) -> str:
     """Replace every table of a page by what the ledger gives, with the plots of the study."""
     folder = os.path.relpath(PLOTS, page.parent)
 
@@ -53,9 +53,12 @@ def fill(page: Path, text: str, entries: Sequence[Entry], plots: Iterable[str]) 
             else render_results(study, scale, entries)
         )
         if scale == "cifar10" and arms in ([], ["run"]):
-            for file in plots:
-                if file.split(".")[0] in {name + end for end in PLOT_TITLES}:
-                    shown += f"\n![{PLOT_TITLES[file[len(name) : -4]]}]({folder}/{file})\n"
+            images = [
+                f'![{title}]({folder}/{name}{end}.svg "{PLOT_CAPTIONS[end]}")\n'
+                for end, title in PLOT_TITLES.items()
+                if f"{name}{end}.svg" in plots
+            ]
+            shown += "\n" + "".join(images) if images else ""
         return f"{block['begin']}\n{shown}\n{block['end']}"
 
     return BLOCK.sub(table, text)

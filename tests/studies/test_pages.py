@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from docs.fill_results import PLOTS, ROOT, draw_plots, fill, list_pages
 
+from selfsight.cli.print_catalog import print_study
 from selfsight.studies import STUDIES
+from selfsight.studies.judge_claims import arm_results
 from selfsight.studies.ledger import read_ledger
-from selfsight.studies.ledger_plots import draw_curves, draw_time, draw_varied
+from selfsight.studies.ledger_plots import draw_study, draw_time
 from selfsight.studies.rank_runs import list_regrets
 from selfsight.studies.result_tables import (
     list_results,
@@ -21,6 +23,7 @@ from tests.studies.test_train_arms import entry_of, jobs_of
 
 RESULTS = ROOT / "docs" / "results.md"
 EQCO = STUDIES["eqco_negatives"]
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def entries_of(arm: str, *accuracies: float) -> list:
@@ -36,6 +39,15 @@ def entries_of(arm: str, *accuracies: float) -> list:
         )
         for job, a in zip(jobs, accuracies, strict=True)
     ]
+
+
+def split_key(plot: str) -> tuple[ElementTree.Element, list[str]]:
+    """A plot without its key, and the texts of the key."""
+    svg = ElementTree.fromstring(plot)
+    rows = [g for g in svg.iter(f"{SVG}g") if g.get("transform", "").startswith("translate(0 ")]
+    for row in rows:
+        svg.remove(row)
+    return svg, [row.find(f"{SVG}text").text for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -81,23 +93,77 @@ def test_a_table_has_mean_and_spread_of_seeds_and_says_what_was_not_run():
     assert render_short(EQCO, "cifar10", entries, ["cifar10_v2_k16"]).count("\n") == 3
 
 
+def test_a_verdict_has_a_note_on_what_it_is_based_on(capsys, monkeypatch):
+    arms = ("cifar10_v2_k16", "cifar10_v2_k4096")
+    entries = [entry for arm in arms for entry in entries_of(arm, 70.0, 71.0)]
+    assert "| note |" not in render_results(EQCO, "cifar10", entries)  # there are none
+    entries = entries[::2]  # of one seed
+    table = render_results(EQCO, "cifar10", entries)
+    assert "| claim | verdict | difference in points | seeds | note |" in table
+    assert "| **unclear** | +0.0 | 1 | one seed, and no spread is known |" in table
+    monkeypatch.setattr("selfsight.cli.print_catalog.read_ledger", lambda: entries)
+    print_study("eqco_negatives")
+    assert "+0.0 (one seed, and no spread is known)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_plot_has_a_point_for_each_arm_of_ours_and_each_published_number():
     entries = [
         *entries_of("cifar10_v2_k16", 70.0, 72.0),
         *entries_of("cifar10_v2_k256", 75.0),
         *entries_of("cifar10_v2_k4096", 80.0),
     ]
-    assert draw_varied(EQCO, "cifar10", entries[:1]) is None
-    svg = ElementTree.fromstring(draw_varied(EQCO, "cifar10", entries))
-    points = [c for c in svg.iter("{http://www.w3.org/2000/svg}circle") if c.get("r") == "3.5"]
-    ours, published = (
-        [c for c in points if (c.get("fill") == "#ffffff") == hollow] for hollow in (False, True)
-    )
-    assert len(ours) == 3
-    assert len(published) == 4  # K of 256, 1024, 4096 and 16384, of MoCo v2 without EqCo
-    heights = [float(c.get("cy")) for c in ours]
+    assert draw_study(EQCO, "cifar10", entries[:1]) == {}
+    plots = draw_study(EQCO, "cifar10", entries)
+    assert {*plots} == {"", "_published"}
+    ours, key = split_key(plots[""])
+    points = list(ours.iter(f"{SVG}circle"))
+    assert [c.get("fill") == "#ffffff" for c in points] == [False, True, True]  # open: one seed
+    heights = [float(c.get("cy")) for c in points]
     assert heights == sorted(heights, reverse=True)  # accuracy grows with K, and y points down
-    assert draw_time(EQCO, "cifar10", entries).count('r="3.5"') == 3
+    assert key == [
+        "MoCo v2",
+        "several seeds: mean and standard deviation",
+        "one seed: 95 % interval over test images",
+    ]
+    assert "CIFAR-10, ours" in plots[""]
+    assert "ImageNet, published" in plots["_published"]
+    published, _ = split_key(plots["_published"])
+    # K of 256, 1024, 4096 and 16384, of MoCo v2 without EqCo.
+    assert sum("z" in path.get("d") for path in published.iter(f"{SVG}path")) == 4
+    results = arm_results(EQCO, "cifar10", entries)
+    assert draw_time("cifar10", results)["_time"].count("<circle") == 3 + 2  # and the key
+
+
+def test_the_bar_of_one_seed_is_the_interval_over_test_images_and_the_key_is_below_the_axes():
+    entries = [*entries_of("cifar10_v2_k16", 70.0, 74.0), *entries_of("cifar10_v2_k4096", 80.0)]
+    plot = draw_study(EQCO, "cifar10", entries)[""]
+    several, one = (
+        abs(float(low) - float(high))
+        for low, high in re.findall(r' ([\d.]+)h8m-4 0V([\d.]+)m-4 0h8"', plot)
+    )
+    assert several / one == pytest.approx(8**0.5 / 1, rel=0.01)  # 72 ± 2.8, and 80 ± 1
+    rows = [float(y) for y in re.findall(r"translate\(0 ([\d.]+)\)", plot)]
+    titles = [float(y) for y in re.findall(r'y="([\d.]+)" text-anchor="middle"', plot)]
+    height = float(re.search(r'viewBox="0 0 \d+ (\d+)"', plot)[1])
+    assert max(titles) < min(rows) and max(rows) < height
+
+
+def test_an_arm_has_the_color_of_its_line_in_all_plots():
+    curve = {"epoch": [1.0, 2.0], "online_knn": [0.2, 0.3], "information_bound": [1.0, 2.0]}
+    arms = ("cifar10_v2_k64", "cifar10_v2_eqco_k16", "cifar10_v2_k16", "cifar10_v2_k4096")
+    entries = [replace(e, curve=curve) for arm in arms for e in entries_of(arm, 70.0)]
+    plots = draw_study(EQCO, "cifar10", entries)
+    assert {*plots} == {"", "_published", "_curves", "_bound"}
+    pattern = r'h26" fill="none" stroke="(#\w+)" .*?(dasharray.*?)?/><text.*?>(.*?)<'
+    looks = [
+        {name: (color, dash) for color, dash, name in re.findall(pattern, plots[end])}
+        for end in ("", "_curves", "_bound")
+    ]
+    line, curves, bound = looks
+    assert curves == bound and {*curves} == {"v2_k16", "v2_eqco_k16", "v2_k4096"}
+    assert curves["v2_k16"][0] == curves["v2_k4096"][0] == line["MoCo v2"][0]
+    assert curves["v2_k16"] != curves["v2_k4096"]  # one is dashed
+    assert curves["v2_eqco_k16"] == line["MoCo v2 with EqCo"] != line["MoCo v2"]
 
 
 def test_curves_are_those_of_the_arms_that_claims_compare():
@@ -108,10 +174,11 @@ def test_curves_are_those_of_the_arms_that_claims_compare():
     }
     arms = ("cifar10_v2_k16", "cifar10_v2_eqco_k16", "cifar10_v2_k64")  # the last is in no claim
     entries = [replace(e, curve=curve) for arm in arms for e in entries_of(arm, 70.0)]
-    svg = draw_curves(EQCO, "cifar10", entries)
-    assert svg.count("<polyline") == 2 and "v2_k64" not in svg  # and no bound was logged
-    points = re.findall(r'points="(.*?)"', svg)
-    assert [len(line.split()) for line in points] == [2, 2]
+    plots = draw_study(EQCO, "cifar10", entries)
+    assert {*plots} == {"", "_published", "_curves"}  # no bound was logged
+    curves, key = split_key(plots["_curves"])
+    assert key == ["v2_k16", "v2_eqco_k16"]
+    assert [path.get("d").count("L") for path in curves.iter(f"{SVG}path")] == [1, 1]
     text = render_results(EQCO, "cifar10", entries)
     assert "| memory | dips |" in text and "| - | 2 |" in text
 

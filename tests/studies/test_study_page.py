@@ -1,6 +1,7 @@
 """The page of a study says what the ledger says, and opens without a network."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -20,9 +21,27 @@ def test_the_page_has_verdicts_figures_and_runs():
     page = build_study_page(EQCO, "cifar10", entries)
     claim = "MoCo v2: without EqCo, K = 16 is worse than K = 4096."
     assert f"<td>{claim}</td><td>holds</td><td>+10.0 " in page
-    assert page.count("<svg") == 2 and "80.5 ± 0.5" in page  # the mark of the frame, and a figure
+    assert page.count("<svg") == 3 and "80.5 ± 0.5" in page  # the mark of the frame, and figures
     assert "16 of 18 arms were not run" in page
     assert not re.search(r"\{\{|(src|href)=.?http", page)
+
+
+def test_the_page_explains_differences_bars_bound_dips_and_seeds():
+    curve = {"epoch": [1.0, 2.0], "online_knn": [0.2, 0.3], "information_bound": [1.0, 2.0]}
+    arms = ("cifar10_v2_k4096", "cifar10_v2_k16")
+    entries = [replace(e, curve=curve) for arm in arms for e in entries_of(arm, 80.0, 81.0)]
+    page = build_study_page(EQCO, "cifar10", entries)
+    for sentence in (
+        "<b>Claim:</b> With EqCo&#x27;s margin",
+        "<br> <b>Judged by:</b> For each method",
+        "So a positive difference is in the direction of the claim.",
+        "its 95 % interval over seeds",
+        "its bar the standard deviation over seeds.",
+        "a lower bound on the mutual information between two views",
+        "Only the first seed of each arm",
+        "Dips are measurements of",
+    ):
+        assert sentence in page
 
 
 def test_a_study_without_runs_says_so():

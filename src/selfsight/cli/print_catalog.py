@@ -160,7 +160,8 @@ def _print_results(study: Study) -> None:
                     text = f"seeds {row['seeds']}, kNN k=200 {knn}, linear {linear}"
                     print(start.rstrip(), *wrap(text, terminal_width(), indent=4), sep="\n")
         for row in list_judgments(study, scale, entries):
-            text = f"{row['verdict']}: {row['claim']} {row['difference']}".rstrip()
+            note = f"({row['note']})" if row["note"] else ""
+            text = f"{row['verdict']}: {row['claim']} {row['difference']} {note}".rstrip()
             print(*wrap(text, terminal_width(), indent=4, first=2), sep="\n")
 
 

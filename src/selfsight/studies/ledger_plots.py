@@ -1,186 +1,205 @@
-"""Draw charts of the ledger as SVG: accuracy against what is varied, and against time."""
+"""Draw charts of the ledger as SVG: accuracy against what is varied, curves, and time."""
 
 import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from selfsight.studies.judge_claims import arm_results
+from selfsight.studies.judge_claims import ArmResult, arm_results
 from selfsight.studies.ledger import Entry
-from selfsight.studies.study_types import Claim, Study
+from selfsight.studies.result_tables import DATA_SETS
+from selfsight.studies.study_types import Claim, Measure, Scale, Study
 
+BARS = (
+    "A filled point is the mean of several seeds, and its bar the standard deviation over seeds. "
+    "An open point is one seed, and its bar the 95 % interval over test images, which does not "
+    "include how much seeds differ."
+)
+FIRST_SEED = "Only the first seed of each arm that a claim compares is shown."
 PLOT_TITLES = {  # by the end of the file name
-    "": "Accuracy: ours, and published",
-    "_curves": "Curves of training",
+    "": "Accuracy",
+    "_published": "Published accuracy",
+    "_curves": "Online kNN during training",
+    "_bound": "Information bound during training",
     "_time": "Accuracy against time in all",
 }
+PLOT_CAPTIONS = {
+    "": f"{BARS} Lines that share an x are drawn a little apart.",
+    "_published": (
+        "These numbers are of another data set than ours: compare how the lines run, not how high "
+        "they are. Their spread over seeds is not known."
+    ),
+    "_curves": f"kNN accuracy on images that are trained on. {FIRST_SEED}",
+    "_bound": (
+        "The bound is a lower bound on the mutual information between two views of an image, by "
+        "the InfoNCE loss: log(1 + K) minus the loss for K negatives, or log(1 + alpha) minus the "
+        f"loss with EqCo's margin. {FIRST_SEED}"
+    ),
+    "_time": BARS,
+}
 COLORS = ("#1f6fb2", "#c8501e", "#2e8b57", "#8a4fae", "#b8860b", "#c2417c", "#4f6d7a", "#555555")
-WIDTH, HEIGHT = 360, 300  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 34, 46  # margins
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
+WIDTH, BOTTOM = 420, 270  # of a chart, and where its axes end
+LEFT, RIGHT, TOP = 48, 14, 34  # margins
+ROW = 20  # of the key, in pixels
+MARKS = {  # what the points of a chart are
+    "seeds": "several seeds: mean and standard deviation",
+    "one seed": "one seed: 95 % interval over test images",
+    "published": "published",
+}
+
+
+class Point(NamedTuple):
+    """A point with the ends of its error bar, if it has one."""
+
+    x: float
+    y: float
+    bar: tuple[float, float] | None = None
+    mark: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Points of one line: x, y, and half the length of the error bar."""
+    """Points of one line."""
 
     name: str
-    points: Sequence[tuple[float, float, float]]
+    points: Sequence[Point]
     color: str
+    dash: str = ""
     joined: bool = True
-    hollow: bool = False
-    dots: bool = True
-    labels: Sequence[str] = ()
 
 
-def draw_study(study: Study, scale: str, entries: Sequence[Entry]) -> dict[str, str]:
+def draw_study(study: Study, scale: Scale, entries: Sequence[Entry]) -> dict[str, str]:
     """All charts of a study that there are runs for, by the end of their file names."""
-    plots = {
-        "": draw_varied(study, scale, entries) if study.varied else None,
-        "_curves": draw_curves(study, scale, entries),
-    }
-    compares_arms = any(_names(claim) for claim in study.claims)
-    if not study.varied and not compares_arms:  # they are compared with what others publish
-        plots |= {
-            "": draw_accuracy(study, scale, entries),
-            "_time": draw_time(study, scale, entries),
-        }
-    return {end: plot for end, plot in plots.items() if plot is not None}
+    results = [result for result in arm_results(study, scale, entries) if result.entries]
+    if study.varied:
+        return draw_varied(study, scale, results) | draw_curves(study, scale, results)
+    if any(_names(claim) for claim in study.claims):
+        return draw_curves(study, scale, results)
+    # They are compared with what others publish.
+    return draw_accuracy(study, scale, results) | draw_time(scale, results)
 
 
-def draw_varied(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
-    """Accuracy against what a study varies: ours, and beside it what is published."""
-    ours: dict[str, list[tuple[float, float, float]]] = {}
-    for result in arm_results(study, scale, entries):
-        mean = result.mean("linear")
-        if result.arm.x is not None and mean is not None:
-            point = (result.arm.x, mean, result.spread("linear") or 0.0)
+def draw_varied(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dict[str, str]:
+    """Accuracy against what a study varies: ours, and what is published."""
+    ours: dict[str, list[Point]] = {}
+    for result in results:
+        if result.arm.x is not None and result.mean("linear") is not None:
+            point = Point(result.arm.x, *_measured(result, "linear"))
             ours.setdefault(result.arm.line, []).append(point)
     if sum(map(len, ours.values())) < 2:
-        return None
-    published: dict[str, list[tuple[float, float, float]]] = {}
+        return {}
+    published: dict[str, list[Point]] = {}
+    data_sets: dict[str, None] = {}
     likes = {arm.like: arm for arm in study.arms_at(scale) if arm.like}
     for arm in study.arms:
         repeated = likes.get(arm.name)
         line, x = (repeated.line, repeated.x) if repeated else (arm.line, arm.x)
         if arm.scale != scale and arm.published is not None and line in ours and x is not None:
-            published.setdefault(line, []).append((x, arm.published, 0.0))
-    color = dict(zip(ours, COLORS * 9, strict=False))
-    panels = [
-        _panel(
-            f"{scale}, ours: linear accuracy, %",
-            study.varied,
-            [Series(name=k, points=sorted(v), color=color[k]) for k, v in ours.items()],
-        )
-    ]
+            published.setdefault(line, []).append(Point(x, arm.published, mark="published"))
+            data_sets[DATA_SETS[arm.scale]] = None
+    colors = _choose_colors(results)
+    series = [Series(name=k, points=sorted(v), color=colors[k]) for k, v in ours.items()]
+    plots = {"": _chart(f"{DATA_SETS[scale]}, ours: linear accuracy, %", study.varied, series)}
     if published:
         series = [
-            Series(name=k, points=sorted(v), color=color[k], hollow=True)
+            Series(name=k, points=sorted(v), color=colors[k], dash="4 3")
             for k, v in published.items()
         ]
-        panels.append(_panel("published: linear top-1, %", study.varied, series))
-    return _join(panels, f"{study.name}: accuracy against {study.varied}")
+        title = f"{', '.join(data_sets)}, published: linear top-1, %"
+        plots["_published"] = _chart(title, study.varied, series)
+    return plots
 
 
-def draw_accuracy(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
+def draw_accuracy(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dict[str, str]:
     """kNN accuracy of the arms that were run, the best first: ours, and what is published."""
     arms = {arm.name: arm for arm in study.arms}
     rows = []
-    for result in arm_results(study, scale, entries):
-        if (mean := result.mean("knn_200")) is None:
-            continue
-        seed = min(result.accuracies("knn_200"))
-        found = result.entries[seed].results["knn_200"]
-        interval = (100 * found["low"], 100 * found["high"])
-        if spread := result.spread("knn_200"):
-            interval = (mean - spread, mean + spread)
-        arm = arms.get(result.arm.like, result.arm)
-        published = arm.published if "kNN (k = 200)" in arm.metric else None
-        rows.append((mean, interval, published, result.arm.name))
+    for result in results:
+        if result.mean("knn_200") is not None:
+            arm = arms.get(result.arm.like, result.arm)
+            published = arm.published if "kNN (k = 200)" in arm.metric else None
+            rows.append((*_measured(result, "knn_200"), published, result.arm.name))
     if len(rows) < 2:
-        return None
-    rows.sort(reverse=True)
-    numbers = [v for mean, ends, published, _ in rows for v in (*ends, published or mean)]
+        return {}
+    rows.sort(key=lambda row: -row[0])
+    numbers = [v for mean, ends, _, published, _ in rows for v in (*ends, published or mean)]
     ticks = _nice_ticks(min(numbers) - 2, max(numbers) + 1)
     low, high = min(min(numbers) - 2, ticks[0]), max(max(numbers) + 1, ticks[-1])
-    left, width, step = 130, 2 * WIDTH, 26
-    height = TOP + step * len(rows) + BOTTOM
+    left, step = 130, 26
+    bottom = TOP + step * len(rows)
 
     def place(value: float) -> float:
-        return left + (value - low) / (high - low) * (width - left - RIGHT - 40)
+        return left + (value - low) / (high - low) * (WIDTH - left - RIGHT - 40)
 
     parts = [
-        f'<text x="{left}" y="16" font-weight="bold">{scale}: kNN accuracy (k = 200), %</text>'
-        f'<text x="{width - RIGHT}" y="16" text-anchor="end">'
-        "filled: ours, with its interval; hollow: published</text>"
-    ]
-    bottom = TOP + step * len(rows)
-    parts += [
         f'<line x1="{place(t):.1f}" x2="{place(t):.1f}" y1="{TOP}" y2="{bottom}" stroke="#dddddd"/>'
-        f'<text x="{place(t):.1f}" y="{bottom + 16}" text-anchor="middle">{t:g}</text>'
+        f'<text x="{place(t):.1f}" y="{bottom + 18}" text-anchor="middle">{t:g}</text>'
         for t in ticks
     ]
-    for number, (mean, (start, end), published, name) in enumerate(rows):
+    for number, (mean, (start, end), mark, published, name) in enumerate(rows):
         y = TOP + step * (number + 0.5)
         parts.append(
             f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{html.escape(name)}</text>'
-            f'<line x1="{place(start):.1f}" x2="{place(end):.1f}" y1="{y}" y2="{y}" '
-            f'stroke="{COLORS[0]}" stroke-width="2"/>'
-            f'<circle cx="{place(mean):.1f}" cy="{y}" r="4.5" fill="{COLORS[0]}"/>'
-            f'<text x="{width - RIGHT}" y="{y + 4}" text-anchor="end">{mean:.1f}</text>'
+            f'<path d="M{place(start):.1f} {y}H{place(end):.1f}" stroke="{COLORS[0]}"/>'
+            f"{_mark(place(mean), y, mark, COLORS[0])}"
+            f'<text x="{WIDTH - RIGHT}" y="{y + 4}" text-anchor="end">{mean:.1f}</text>'
         )
         if published is not None:
-            parts.append(
-                f'<circle cx="{place(published):.1f}" cy="{y}" r="4.5" fill="#ffffff" '
-                f'stroke="{COLORS[1]}" stroke-width="1.5"/>'
-            )
-    return _join(["\n".join(parts)], "Accuracy of the methods, ours and published", width, height)
+            parts.append(_mark(place(published), y, "published", COLORS[1]))
+    marks = {row[2] for row in rows}
+    if any(row[3] is not None for row in rows):
+        marks.add("published")
+    key = _draw_key([], marks, bottom + 40)
+    title = f"{DATA_SETS[scale]}: kNN accuracy (k = 200), %"
+    return {"": _frame(title, [*parts, *key], bottom + 38 + ROW * len(key))}
 
 
-def draw_time(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
+def draw_time(scale: Scale, results: Sequence[ArmResult]) -> dict[str, str]:
     """Accuracy of each arm against the minutes from the start of its process."""
-    points, names = [], []
-    for result in arm_results(study, scale, entries):
-        seconds, mean = result.seconds_in_all(), result.mean("knn_200")
-        if seconds is not None and mean is not None:
-            points.append((seconds / 60, mean, result.spread("knn_200") or 0.0))
-            names.append(result.arm.name)
+    points = [
+        Point(seconds / 60, *_measured(result, "knn_200"), label=result.arm.name)
+        for result in results
+        if (seconds := result.seconds_in_all()) and result.mean("knn_200") is not None
+    ]
     if len(points) < 2:
-        return None
-    series = Series(name="", points=points, color=COLORS[0], joined=False, labels=names)
-    title = f"{scale}: kNN accuracy (k = 200), %"
+        return {}
+    series = Series(name="", points=points, color=COLORS[0], joined=False)
+    title = f"{DATA_SETS[scale]}: kNN accuracy (k = 200), %"
     x_title = "minutes, from the start of the process to the last result"
-    panel = _panel(title, x_title, [series], width=2 * WIDTH, linear=True)
-    return _join([panel], "Accuracy of each method against its time in all", 2 * WIDTH)
+    return {"_time": _chart(title, x_title, [series], linear=True)}
 
 
-def draw_curves(study: Study, scale: str, entries: Sequence[Entry]) -> str | None:
+def draw_curves(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dict[str, str]:
     """Curves of the arms that are compared, first seed: online kNN, and the information bound."""
     named = {name for claim in study.claims for name in _names(claim)}
-    runs = {
-        result.arm.name.removeprefix(f"{scale}_"): result.entries[min(result.entries)]
-        for result in arm_results(study, scale, entries)
-        if result.arm.name in named and result.entries
-    }
-    columns = (("online_knn", "online kNN, %", 100), ("information_bound", "bound, nats", 1))
-    panels = []
-    for column, title, unit in columns:
-        series = [
-            Series(
-                name=name,
-                points=[
-                    (x, unit * y, 0.0)
-                    for x, y in zip(run.curve["epoch"], run.curve[column], strict=True)
-                    if x is not None and y is not None
-                ],
-                color=color,
-                dots=False,
-            )
-            for (name, run), color in zip(runs.items(), COLORS * 9, strict=False)
-            if column in run.curve
-        ]
+    colors = _choose_colors(results)
+    compared = [result for result in results if result.arm.name in named]
+    lines = [result.arm.line or result.arm.name for result in compared]
+    plots = {}
+    for end, column, title, unit in (
+        ("_curves", "online_knn", "online kNN, %", 100),
+        ("_bound", "information_bound", "information bound, nats", 1),
+    ):
+        series = []
+        for number, (result, line) in enumerate(zip(compared, lines, strict=True)):
+            curve = result.entries[min(result.entries)].curve
+            if column not in curve:
+                continue
+            points = [
+                Point(x, unit * y)
+                for x, y in zip(curve["epoch"], curve[column], strict=True)
+                if x is not None and y is not None
+            ]
+            dash = DASHES[lines[:number].count(line) % len(DASHES)]
+            name = result.arm.name.removeprefix(f"{scale}_")
+            series.append(Series(name=name, points=points, color=colors[line], dash=dash))
         if len(series) > 1:
-            panels.append(_panel(f"{scale}: {title}", "epoch", series, linear=True))
-    return _join(panels, f"{study.name}: curves of training, seed 0") if panels else None
+            title = f"{DATA_SETS[scale]}, first seed: {title}"
+            plots[end] = _chart(title, "epoch", series, linear=True)
+    return plots
 
 
 def _names(claim: Claim) -> tuple[str, ...]:
@@ -190,26 +209,40 @@ def _names(claim: Claim) -> tuple[str, ...]:
     return claim.better, *((claim.than,) if isinstance(claim.than, str) else claim.than)
 
 
-def _join(panels: Sequence[str], title: str, width: int = WIDTH, height: int = HEIGHT) -> str:
-    body = "".join(
-        f'<g transform="translate({number * width} 0)">{panel}</g>\n'
-        for number, panel in enumerate(panels)
-    )
-    total = width * len(panels)
+def _choose_colors(results: Sequence[ArmResult]) -> dict[str, str]:
+    """A color for each line, which its arms have in all charts, and for each arm without one."""
+    lines = dict.fromkeys(result.arm.line or result.arm.name for result in results)
+    return dict(zip(lines, COLORS * 9, strict=False))
+
+
+def _measured(result: ArmResult, measure: Measure) -> tuple[float, tuple[float, float], str]:
+    """Mean, ends of the error bar, and mark of an arm that was run to the end."""
+    values = result.accuracies(measure)
+    mean = sum(values.values()) / len(values)
+    if (spread := result.spread(measure)) is not None:
+        return mean, (mean - spread, mean + spread), "seeds"
+    (seed,) = values
+    found = result.entries[seed].results[measure]
+    return mean, (100 * found["low"], 100 * found["high"]), "one seed"
+
+
+def _frame(title: str, parts: Sequence[str], height: int) -> str:
+    body = "\n".join(parts)
+    title = html.escape(title)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} {height}" '
-        f'width="{total}" font-family="sans-serif" font-size="11" role="img">\n'
-        f"<title>{html.escape(title)}</title>\n"
-        f'<rect width="{total}" height="{height}" fill="#ffffff"/>\n{body}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" font-family="sans-serif" font-size="13" role="img">\n'
+        f"<title>{title}</title>\n"
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>\n'
+        f'<text x="{LEFT}" y="18" font-weight="bold">{title}</text>\n{body}\n</svg>\n'
     )
 
 
-def _panel(
-    title: str, x_title: str, series: Sequence[Series], *, width: int = WIDTH, linear: bool = False
-) -> str:
-    """One set of axes; x is logarithmic if it spans more than a factor of ten."""
-    xs = [x for line in series for x, _, _ in line.points]
-    ends = [y + sign * bar for line in series for _, y, bar in line.points for sign in (-1, 1)]
+def _chart(title: str, x_title: str, series: Sequence[Series], *, linear: bool = False) -> str:
+    """One set of axes, with a key below; x is logarithmic if it spans more than a factor of ten."""
+    points = [point for line in series for point in line.points]
+    xs = [point.x for point in points]
+    ends = [y for point in points for y in (point.bar or (point.y,))]
     log = not linear and min(xs) > 0 and max(xs) > 10 * min(xs)
     low, high = min(ends), max(ends)
     pad = 0.08 * (high - low) or 1.0
@@ -219,71 +252,86 @@ def _panel(
         math.log2(x) if log else x for x in (0.0 if linear else min(xs), max(xs)) if x or not log
     ]
     first, last = (across[0], across[-1]) if len(across) > 1 else (across[0] - 1, across[0] + 1)
-    if any(line.labels for line in series):
-        last += 0.12 * (last - first)  # room for labels
+    if any(point.label for point in points):
+        last += 0.3 * (last - first)  # room for labels
 
     def place(x: float, y: float) -> tuple[float, float]:
         share = ((math.log2(x) if log else x) - first) / ((last - first) or 1.0)
-        inner_w, inner_h = width - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-        return LEFT + 6 + share * (inner_w - 12), HEIGHT - BOTTOM - (y - low) / (
-            high - low
-        ) * inner_h
+        height = (y - low) / (high - low) * (BOTTOM - TOP)
+        return LEFT + 16 + share * (WIDTH - RIGHT - LEFT - 32), BOTTOM - height
 
-    parts = [f'<text x="{LEFT}" y="16" font-weight="bold">{html.escape(title)}</text>']
+    parts = []
     for tick in ticks:
         _, y = place(xs[0], tick)
         parts.append(
-            f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>'
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>'
             f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>'
         )
+    free = 0.0  # where the label before ends
     for tick in _nice_ticks(0.0, max(xs)) if linear else sorted(set(xs)):
-        x, _ = place(tick, low)
-        parts.append(
-            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{tick:g}</text>'
-        )
+        x, half = place(tick, low)[0], 4 * len(f"{tick:g}")
+        if x - half >= free:
+            parts.append(
+                f'<text x="{x:.1f}" y="{BOTTOM + 18}" text-anchor="middle">{tick:g}</text>'
+            )
+            free = x + half
     parts.append(
-        f'<text x="{(LEFT + width - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">'
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{BOTTOM + 38}" text-anchor="middle">'
         f"{html.escape(x_title)}</text>"
     )
-    for number, line in enumerate(series):
-        parts += _draw_series(line, place)
+    for number, line in enumerate(series):  # bars of the same x are drawn side by side
+        shift = 5 * (number - (len(series) - 1) / 2) if any(p.bar for p in points) else 0.0
+        parts += [f'<g transform="translate({shift} 0)">', *_draw_series(line, place), "</g>"]
+    key = _draw_key(series, {point.mark for point in points}, BOTTOM + 62)
+    return _frame(title, [*parts, *key], BOTTOM + 60 + ROW * len(key))
+
+
+def _draw_key(series: Sequence[Series], marks: set[str], top: int) -> list[str]:
+    """Rows below the axes: the name of each line, and what each kind of point is."""
+    x = LEFT + 14.0
+    rows = []
+    for line in series:
         if line.name:
-            y = HEIGHT - BOTTOM - 8 - 14 * (len(series) - 1 - number)
-            parts.append(
-                f'<circle cx="{width - RIGHT - 6}" cy="{y - 4}" r="3" fill="{line.color}"/>'
-                f'<text x="{width - RIGHT - 14}" y="{y}" text-anchor="end" fill="{line.color}">'
-                f"{html.escape(line.name)}</text>"
-            )
-    return "\n".join(parts)
+            sample = f"M{x - 13} 0h26" if line.joined else ""
+            rows.append((_stroke(sample, line.color, line.dash), line.name))
+    rows += [(_mark(x, 0.0, mark, "#444444"), MARKS[mark]) for mark in MARKS if mark in marks]
+    return [
+        f'<g transform="translate(0 {top + ROW * number})">{sample}'
+        f'<text x="{x + 22}" y="4">{html.escape(text)}</text></g>'
+        for number, (sample, text) in enumerate(rows)
+    ]
 
 
 def _draw_series(line: Series, place: Callable[[float, float], tuple[float, float]]) -> list[str]:
     parts = list[str]()
     if line.joined and len(line.points) > 1:
-        path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y, _ in line.points)
-        dash = ' stroke-dasharray="4 3"' if line.hollow else ""
-        parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{line.color}" stroke-width="1.5"'
-            f"{dash}/>"
-        )
-    for number, (x, y, bar) in enumerate(line.points):
-        if not line.dots:
-            break
-        px, py = place(x, y)
-        if bar:
-            (_, top), (_, bottom) = place(x, y + bar), place(x, y - bar)
-            parts.append(
-                f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{top:.1f}" y2="{bottom:.1f}" '
-                f'stroke="{line.color}"/>'
-            )
-        fill = "#ffffff" if line.hollow else line.color
-        parts.append(
-            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.5" fill="{fill}" stroke="{line.color}"/>'
-        )
-        if line.labels:
-            label = html.escape(line.labels[number])
-            parts.append(f'<text x="{px + 6:.1f}" y="{py + 4:.1f}">{label}</text>')
+        corners = ["{:.1f} {:.1f}".format(*place(point.x, point.y)) for point in line.points]
+        parts.append(_stroke(f"M{'L'.join(corners)}", line.color, line.dash))
+    for point in line.points:
+        x, y = place(point.x, point.y)
+        if point.bar:
+            (_, low), (_, high) = (place(point.x, end) for end in point.bar)
+            bar = f"M{x - 4:.1f} {low:.1f}h8m-4 0V{high:.1f}m-4 0h8"
+            parts.append(_stroke(bar, line.color))
+        if point.mark:
+            parts.append(_mark(x, y, point.mark, line.color))
+        if point.label:
+            label = html.escape(point.label)
+            parts.append(f'<text x="{x + 8:.1f}" y="{y + 4:.1f}">{label}</text>')
     return parts
+
+
+def _stroke(path: str, color: str, dash: str = "") -> str:
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="1.5"{dashed}/>'
+
+
+def _mark(x: float, y: float, mark: str, color: str) -> str:
+    """A filled point, an open one for one seed, or a diamond for a published number."""
+    look = f'fill="{color if mark == "seeds" else "#ffffff"}" stroke="{color}" stroke-width="1.5"'
+    if mark == "published":
+        return f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" {look}/>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {look}/>'
 
 
 def _nice_ticks(low: float, high: float) -> list[float]:

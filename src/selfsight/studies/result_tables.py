@@ -52,7 +52,7 @@ def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dic
 
 
 def list_judgments(study: Study, scale: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """A row for each claim: verdict, difference and seeds."""
+    """A row for each claim: verdict, difference, seeds, and a note on what it is based on."""
     results = arm_results(study, scale, entries)
     names = {result.arm.name for result in results}
     rows = []
@@ -75,6 +75,22 @@ def list_judgments(study: Study, scale: str, entries: Sequence[Entry]) -> list[d
             }
         )
     return rows
+
+
+def tabulate_judgments(study: Study, scale: str, entries: Sequence[Entry]) -> list[dict[str, str]]:
+    """The table of the claims, with a column of notes if there are any."""
+    rows = list_judgments(study, scale, entries)
+    has_notes = any(row["note"] for row in rows)
+    return [
+        {
+            "claim": row["claim"],
+            "verdict": row["verdict"],
+            "difference in points": row["difference"] or "-",
+            "seeds": str(row["seeds"] or "-"),
+            **({"note": row["note"] or "-"} if has_notes else {}),
+        }
+        for row in rows
+    ]
 
 
 def format_accuracy(result: ArmResult, measure: Measure) -> str:
@@ -118,18 +134,8 @@ def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:
     if any(row["dips"] not in ("-", "0") for row in rows):
         columns["dips"] = lambda row: row["dips"]
     parts = [_markdown([{t: get(row) for t, get in columns.items()} for row in rows])]
-    judged = list_judgments(study, scale, entries)
-    if judged:
-        shown = [
-            {
-                "claim": row["claim"],
-                "verdict": f"**{row['verdict']}**",
-                "difference in points": row["difference"] or "-",
-                "seeds": str(row["seeds"] or "-"),
-            }
-            for row in judged
-        ]
-        parts.append(_markdown(shown))
+    if judged := tabulate_judgments(study, scale, entries):
+        parts.append(_markdown([row | {"verdict": f"**{row['verdict']}**"} for row in judged]))
     parts.append(describe_runs(study, scale, entries))
     return "\n".join(parts)
 
