@@ -19,7 +19,7 @@ from pathlib import Path
 
 from selfsight.studies import STUDIES, find_study
 from selfsight.studies.ledger import Entry, read_ledger
-from selfsight.studies.ledger_plots import PLOT_CAPTIONS, PLOT_TITLES, draw_study
+from selfsight.studies.ledger_plots import PLOT_TITLES, draw_study
 from selfsight.studies.result_tables import (
     render_overview,
     render_regrets,
@@ -54,7 +54,7 @@ def fill(page: Path, text: str, entries: Sequence[Entry], plots: Container[str])
         )
         if scale == "cifar10" and arms in ([], ["run"]):
             images = [
-                f'![{title}]({folder}/{name}{end}.svg "{PLOT_CAPTIONS[end]}")\n'
+                f"![{title}]({folder}/{name}{end}.svg)\n"
                 for end, title in PLOT_TITLES.items()
                 if f"{name}{end}.svg" in plots
             ]
