@@ -148,6 +148,22 @@ def test_fewer_dips_are_better(better, other, verdict):
     assert found.difference == pytest.approx(np.mean(other) - np.mean(better))
 
 
+def test_less_variance_within_an_image_is_better():
+    claim = replace(CLAIM, measure="view_variance")
+    arms = []
+    for name, values in ((BETTER, (0.20, 0.21, 0.22)), (OTHER, (0.30, 0.31, 0.33))):
+        arm = result(name, dict.fromkeys(range(3), 70.0))
+        arms.append(arm)
+        for seed, value in enumerate(values):
+            label_free = {"view_variance": value}
+            arm.entries[seed] = replace(arm.entries[seed], label_free=label_free)
+    found = judge(claim, arms)
+    assert found.verdict == "holds" and found.difference == pytest.approx(31 / 3)
+    unmeasured = result(OTHER, {0: 70.0})
+    found = judge(claim, [arms[0], unmeasured])
+    assert found.verdict == "not run" and "before it was measured" in found.reason
+
+
 def test_a_run_that_diverged_or_was_not_measured_has_no_dips():
     arm = with_dips(OTHER, {0: 2.0, 1: 1.0, 2: None})
     arm.entries[1] = replace(arm.entries[1], diverged="the loss is not finite")

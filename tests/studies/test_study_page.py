@@ -6,9 +6,12 @@ from dataclasses import replace
 import pytest
 
 from selfsight.__main__ import main
+from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.studies import STUDIES
+from selfsight.studies.plan_jobs import plan_jobs
 from selfsight.studies.study_page import build_study_page
 from tests.studies.test_pages import entries_of
+from tests.studies.test_train_arms import entry_of
 
 EQCO = STUDIES["eqco_negatives"]
 
@@ -42,6 +45,20 @@ def test_the_page_explains_differences_bars_bound_dips_and_seeds():
         "Dips are measurements of",
     ):
         assert sentence in page
+
+
+def test_variances_within_an_image_are_drawn_over_each_other():
+    study, counts = STUDIES["jcl_multi_key"], [0] * 50
+    counts[10] = 1000
+    entries = []
+    for arm in ("cifar10_jcl", "cifar10_moco_v2"):
+        (job,) = plan_jobs([study], replace(STUDY_DEFAULTS, arms=[arm]), lambda recipe: recipe)
+        version = {"commit": "abc"}
+        entries.append(entry_of(job, view_variance=counts, version=version))
+    page = build_study_page(study, "cifar10", entries)
+    assert "first seed: share of images, %</title>" in page and "variance over views, %" in page
+    without = build_study_page(study, "cifar10", [replace(e, view_variance=[]) for e in entries])
+    assert "variance over views, %" not in without
 
 
 def test_a_study_without_runs_says_so():

@@ -370,13 +370,17 @@ def test_measures_without_labels_are_those_of_the_images_that_are_scored(tmp_pat
     torch.manual_seed(0)
     backbone = make_quick(job.recipe).backbone.build()
     _, test = labeled.features(backbone)
-    numbers = measure_label_free(backbone, job.recipe, labeled, test)
-    assert {*numbers} == {"effective_rank", "alpha", "alignment", "uniformity", "lidar"}
+    numbers, counts = measure_label_free(backbone, job.recipe, labeled, test)
+    named = {"effective_rank", "alpha", "alignment", "uniformity", "lidar", "view_variance"}
+    assert {*numbers} == named
+    assert 0 < numbers["view_variance"] < 1 and sum(counts) == len(test.h)
     assert numbers["effective_rank"] == pytest.approx(effective_rank(test.h).item(), rel=1e-4)
     # Views that are the images: both have the same features.
     view = View(size=32, crop="center", flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)
     plain = replace(job.recipe, views=(view, view))
-    assert measure_label_free(backbone, plain, labeled, test)["alignment"] == 0
+    numbers, counts = measure_label_free(backbone, plain, labeled, test)
+    assert numbers["alignment"] == 0 and numbers["view_variance"] == pytest.approx(0, abs=1e-6)
+    assert counts == [len(test.h)] + 49 * [0]
     images = select_test_images(labeled, labeled.transform)
     assert len(images) == len(test.h) == (10 if held_out else 20)
     torch.testing.assert_close(images.labels, test.y)

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from selfsight.recipe import Recipe
 from selfsight.studies.ledger import Entry, find_entries
-from selfsight.studies.study_types import Arm, Claim, Measure, Study
+from selfsight.studies.study_types import LESS_IS_BETTER, Arm, Claim, Measure, Study
 
 Verdict = Literal["holds", "does not hold", "unclear", "not run"]
 
@@ -38,7 +38,10 @@ class ArmResult:
         return {seed: count for seed, count in last.items() if count is not None}
 
     def values(self, measure: Measure) -> dict[int, float]:
-        """Accuracy in percent or number of dips, by seed."""
+        """Accuracy or view variance in percent, or number of dips, by seed."""
+        if measure == "view_variance":
+            found = {s: e.label_free.get(measure) for s, e in sorted(self.entries.items())}
+            return {seed: 100 * value for seed, value in found.items() if value is not None}
         return self.dips() if measure == "dips" else self.accuracies(measure)
 
     def mean(self, measure: Measure) -> float | None:
@@ -136,9 +139,11 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
     dips = claim.measure == "dips"
     pairs = [better.values(claim.measure), other.values(claim.measure)]
     seeds = sorted(pairs[0].keys() & pairs[1].keys())
+    if not all(pairs):
+        return Judgment("not run", reason="these runs were trained before it was measured")
     if not seeds:
         return Judgment("unclear", reason="the two arms share no seed that was trained to the end")
-    sign = -1 if dips else 1  # fewer dips are better
+    sign = -1 if claim.measure in LESS_IS_BETTER else 1
     differences = [sign * (pairs[0][seed] - pairs[1][seed]) for seed in seeds]
     mean = statistics.fmean(differences)
     named = f"against {other.arm.name}" if not isinstance(claim.than, str) else ""

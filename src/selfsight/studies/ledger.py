@@ -55,8 +55,10 @@ class Entry:
     """GPU memory in use at the end of training that was not ours, our CUDA context included."""
     quick: bool = False
     label_free: dict[str, float] = field(default_factory=dict)
-    """effective_rank, alpha, alignment, uniformity and lidar of the final encoder on the images
-    that it is scored on; those of older entries are missing."""
+    """effective_rank, alpha, alignment, uniformity, lidar and view_variance of the final encoder on
+    the images that it is scored on; those of older entries are missing."""
+    view_variance: list[int] = field(default_factory=list)
+    """Counts of images by the variance of their views, in 50 bins from 0 to 1."""
     data_fingerprint: dict[str, str | int] = field(default_factory=dict)
     """Of the training images: their number, and hashes of names and bytes; new entries only."""
     diverged: str = ""

@@ -22,6 +22,7 @@ PLOT_TITLES = {  # by the end of the file name
     "_published": "Published accuracy",
     "_curves": "Online kNN during training",
     "_bound": "Information bound during training",
+    "_variance": "Variance within an image",
     "_time": "Accuracy against time in all",
 }
 PLOT_CAPTIONS = {
@@ -35,6 +36,10 @@ PLOT_CAPTIONS = {
         "The bound is a lower bound on the mutual information between two views of an image, by "
         "the InfoNCE loss: log(1 + K) minus the loss for K negatives, or log(1 + alpha) minus the "
         f"loss with EqCo's margin. {FIRST_SEED}"
+    ),
+    "_variance": (
+        "Test images by the variance of their features over views, in percent of the largest that "
+        f"unit features can have. {FIRST_SEED}"
     ),
     "_time": BARS,
 }
@@ -77,7 +82,7 @@ def draw_study(study: Study, scale: Scale, entries: Sequence[Entry]) -> dict[str
     if study.varied:
         return draw_varied(study, scale, results) | draw_curves(study, scale, results)
     if any(_names(claim) for claim in study.claims):
-        return draw_curves(study, scale, results)
+        return draw_curves(study, scale, results) | draw_variance(study, scale, results)
     # They are compared with what others publish.
     return draw_accuracy(study, scale, results) | draw_time(scale, results)
 
@@ -200,6 +205,29 @@ def draw_curves(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dic
             title = f"{DATA_SETS[scale]}, first seed: {title}"
             plots[end] = _chart(title, "epoch", series, linear=True)
     return plots
+
+
+def draw_variance(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dict[str, str]:
+    """Histograms of the variance within an image, of the arms that a claim compares by it."""
+    claims = [claim for claim in study.claims if claim.measure == "view_variance"]
+    named = {name for claim in claims for name in _names(claim)}
+    colors, series = _choose_colors(results), []
+    for result in results:
+        seeds = [seed for seed, entry in sorted(result.entries.items()) if entry.view_variance]
+        if result.arm.name in named and seeds:
+            counts = result.entries[seeds[0]].view_variance
+            width, total = 100 / len(counts), sum(counts)
+            points = [
+                Point(width * (bin_ + 0.5), 100 * count / total)
+                for bin_, count in enumerate(counts)
+            ]
+            name = result.arm.name.removeprefix(f"{scale}_")
+            color = colors[result.arm.line or result.arm.name]
+            series.append(Series(name=name, points=points, color=color))
+    if len(series) < 2:
+        return {}
+    title = f"{DATA_SETS[scale]}, first seed: share of images, %"
+    return {"_variance": _chart(title, "variance over views, %", series, linear=True)}
 
 
 def _names(claim: Claim) -> tuple[str, ...]:

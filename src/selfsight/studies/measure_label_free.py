@@ -1,6 +1,7 @@
 """Measures of an encoder that need no labels, for the ledger."""
 
 import math
+from typing import NamedTuple
 
 from torch import nn
 
@@ -17,27 +18,38 @@ from selfsight.recipe import Recipe
 SAMPLE = AnalysisSettings(max_images=1000, num_views=4)
 
 
+class LabelFree(NamedTuple):
+    """Numbers by their names, and counts of images in 50 bins of their view variance."""
+
+    numbers: dict[str, float]
+    view_variance: list[int]
+
+
 def measure_label_free(
     backbone: nn.Module, recipe: Recipe, labeled: LabeledData, test: Features
-) -> dict[str, float]:
+) -> LabelFree:
     """Measure the encoder on the test images; numbers that are not finite are left out.
 
-    Effective rank, alpha and uniformity are those of the test features. Alignment and LiDAR need
-    views: some of a sample of the test images are encoded, sampled as in training.
+    Effective rank, alpha and uniformity are those of the test features. Alignment, LiDAR and the
+    view variance need views: some of a sample of the test images are encoded, sampled as in
+    training. The view variance is that of unit features over the views of an image, summed over
+    their dimensions: from 0, where all views are alike, to 1.
     """
     images = select_test_images(labeled, labeled.transform)
     analysis = FeatureAnalysis(
         images=images, views=recipe.views, analysis=SAMPLE, distributed=labeled.distributed
     )
-    of_views = analysis(backbone)
+    of_views, figures = analysis.measure(backbone)
     numbers = {
         "effective_rank": effective_rank(test.h).item(),
         "alpha": decay(eigenvalues(test.h)).item(),
         "alignment": of_views["alignment"],
         "uniformity": uniformity(test.h).item(),
         "lidar": of_views["lidar"],
+        "view_variance": of_views["variance"] * test.h.shape[1],
     }
-    return {name: float(f"{x:.5g}") for name, x in numbers.items() if math.isfinite(x)}
+    finite = {name: float(f"{x:.5g}") for name, x in numbers.items() if math.isfinite(x)}
+    return LabelFree(finite, figures["backbone"]["variance"]["counts"])
 
 
 def select_test_images(labeled: LabeledData, transform: EvalTransform) -> CachedImages:

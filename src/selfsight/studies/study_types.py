@@ -10,8 +10,10 @@ from selfsight.recipe import Recipe
 from selfsight.recipes import RECIPES
 
 Scale = Literal["imagenet", "imagenet100", "stl10", "imagenette", "cifar10"]
-# Accuracies in percent, and the number of dips of online_knn, of which fewer are better.
-Measure = Literal["knn", "knn_200", "linear", "dips"]
+# Accuracies in percent; and of which less is better, the number of dips of online_knn, and the
+# variance of features over the views of an image, in percent of the largest.
+Measure = Literal["knn", "knn_200", "linear", "dips", "view_variance"]
+LESS_IS_BETTER = ("dips", "view_variance")
 
 
 @dataclass(frozen=True, kw_only=True)

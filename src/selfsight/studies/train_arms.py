@@ -25,7 +25,7 @@ from selfsight.runs.new_run_folder import set_old_run_aside
 from selfsight.runs.run_lock import lock_run
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies.ledger import RESULTS, Entry, hash_recipe
-from selfsight.studies.measure_label_free import measure_label_free
+from selfsight.studies.measure_label_free import LabelFree, measure_label_free
 from selfsight.studies.plan_jobs import Job, StudyData, open_study_data
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
@@ -168,7 +168,7 @@ def run_job(
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    diverged, scores, other = "", Scores({}, {}), 0.0
+    diverged, scores, other = "", Scores({}, LabelFree({}, [])), 0.0
     with lock_run(run):
         dist.on_first(lambda: _start_again_if_finished(run))
         try:
@@ -208,7 +208,8 @@ def run_job(
         },
         data_fingerprint=data.fingerprint,
         results=scores.results,
-        label_free=scores.label_free,
+        label_free=scores.label_free.numbers,
+        view_variance=scores.label_free.view_variance,
         curve=read_curve(records),
         seconds=seconds,
         images_per_second=speeds[len(speeds) // 2] if speeds else None,
@@ -297,7 +298,7 @@ class Scores(NamedTuple):
     """Accuracies with their intervals, and the measures without labels."""
 
     results: dict[str, dict[str, Any]]
-    label_free: dict[str, float]
+    label_free: LabelFree
 
 
 def score(backbone: torch.nn.Module, recipe: Recipe, data: StudyData) -> Scores:
