@@ -7,8 +7,10 @@ import shutil
 import pytest
 
 from selfsight import api
+from selfsight.catalog import build_recipe
 from selfsight.cli.main import main
 from selfsight.errors import UserError
+from selfsight.recipe import to_dict
 from selfsight.run_files.json_files import read_json, write_json
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.environment import compare_environments
@@ -93,3 +95,10 @@ def test_a_run_is_repeated_to_the_bit_and_a_difference_is_named(tmp_path, capsys
     assert "loss was" in printed.out
     assert "torch was 1.0 and is" in printed.err
     assert "of the images differ" in printed.err
+
+
+def test_a_run_that_names_no_images_says_where_it_comes_from(tmp_path):
+    run = Run(tmp_path / "run")
+    write_json(run.recipe_path, to_dict(build_recipe("simclr.shapes")))
+    with pytest.raises(UserError, match="does not name its images: `selfsight study` trained it"):
+        api.resume(run, device="cpu")

@@ -70,7 +70,15 @@ def open_run_images(
 
 
 def check_local(run: Run, recipe: Recipe, *, trust: bool) -> None:
-    """Raise a UserError if a recipe.json, which may be untrusted, names images on a network."""
+    """Raise a UserError if a recipe.json, which may be untrusted, names images on a network.
+
+    Also if it names none, as that of a study that holds some of the images out.
+    """
+    if not recipe.data.path:
+        raise UserError(
+            f"{run.path} does not name its images: `selfsight study` trained it on some of a data "
+            "set. Repeat that command to continue it, or give other images: --labeled DATA."
+        )
     url = find_url(recipe.data.path)
     if url is not None and not trust:
         raise UserError(
