@@ -224,6 +224,17 @@ def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_pa
     assert "Too long for the time left; repeat the command later" in capsys.readouterr().out
 
 
+def test_the_rest_of_an_interrupted_arm_is_estimated_by_its_own_speed(tmp_path):
+    (job,) = jobs_of("cifar10_v2_k16")  # 50 epochs, batch 512
+    assert train_arms._seconds_left(job, 51200, tmp_path) is None
+    run = job.run_folder(tmp_path)
+    run.path.mkdir()
+    run.log({"step": 2500, "epoch": 25.0, "images_per_second": 12800.0})
+    assert train_arms._seconds_left(job, 51200, tmp_path) == pytest.approx(100 + 20)
+    (run.path / train_arms.ENTRY).touch()
+    assert train_arms._seconds_left(job, 51200, tmp_path) is None  # it is trained again
+
+
 def test_an_arm_that_asks_for_finer_measuring_gets_it(monkeypatch, tmp_path):
     spacings = []
 

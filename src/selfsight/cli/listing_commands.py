@@ -95,7 +95,8 @@ def studies(
     from selfsight.studies import STUDIES
 
     if page is not None:
-        _write_page(name, scale or "cifar10", ledger, Path(page))
+        written = str(_write_page(name, scale or "cifar10", ledger, Path(page)))
+        print_json({"page": written}) if json else print(written)
     elif scale or ledger:
         flag = "--scale" if scale else "--ledger"
         raise UserError(f"{flag} is for --page, which was not given. Add it, or omit this flag.")
@@ -106,8 +107,8 @@ def studies(
         print_json(rows) if json else print_catalog.print_studies(rows)
 
 
-def _write_page(name: str, scale: Scale, ledger: str | Path | None, path: Path) -> None:
-    """Write the page of a study and print its path."""
+def _write_page(name: str, scale: Scale, ledger: str | Path | None, path: Path) -> Path:
+    """Write the page of a study and return its path."""
     from selfsight.studies import find_study
     from selfsight.studies.ledger import RESULTS, read_ledger
     from selfsight.studies.study_page import write_study_page
@@ -122,4 +123,4 @@ def _write_page(name: str, scale: Scale, ledger: str | Path | None, path: Path) 
     if scale not in (known := sorted({arm.scale for arm in study.arms})):
         raise UserError(f"{name} has no arms on {scale}. Give --scale {' or '.join(known)}.")
     folders = (RESULTS, *([Path(ledger)] if ledger else []))
-    print(write_study_page(study, scale, read_ledger(folders), path))
+    return write_study_page(study, scale, read_ledger(folders), path)

@@ -99,10 +99,9 @@ def run_jobs(
             images = open_study_data(job, data, device, console, any_images=ledger != RESULTS)
             opened[job.recipe.data] = images
             startup = time.monotonic() - began
-        seconds = estimate_seconds(
+        seconds = _seconds_left(job, len(images.train), work) or estimate_seconds(
             job.recipe, [*entries, *finished], device_name(device), len(images.train)
         )
-        seconds = max(0.0, seconds - _seconds_so_far(job, work))
         left = math.inf if end is None else end - time.monotonic()
         is_late = dist.gather_objects(seconds > left)[0]  # else one would wait for the others
         if number > 1 and is_late:
@@ -334,8 +333,11 @@ def _rounded(value: int | float | None) -> int | float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def _seconds_so_far(job: Job, work: Path) -> float:
-    """Seconds that earlier calls have trained a job for, if it is not finished."""
-    folder = job.run_folder(work).path
-    done = (folder / ENTRY).exists()
-    return 0.0 if done else sum((read_json(folder / SECONDS) or {}).values(), 0.0)
+def _seconds_left(job: Job, images: int, work: Path) -> float | None:
+    """How long an interrupted run still takes, by the speed in its log; None if that is unknown."""
+    run = job.run_folder(work)
+    records = [] if (run.path / ENTRY).exists() else run.records()
+    if not records or not (speed := records[-1]["images_per_second"]):
+        return None
+    done = records[-1]["step"] * job.recipe.batch_size
+    return max(0.0, job.recipe.epochs * images - done) / speed + EVALUATION_SECONDS
