@@ -206,6 +206,8 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
     >>> records = selfsight.compare([run])
     """
     folders = [run if isinstance(run, Run) else Run(Path(run)) for run in runs]
+    if not folders:
+        raise UserError("There is no run to compare. Name one or more.")
     for folder in folders:
         if not folder.results.is_dir():
             raise UserError(
@@ -360,8 +362,9 @@ def _reproduce_run(run: Run, options: ReproduceOptions, *, quiet: bool) -> dict[
             tolerance=options.tolerance,
             trust=options.trust or options.data is not None,
         )
-    if not quiet and dist.rank() == 0:
-        open_console().print(found.sentence, soft_wrap=True)
+        dist.barrier()  # before the first process removes a temporary folder
+        if not quiet and dist.rank() == 0:
+            open_console().print(found.sentence, soft_wrap=True)
     return asdict(found)
 
 

@@ -56,7 +56,7 @@ from selfsight.run_files.json_files import read_object, to_json, write_json
 from selfsight.run_files.run_folder import LOCK, Run
 from selfsight.runs import new_run_folder, run_lock
 from selfsight.runs.environment import describe_environment
-from selfsight.runs.labeled_sources import open_labeled
+from selfsight.runs.labeled_sources import cut_labeled, open_labeled
 from selfsight.runs.open_run_images import (
     fingerprint_everywhere,
     open_recipe_images,
@@ -220,9 +220,8 @@ def prepare_trial(
 
 
 def _open_labeled(options: AdaptOptions, recipe: Recipe, device: torch.device) -> LabeledData:
-    sources = open_labeled(
-        EvalOptions(labeled=options.labeled, label_column=options.label_column), ()
-    )
+    given = EvalOptions(labeled=options.labeled, label_column=options.label_column)
+    sources = cut_labeled(open_labeled(given, ()), recipe)
     transform = eval_transform(recipe)
     test = None if sources.test is None else EvalImages(sources.test, transform, device)
     train = EvalImages(sources.train, transform, device)

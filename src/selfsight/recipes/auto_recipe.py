@@ -239,9 +239,13 @@ def _method(
     if getattr(defaults, "num_prototypes", 0) > batch_size:
         settings["num_prototypes"] = batch_size
         reasons["method.num_prototypes"] = "at most the batch size"
-    if defaults.bn == "shuffle":
-        settings["bn_group"] = max(d for d in range(1, 33) if batch_size % d == 0)
+    groups = [n for n in range(2, min(32, batch_size // 2) + 1) if batch_size % n == 0]
+    if defaults.bn == "shuffle" and groups:
+        settings["bn_group"] = max(groups)
         reasons["method.bn_group"] = "shuffled batch norm in groups, as on several GPUs"
+    elif defaults.bn == "shuffle":
+        settings["bn"] = "sync"
+        reasons["method.bn"] = f"a batch of {batch_size} has no two groups of two or more"
     known = config_class.__dataclass_fields__  # of a method from outside, maybe not all
     return config_class(**{key: value for key, value in settings.items() if key in known}), reasons
 

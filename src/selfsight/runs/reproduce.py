@@ -116,11 +116,15 @@ def reproduce_run(
         diverged = str(error)
     finally:
         torch.set_num_threads(threads)
-    records = again.records()
-    first, largest = compare_logs(logged, records)
-    weights = compare_weights(run, again) if steps is None else "not compared"
+
+    def compare() -> tuple[int, Difference | None, float, str]:
+        repeated = again.records()
+        weights = compare_weights(run, again) if steps is None else "not compared"
+        return len(repeated), *compare_logs(logged, repeated), weights
+
+    count, first, largest, weights = dist.on_first(compare)  # which has written them
     equal = first is None and weights != "differ"
-    within = not diverged and largest <= tolerance and len(records) >= len(logged)
+    within = not diverged and largest <= tolerance and count >= len(logged)
     outcome = "bit-equal" if equal else "within" if within else "differs"
     return Reproduction(
         run=str(run.path),

@@ -167,9 +167,10 @@ def previous_untrained(run: Run, name: str, settings: Mapping[str, Any]) -> dict
             )
         return {}
     arrays = run.arrays(name) or {}
-    if UNTRAINED in (encoders := list(arrays.get("encoders", ()))):
-        numbers["per_image"] = read_per_image(arrays, encoders.index(UNTRAINED))
-    return {UNTRAINED: numbers}
+    encoders = list(arrays.get("encoders", ()))
+    if UNTRAINED not in encoders:  # the arrays were deleted, or are of a later evaluation
+        return {}
+    return {UNTRAINED: numbers | {"per_image": read_per_image(arrays, encoders.index(UNTRAINED))}}
 
 
 def score_label_free(

@@ -34,7 +34,13 @@ class LogTracker:
             return _start_tensorboard(folder)
         mode = os.environ.get("WANDB_MODE", "offline")
         wandb = importlib.import_module("wandb")
-        run = wandb.init(project="selfsight", name=self.run.path.name, dir=self.run.path, mode=mode)
+        run = wandb.init(
+            project="selfsight",
+            name=self.run.path.name,
+            dir=self.run.path,
+            mode=mode,
+            reinit="finish_previous",  # else the next run of this process would continue this one
+        )
         return lambda numbers, step: run.log(numbers, step=step)
 
 

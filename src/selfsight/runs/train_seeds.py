@@ -162,6 +162,8 @@ def _train_in_processes(
                 place = next(i for i in range(parallel) if i not in taken)
                 worker = _start(data, waiting.pop(0), place, parallel, gpus)
                 crew.workers.append(worker)
+                if crew.signal_number:  # which came while it was started
+                    worker.process.send_signal(crew.signal_number)
                 where = f" on GPU {gpus[place % len(gpus)]}" if gpus else ""
                 console.print(f"Seed {worker.job.seed} started{where}; output: {worker.output}")
             time.sleep(POLL_SECONDS)

@@ -227,6 +227,8 @@ def _read(path: Path, device: torch.device | str) -> Saved:
     _verify(path)
     try:
         state = torch.load(path, map_location=device, weights_only=True)
+    except torch.OutOfMemoryError:  # says nothing about the file
+        raise
     except (pickle.UnpicklingError, EOFError, OSError, *MISFITS) as error:
         raise UnusableError("cannot be read as a checkpoint") from error
     if not isinstance(state, dict) or not state.keys() >= KEYS:
@@ -272,6 +274,8 @@ def _try_use(use: Callable[[Saved], Any], state: Saved, run: Run) -> None:
     """Load an intact checkpoint; if it does not fit, it disagrees with recipe.json."""
     try:
         use(state)
+    except torch.OutOfMemoryError:
+        raise
     except MISFITS as error:
         why = _name_settings(state, run) or _describe_misfit(error)
         raise UnusableError(f"does not fit {run.recipe_path} ({why})") from error

@@ -31,17 +31,23 @@ class Saver:
         self.due |= every is not None and step % every == 0
         return self.due
 
+    def was_saved_before(self, step: int) -> bool:
+        """Return whether the step before was saved: what was asked for then is done."""
+        return self.kept[-1:] == [step - 1]
+
     def is_late(self) -> bool:
         """Return whether the last checkpoint is older than the recipe's minutes."""
         minutes = self.recipe.save_minutes
         return minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
 
-    def save(self, state: State, step: Step) -> None:
+    def save(self, state: State, step: Step, *, wait: bool = True) -> None:
         """Save the state; after a skipped step, wait for the next one that is not skipped.
 
         The steps before a run diverges are often skipped, with weights that are already useless.
+        Without `wait`, since no step follows, only weights that are not finite are not saved.
         """
-        if int(state.scaler.skipped_in_a_row) or not math.isfinite(float(dist.mean(step.loss))):
+        skipped = int(state.scaler.skipped_in_a_row)
+        if wait and (skipped or not math.isfinite(float(dist.mean(step.loss)))):
             self.due = True
             return
         saved = state.state_dict()

@@ -60,14 +60,21 @@ class GradScaler:
         return first
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the tensors that a checkpoint holds."""
+        """Return what a checkpoint holds."""
         return {
+            "enabled": self.enabled,
             "scale": self.scale,
             "growth_tracker": self.growth_tracker,
             "skipped_steps": self.skipped_steps,
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        for name, value in saved.items():
-            getattr(self, name).copy_(value)
+        """Restore what `state_dict` returned; the scale only if that run scaled its loss as well.
+
+        A run may continue on another device, in another precision.
+        """
+        self.skipped_steps.copy_(saved["skipped_steps"])
+        # Older checkpoints do not say so; without scaling it is always 1.
+        if saved.get("enabled", float(saved["scale"]) != 1) == self.enabled:
+            self.scale.copy_(saved["scale"])
+            self.growth_tracker.copy_(saved["growth_tracker"])

@@ -15,6 +15,7 @@ from selfsight.evals.eval_images import Images
 from selfsight.evals.knn import KNN
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.nn.batch_norm import BatchNorm
+from selfsight.optim import load_optimizer_state
 from selfsight.recipe import Recipe, eval_transform
 from selfsight.train.skipped_steps import step_if_finite
 
@@ -54,7 +55,7 @@ class OnlineProbe:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.layer.load_state_dict(saved["layer"])
-        self.optimizer.load_state_dict(saved["optimizer"])
+        load_optimizer_state(self.optimizer, saved["optimizer"])
 
 
 def build_online_knn(recipe: Recipe, images: ImageStore) -> KNN | None:

@@ -9,7 +9,7 @@ from selfsight import dist
 from selfsight.command_hint import write_command
 from selfsight.data import ImageStore
 from selfsight.data.loader import Loader
-from selfsight.errors import DivergedError, StoppedError
+from selfsight.errors import DivergedError, StoppedError, UserError
 from selfsight.evals.knn import KNN
 from selfsight.methods import DataInfo
 from selfsight.optim import build_optimizer, describe_groups
@@ -68,7 +68,13 @@ def build_state(recipe: Recipe, run: Run, images: ImageStore, device: torch.devi
     """Build the initial state, or load that of the run's last checkpoint."""
     state = build_new_state(recipe, images, device, start=read_start(run, recipe.start))
     loaded = checkpoint.load_newest(run, device, use=state.load_state_dict)
-    dist.barrier()
+    steps = dist.gather_objects(state.step)
+    if len(set(steps)) > 1:
+        raise UserError(
+            f"The processes do not read the same checkpoint of {run.path}: they are at the steps "
+            f"{', '.join(map(str, steps))}. Is the folder readable and up to date on every "
+            "machine? Repeat the command."
+        )
     if loaded is not None and dist.rank() == 0:
         checkpoint.set_aside(run, loaded)
     return state
@@ -183,9 +189,11 @@ def pretrain(
                 out_of_time = out_of_time or _is_past(
                     deadline, device, epoch_ended=bool(epochs_done)
                 )
-                if saver.is_due(state.step) or last or any(request) or out_of_time:
+                ends = last or bool(request.signal_number)
+                asked = request.save and not saver.was_saved_before(state.step)
+                if saver.is_due(state.step) or ends or asked or out_of_time:
                     clock.lap("steps")
-                    saver.save(state, step)
+                    saver.save(state, step, wait=not ends)
                     clock.lap("saving")
                 if request.signal_number:
                     raise StoppedError(

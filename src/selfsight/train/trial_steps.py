@@ -97,18 +97,18 @@ def time_steps(
     """Train for some steps that are thrown away; returns images per second."""
     untimed = CHOICE if can_record(recipe, device) else 1
     steps = train(state, batches, recipe, steps_per_epoch=steps_per_epoch, device=device)
-    began, timed = time.monotonic(), 0
+    ends = [time.monotonic()]
     for number, _ in enumerate(steps, 1):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        if number <= untimed:
-            began = time.monotonic()
-            continue
-        timed += 1
-        if timed == TIMED_STEPS or (timed > 1 and time.monotonic() - began > TIMED_SECONDS):
+        ends.append(time.monotonic())
+        timed, spent = number - untimed, ends[-1] - ends[min(untimed, number)]
+        if timed == TIMED_STEPS or (timed > 1 and spent > TIMED_SECONDS):
             break
-    seconds = max(time.monotonic() - began, 1e-6)
-    return max(timed, 1) * recipe.batch_size / seconds
+    # Of a training that ends before, all steps but the first, or that one.
+    first = next(n for n in (untimed, 1, 0) if n < len(ends) - 1 or n == 0)
+    seconds = max(ends[-1] - ends[first], 1e-6)
+    return max(1, len(ends) - 1 - first) * recipe.batch_size / seconds
 
 
 def build_trial_state(recipe: Recipe, device: torch.device, data: DataInfo) -> State:
