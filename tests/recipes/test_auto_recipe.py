@@ -60,6 +60,15 @@ def test_what_is_given_is_kept_and_the_rest_fits_it():
     assert "epochs" not in reasons and "batch_size" not in reasons
 
 
+@pytest.mark.parametrize(("count", "group"), [(64, 4), (300, 8), (600, 16), (5000, 32)])
+def test_shuffled_batch_norm_has_two_groups_or_more(count, group):
+    facts = DataProfile(count=count, short_side=64)
+    made, _ = build_auto_recipe(facts, CPU, method="moco")
+    assert made.method.bn_group == group <= made.batch_size // 2
+    made, reasons = build_auto_recipe(facts, CPU, method="moco", batch_size=37)
+    assert made.method.bn == "sync" and "no two groups" in reasons["method.bn"]
+
+
 def test_a_setting_that_a_flag_replaces_loses_the_automatic_reason(tmp_path):
     options = PretrainOptions(epochs=5, settings=("--backbone.name", "vit_t4"))
     made, reasons = build_pretrain_recipe(images(tmp_path), options, CPU)

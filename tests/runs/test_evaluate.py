@@ -401,6 +401,14 @@ def test_a_result_keeps_its_untrained_row_if_only_the_encoder_is_measured_again(
     assert "but other settings (fingerprint, seed), so its numbers are not kept" in said
 
 
+def test_a_result_without_its_arrays_does_not_keep_the_untrained_row(run, photos, capsys):
+    words = ("--labeled", photos, "--protocol", "knn", "--k", "3")
+    evaluated(capsys, run.path, *words)
+    next(run.path.rglob("knn*.npz")).unlink()
+    again = evaluated(capsys, run.path, *words, "--no-untrained")["knn"]
+    assert "untrained_accuracy_k3" not in again and "accuracy_k3" in again
+
+
 def test_the_map_and_the_neighbors_use_the_features_that_were_measured(
     run, photos, tmp_path, capsys, monkeypatch
 ):

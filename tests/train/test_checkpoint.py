@@ -168,6 +168,17 @@ def test_a_checkpoint_of_another_run_falls_back_though_its_tensors_fit(run, last
     assert checkpoint.load_newest(run).state["step"] == 9  # its weights alone can still be read
 
 
+def test_memory_that_runs_out_is_not_a_damaged_checkpoint(run, last, monkeypatch):
+    def fail(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        checkpoint.load_newest(run, use=fail)
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        checkpoint.load_newest(run)
+
+
 def test_if_no_checkpoint_is_good_each_is_named_with_the_reason(run, last):
     last.write_text("text")
     os.truncate(run.checkpoints / "previous.pt", 50)

@@ -398,13 +398,12 @@ def exploding(train, after):
     return trained
 
 
-def without_gradients(monkeypatch, steps):
-    """From now on the first weights of a method have no finite gradient for so many steps."""
-    build, left = driver.build_method, [steps]
+def without_gradients(monkeypatch, steps, first=0):
+    """From step `first` on the first weights of a method have no finite gradient for `steps`."""
+    build, number = driver.build_method, itertools.count()
 
     def spoiled(grad):
-        left[0] -= 1
-        return grad * math.nan if left[0] >= 0 else grad
+        return grad * math.nan if first <= next(number) < first + steps else grad
 
     def built(*words, **more):
         method = build(*words, **more)
@@ -429,6 +428,13 @@ def test_skipped_steps_are_counted_shown_and_reported(photos, tmp_path, monkeypa
         in found.result("verdict")["sentence"]
     )
     assert "3 steps skipped" in capsys.readouterr().err
+
+
+def test_a_run_whose_last_step_is_skipped_has_its_last_checkpoint(photos, tmp_path, monkeypatch):
+    without_gradients(monkeypatch, steps=9, first=3)
+    found = pretrain(photos, tmp_path / "run", "simclr", epochs=2)
+    assert found.records()[-1]["skipped_steps"] == 1
+    assert checkpoint.load(found)["step"] == 4
 
 
 def test_a_streak_that_ended_before_the_record_is_seen():

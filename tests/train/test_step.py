@@ -15,7 +15,7 @@ from selfsight.optim import Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
 from selfsight.train import log_records, step
 from selfsight.train.cuda_graph import StepRunner
-from selfsight.train.grad_scaler import GradScaler
+from selfsight.train.grad_scaler import INITIAL_SCALE, GradScaler
 from selfsight.train.init_weights import build_method
 from selfsight.train.online_eval import OnlineProbe, count_dips
 from selfsight.train.skipped_steps import STATISTICS, step_if_finite
@@ -224,6 +224,23 @@ def test_scaled_gradients_come_back_to_their_size_and_an_overflow_halves_the_sca
     assert float(mine.scale) == scale / 2
     assert mine.read_first_skipped() == 2  # counted from 1
     assert mine.read_first_skipped() == 0
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_the_scale_of_the_loss_stays_with_runs_that_scale_it(old):
+    scaled, plain = GradScaler(CPU, enabled=True), GradScaler(CPU, enabled=False)
+    scaled.scale.fill_(512.0)
+    scaled.skipped_steps.fill_(3)
+    saved, unscaled = scaled.state_dict(), plain.state_dict()
+    if old:  # a checkpoint from before it said so
+        del saved["enabled"], unscaled["enabled"]
+    plain.load_state_dict(saved)
+    assert (float(plain.scale), float(plain.skipped_steps)) == (1.0, 3.0)
+    other = GradScaler(CPU, enabled=True)
+    other.load_state_dict(unscaled)
+    assert float(other.scale) == INITIAL_SCALE
+    other.load_state_dict(saved)
+    assert float(other.scale) == 512.0
 
 
 def test_a_skipped_step_moves_no_optimizer():

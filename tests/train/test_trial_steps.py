@@ -1,11 +1,14 @@
 """Steps that are tried before a run."""
 
+from unittest import mock
+
 import pytest
 import torch
 
 from selfsight.methods import DataInfo
 from selfsight.recipes.auto_recipe import DataProfile, build_auto_recipe
 from selfsight.train import trial_steps
+from selfsight.train.training_state import State
 
 CPU = torch.device("cpu")
 
@@ -27,3 +30,20 @@ def test_the_speed_is_that_of_the_steps_after_the_first(seconds, monkeypatch):
     assert speed == pytest.approx(recipe.batch_size / seconds)
     assert steps[0] == [(recipe.batch_size, 3, 32, 32)] * 2
     assert now[0] - 1000 <= max(2 * seconds, trial_steps.TIMED_SECONDS + seconds)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 1000.0), (4, 0.5), (30, 0.5)])
+def test_a_training_that_ends_before_the_timed_steps_has_a_speed(count, expected, monkeypatch):
+    recipe, _ = build_auto_recipe(DataProfile(count=64, short_side=32), CPU)
+    now = [0.0]
+
+    def train(*_, **__):
+        for number in range(count):
+            now[0] += 0.5 if number else 1000.0
+            yield None, None
+
+    monkeypatch.setattr(trial_steps, "train", train)
+    monkeypatch.setattr(trial_steps, "can_record", lambda *_: True)  # 16 steps are not timed
+    monkeypatch.setattr(trial_steps.time, "monotonic", lambda: now[0])
+    speed = trial_steps.time_steps(mock.Mock(spec=State), (), recipe, steps_per_epoch=4, device=CPU)
+    assert speed == pytest.approx(recipe.batch_size / expected)
