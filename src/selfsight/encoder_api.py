@@ -1,7 +1,7 @@
 """Use a trained encoder: load and export it; embed, search, explore and classify images."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from selfsight.options.encoder_options import (
 )
 from selfsight.options.parse_flags import change_options
 from selfsight.recipe import eval_transform
-from selfsight.run_files.json_files import explain_write_errors
+from selfsight.run_files.json_files import explain_write_errors, read_object
 from selfsight.run_files.run_folder import Run
 from selfsight.runs import new_run_folder
 from selfsight.terminal.console import build_table, open_console
@@ -157,6 +157,8 @@ def search(
     if options.keep is not None:
         _check_are_files(run, source, options)
     loaded, source, folder = _embed_first(run, data, source, options)
+    if not dist.leads():  # the others have embedded their part
+        return {}
     assert isinstance(loaded.network, Backbone)  # features of a projector are not an option here
     encoder = ImageEncoder(loaded.network, loaded.transform)
     device = resolve_device(options.device)
@@ -231,6 +233,8 @@ def explore(
         str(data), split=options.split, labels=options.labels, label_column=options.label_column
     )
     loaded, source, folder = _embed_first(run, data, source, options)
+    if not dist.leads():  # the others have embedded their part
+        return {}
     written = exploration.explore(
         searching.read_vectors(Path(folder)),
         source,
@@ -272,10 +276,14 @@ def _embed_first(
     device = resolve_device(options.device)
     shared = (field.name for field in fields(ImageOptions))
     embed_options = EmbedOptions(**{name: getattr(options, name) for name in shared})
+    vectors = Path(options.vectors or folder)
+    # Vectors that were embedded with other settings of the files are used as they are.
+    about = read_object(vectors / embedding.ABOUT) or {}
+    kept = {name: about[name] for name in ("shard_size", "precision") if name in about}
+    embed_options = replace(embed_options, **kept)
     settings = {"encoder": name, "data": str(data)} | vars(options)
     with dist.process_group(device.type, settings):
         loaded, source = embedding.load_for_images(name, source, device, options)
-        vectors = Path(options.vectors or folder)
         written = embedding.write_vectors(
             loaded, source, vectors, device, embed_options, need_labels=False
         )

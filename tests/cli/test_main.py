@@ -19,6 +19,7 @@ import torch
 from selfsight import api
 from selfsight.cli.main import main
 from selfsight.cli.split_settings import split_settings
+from selfsight.encoders.load_run_networks import RunCheckpoint
 from selfsight.errors import DivergedError, UserError
 from selfsight.exporters.model_card import describe_origin
 from selfsight.methods import METHODS
@@ -416,4 +417,4 @@ def test_damaged_files_of_a_run_are_named(finished, tmp_path, capsys):
     verdict.write_text('{"sentence": ["a"]}')
     assert f"{verdict} is damaged: sentence is" in fails(capsys, "report", run.path)
     verdict.write_text('{"state": "a"}')  # whoever reads the sentence does without
-    assert not any("Verdict" in fact for fact in describe_origin("run", run))
+    assert not any("Verdict" in fact for fact in describe_origin("run", RunCheckpoint(run)))

@@ -68,7 +68,10 @@ def test_student_and_teacher_start_from_the_same_weights_and_heads_are_new(
 def one_step(method, factor):
     method = copy.deepcopy(method)
     optimizer = build_optimizer(
-        Optim(lr=0.1, weight_decay=0.0), method.named_parameters(), batch_size=8, backbone_lr=factor
+        Optim(lr=10.0, weight_decay=0.0),
+        method.named_parameters(),
+        batch_size=8,
+        backbone_lr=factor,
     )
     before = {name: value.clone() for name, value in method.state_dict().items()}
     views = [torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(i)) for i in (0, 1)]

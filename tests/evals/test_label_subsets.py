@@ -77,6 +77,16 @@ def test_a_list_names_images_by_path_or_by_file(tmp_path):
     assert find_by_name(names, file).tolist() == [0, 3]
 
 
+def test_a_file_name_of_several_folders_needs_its_folder(tmp_path):
+    names = [f"{kind}/{i:04}.jpg" for kind in ("cats", "dogs", "fish") for i in range(2)]
+    file = tmp_path / "list.txt"
+    file.write_text("\n".join(f"train/{name}" for name in names[:4]))  # in another folder
+    assert find_by_name(names, file).tolist() == [0, 1, 2, 3]
+    file.write_text("dogs/0001.jpg\n0001.jpg\n")
+    with pytest.raises(UserError, match=r'1, such as "0001.jpg", .*several have that name'):
+        find_by_name(names, file)
+
+
 def test_the_error_for_an_unknown_name_suggests_the_nearest(tmp_path):
     file = tmp_path / "list.txt"
     file.write_text("n01440764_10026.JPEG\nn01440764_10027.JPEG\n")

@@ -153,6 +153,12 @@ def test_a_held_out_tenth_chooses_the_rate(training):
     assert "held_out_accuracy" in found
 
 
+def test_too_few_images_for_every_process_choose_no_rate(monkeypatch):
+    it = trained(replace(HEAD, head_lrs=(1e-9, 0.5, 1.0), batch_size=8), n=4, classes=2)
+    monkeypatch.setattr(train_classifier.dist, "world_size", lambda: 4)
+    assert it._select_lr(Small(), (1e-9, 0.5, 1.0)) == ((0.5,), {"lr": 0.5})
+
+
 def test_separate_rates_move_head_and_backbone_apart():
     still = replace(WHOLE, epochs=1, backbone=sgd(1e-30, COSINE))
     it = trained(still)

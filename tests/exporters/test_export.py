@@ -17,10 +17,13 @@ from selfsight.backbones.resnet import BasicBlock, Bottleneck, ResNet
 from selfsight.backbones.vit import ViT
 from selfsight.cli.main import main
 from selfsight.data.eval_transform import EvalTransform, standard_transform
+from selfsight.encoders.load_run_networks import RunCheckpoint
 from selfsight.errors import UserError
 from selfsight.exporters.export_encoder import TARGETS, check_carries, describe_encoder
+from selfsight.exporters.model_card import describe_origin
 from selfsight.nn.batch_norm import convert_batch_norm
 from selfsight.nn.group_and_layer_norm import replace_batch_norm
+from selfsight.train import checkpoint
 from tests.exporters import detectron2_stand_in
 from tests.exporters.saved_run import save_photo, save_run, shake
 
@@ -277,3 +280,25 @@ def test_mistakes_get_a_sentence(run, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"pip install 'selfsight\[onnx\]'"):
         selfsight.export(run, to="onnx")
+
+
+def test_the_card_of_a_kept_checkpoint_tells_its_own_epochs(tmp_path):
+    run = save_run(tmp_path / "run", name="resnet8_narrow", image_size=32)
+    run.log({"step": 3, "epoch": 1.0})
+    run.log({"step": 6, "epoch": 2.0})
+    run.write_result("verdict", {"sentence": "It learned."})
+    state = checkpoint.load(run)
+    checkpoint.keep(run, state | {"step": 3}, 1)
+    kept = run.checkpoints / "epoch_1.pt"
+    whole = " ".join(describe_origin("run", RunCheckpoint(run)))
+    assert "2 epochs on 24 images" in whole and "It learned." in whole
+    part = " ".join(describe_origin("run", RunCheckpoint(run, kept)))
+    assert "1 of 2 epochs" in part and "It learned." not in part
+
+
+def test_an_export_into_the_current_folder_works(tmp_path, monkeypatch):
+    run = save_run(tmp_path / "run", name="resnet8_narrow", image_size=32)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    selfsight.export(run, to="safetensors", out=".", quiet=True)
+    assert (tmp_path / "empty" / "README.md").exists()

@@ -6,6 +6,7 @@ import re
 import signal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import save_file
@@ -153,6 +154,34 @@ def test_a_folder_of_other_vectors_is_refused_until_overwrite(run, photos, tmp_p
     assert before.keys() == after.keys() and all(before[k] != after[k] for k in before)
     with pytest.raises(UserError, match="holds other files"):
         embed(run, photos, photos / "cats")
+
+
+def test_other_strides_and_other_labels_are_other_vectors(run, photos, tmp_path):
+    saved = selfsight.load(run).backbone.state_dict()
+    save_file(
+        {name: value.contiguous() for name, value in saved.items()}, tmp_path / "w.safetensors"
+    )
+    spec = {"backbone": f"resnet8_narrow={tmp_path / 'w.safetensors'}", "image_size": 32}
+    out = tmp_path / "out"
+    embed(None, photos, out, **spec, stem="half")  # of the same weights
+    with pytest.raises(UserError, match="holds other vectors: stem is lowres now and was half"):
+        embed(None, photos, out, **spec, stem="lowres")
+    table = pa.table({"image": [(photos / "cats" / "image 000.jpg").read_bytes()] * 4})
+    for name, labels in (("fine", [0, 1, 2, 3]), ("coarse", [0, 0, 1, 1])):
+        table = table.append_column(name, [labels])
+    pq.write_table(table, tmp_path / "four.parquet")
+    embed(run, tmp_path / "four.parquet", tmp_path / "four", label_column="fine")
+    with pytest.raises(UserError, match="holds other vectors: labels is"):
+        embed(run, tmp_path / "four.parquet", tmp_path / "four", label_column="coarse")
+
+
+def test_search_uses_vectors_of_another_shard_size(run, photos, tmp_path):
+    embed(run, photos, tmp_path / "out", shard_size=5)
+    before = contents(tmp_path / "out")
+    query = photos / "cats" / "image 000.jpg"
+    settings = {"vectors": tmp_path / "out", "device": "cpu", "quiet": True}
+    assert selfsight.search(run, photos, query, **settings)["similar"]
+    assert contents(tmp_path / "out") == before
 
 
 def test_mistakes_get_a_sentence(run, photos, tmp_path, capsys):

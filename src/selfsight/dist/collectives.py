@@ -42,6 +42,11 @@ def prints() -> bool:
     return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
 
 
+def leads() -> bool:
+    """Return whether this process is the first of all, also after they have left their group."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def barrier() -> None:
     """Wait for every process."""
     if world_size() > 1:

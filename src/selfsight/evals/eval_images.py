@@ -61,8 +61,9 @@ class EvalImages:
         if 2 * len(index) >= len(self) or _key(transform=transform) in self.loaded:
             return self._load(transform=transform), index
         selected, rows = index.unique(return_inverse=True)
-        part = select_images(self.source, selected.numpy())
-        return move_if_fits(load_images(part, transform=transform), self.device), rows
+        part = load_images(select_images(self.source, selected.numpy()), transform=transform)
+        self._check_readable(len(part), len(selected))
+        return move_if_fits(part, self.device), rows
 
     def pixels(self, store_size: int, channels: int, dtype: str = "uint8") -> CachedImages:
         """All images with a short side of at most `store_size`, for random crops."""
@@ -81,13 +82,17 @@ class EvalImages:
         key = _key(**settings)
         if key not in self.loaded:
             images = load_images(self.source, **settings)
-            if self.loaded and len(images) != len(self):
-                raise UserError(
-                    f"{len(self)} images of {self.source.name} could be read, and now "
-                    f"{len(images)}. Were files changed during the evaluation? Start it again."
-                )
+            if self.loaded:
+                self._check_readable(len(images), len(self))
             self.loaded[key] = move_if_fits(images, self.device)
         return self.loaded[key]
+
+    def _check_readable(self, now: int, before: int) -> None:
+        if now != before:
+            raise UserError(
+                f"{before} images of {self.source.name} could be read, and now {now}. Were files "
+                "changed during the evaluation? Start it again."
+            )
 
 
 def describe_skipped(images: ImageStore) -> tuple[str, ...]:

@@ -189,8 +189,10 @@ class KNN:
             progress="neighbors" if self.data.progress else None,
             device=train.y.device,
         )
-        guesses = {f"accuracy_k{k}": predictions[k] for k in self.effective_ks}
-        first = predictions[self.effective_ks[0]]
+        # Features of many images stay on the host, labels do not.
+        found = {k: predictions[k].to(queries.y.device) for k in self.effective_ks}
+        guesses = {f"accuracy_k{k}": guess for k, guess in found.items()}
+        first = found[self.effective_ks[0]]
         return score_predictions(queries.y, {"accuracy": first} | guesses)
 
     @property

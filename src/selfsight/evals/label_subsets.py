@@ -91,19 +91,33 @@ def find_by_name(names: list[str], file: Path) -> Int64[Tensor, " m"]:
             f"The list of images {file} cannot be read: {reason}. Give a text file with a path "
             "or file name on each line."
         ) from error
-    index = {Path(name).name: i for i, name in enumerate(names)}
-    index |= {name: i for i, name in enumerate(names)}
-    indices = {w: index.get(w, index.get(Path(w).name)) for w in wanted}
+    index = {name: i for i, name in enumerate(names)}
+    same_name: dict[str, list[str]] = {}
+    for name in names:
+        same_name.setdefault(Path(name).name, []).append(name)
+    indices: dict[str, int | None] = {}
+    for word in wanted:
+        found = [word] if word in index else same_name.get(Path(word).name, [])
+        if len(found) > 1:  # files of several folders have this name
+            found = [name for name in found if _ends_alike(name, word)]
+        indices[word] = index[found[0]] if len(found) == 1 else None
     missing = [w for w, i in indices.items() if i is None]
     if not wanted:
         raise UserError(f"{file} is empty. Give a text file with a file name on each line.")
     if missing:
         raise UserError(
             f'{file} lists {len(wanted)} images, but {len(missing)}, such as "{missing[0]}", '
-            f"are not training images.{suggest(missing[0], index)} Give paths or file names, such "
-            f'as "{names[0]}".'
+            f"are not training images, or several have that name.{suggest(missing[0], index)} Give "
+            f'paths or file names, such as "{names[0]}".'
         )
     return torch.tensor(sorted({i for i in indices.values() if i is not None}))
+
+
+def _ends_alike(name: str, word: str) -> bool:
+    """Whether one of two paths is the end of the other."""
+    one, other = Path(name).parts, Path(word).parts
+    shorter = min(len(one), len(other))
+    return one[-shorter:] == other[-shorter:]
 
 
 def load_or_sample_few(

@@ -60,7 +60,7 @@ class ClassifierEvaluator:
 
     def __post_init__(self) -> None:
         check_has_test_images(self.data)
-        smallest = max(2, dist.world_size() * self._unit)
+        smallest = self._smallest_batch
         if self.batch_size < smallest:
             images, batch_size = len(self.data.train_index), self.training.batch_size
             few = f"The number of training images is {images}" if images < batch_size else ""
@@ -127,14 +127,23 @@ class ClassifierEvaluator:
     ) -> tuple[tuple[float], dict[str, float]]:
         """Select the head's learning rate on a held-out tenth of the training images.
 
-        If no class has two images, nothing can be held out and the middle one is used.
+        If no class has two images, nothing can be held out, or if the rest is less than a batch:
+        then the middle one is used.
         """
         train_index, y = self.data.train_index, self.data.labels()[0]
         split = hold_out_tenth(y, seed=self.seed)
         if split is None:
             return (lrs[len(lrs) // 2],), {"lr": lrs[len(lrs) // 2]}
         train = self.data.with_subset(train_index[split.train])
-        held_out = replace(train, test=None, split=None, subset=train_index[split.test])
+        if self._batch_size(train) < self._smallest_batch:
+            return (lrs[len(lrs) // 2],), {"lr": lrs[len(lrs) // 2]}
+        held_out = replace(
+            train,
+            transform=self.test_transform,
+            test=None,
+            split=None,
+            subset=train_index[split.test],
+        )
         frozen = self.training.backbone is None
         logits: list[Tensor] = []
         for group in [lrs] if frozen else [(lr,) for lr in lrs]:
@@ -329,6 +338,11 @@ class ClassifierEvaluator:
         """Rows that must be on one process: mixup and CutMix work on pairs."""
         settings = self.training.regularization
         return 2 if settings.mixup or settings.cutmix else 1
+
+    @property
+    def _smallest_batch(self) -> int:
+        """Rows that batch norm and all processes need."""
+        return max(2, dist.world_size() * self._unit)
 
     def _local_rows(self, batch_size: int) -> slice:
         return dist.shard_slice(batch_size, self._unit)

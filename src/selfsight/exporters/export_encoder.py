@@ -74,7 +74,7 @@ def export_encoder(
         lines = write(encoder, new)
         license_name = options.license or loaded.license
         where = find_checkpoint(name)
-        facts = describe_origin(name, None if where is None else where.run)
+        facts = describe_origin(name, where)
         card = write_card(
             encoder,
             target=target,
@@ -163,6 +163,7 @@ def _check_options(options: ExportOptions) -> str:
 @contextlib.contextmanager
 def _new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
     """A temporary folder, renamed when it is complete; an earlier export stays until then."""
+    folder = folder.absolute()  # "." has no name
     holds_files = folder.is_dir() and any(folder.iterdir())
     if folder.is_file() or (holds_files and not (folder / PREPROCESSING).exists()):
         raise UserError(f"{folder} exists and is not an earlier export. Give another --out.")

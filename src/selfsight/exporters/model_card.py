@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from selfsight.encoders.load_run_networks import RunCheckpoint
 from selfsight.errors import count_noun, escape
 from selfsight.exporters.exported_encoder import CLASSES, ExportedEncoder
 from selfsight.methods import BASELINES
-from selfsight.run_files.run_folder import Run
+from selfsight.train.checkpoint import LAST, read_step
 from selfsight.version import __version__
 
 # Of Hugging Face, where it is not the target itself.
@@ -65,14 +66,18 @@ def _classes(encoder: ExportedEncoder) -> list[str]:
     return ["## Classes", f"In the order of the outputs, as in `{CLASSES}`:", names]
 
 
-def describe_origin(name: str, run: Run | None) -> list[str]:
-    """Facts about the training, without names of files, which may be private."""
+def describe_origin(name: str, where: RunCheckpoint | None) -> list[str]:
+    """Facts about the training, without names of files, which may be private.
+
+    The verdict is on the last checkpoint, and not told of another one.
+    """
     written = f"Written by selfsight {__version__}."
-    if run is None:
+    if where is None:
         return [f"Weights of {name.rpartition('/')[2]}, not trained by selfsight.", written]
+    run = where.run
     saved: dict[str, Any] = run.saved_recipe()
     method, images = saved["method"].get("name", "a method of its own"), saved.get("images")
-    epochs = _epochs_trained(run)
+    epochs = _epochs_trained(where, saved)
     length = count_noun(saved["epochs"], "epoch")
     if epochs is not None and epochs < saved["epochs"]:
         length = f"{epochs:g} of {length}"
@@ -80,9 +85,18 @@ def describe_origin(name: str, run: Run | None) -> list[str]:
     labels = "with" if method in BASELINES else "without"
     facts = [f"Trained {labels} labels by {method}, {length}{count}.", written]
     sentence = (run.result("verdict") or {}).get("sentence")
+    if where.file is not None and where.file.name != LAST:
+        return facts
     return facts + ([f"Verdict of the run: {sentence}"] if sentence else [])
 
 
-def _epochs_trained(run: Run) -> float | None:
-    records = run.records()
-    return records[-1]["epoch"] if records else None
+def _epochs_trained(where: RunCheckpoint, saved: dict[str, Any]) -> float | None:
+    """Epochs until the checkpoint, or until the end of the log."""
+    records = where.run.records()
+    if where.file is None or where.file.name == LAST:
+        return records[-1]["epoch"] if records else None
+    step = read_step(where.file)
+    of_step = next((record for record in records if record["step"] >= step), None)
+    if of_step is None:
+        return None
+    return round(of_step["epoch"] * step / of_step["step"], 2)

@@ -22,11 +22,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from selfsight import dist
+from selfsight.backbones.resnet import ResNet, find_stem
 from selfsight.data import Source, StreamedImages, open_source
 from selfsight.data.data_fingerprint import fingerprint_data
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.pixel_statistics import find_kind
-from selfsight.data.sources.source import clean
+from selfsight.data.sources.source import clean, digest
 from selfsight.encoders.load_encoder import EncoderUnderTest, load_with_options
 from selfsight.encoders.load_run_networks import find_checkpoint
 from selfsight.errors import UserError, count_noun, list_first
@@ -312,10 +313,12 @@ def _describe(source: Source, encoder: EncoderUnderTest, options: EmbedOptions) 
     return to_json(
         {
             "weights": hash_weights(encoder.network),
+            # Networks of other strides have the same weights.
+            "stem": find_stem(encoder.network) if isinstance(encoder.network, ResNet) else None,
             "dim": encoder.network.dim,
             "transform": encoder.transform.settings(),
             "data": fingerprint_data(source),
-            "labels": source.labels is not None or source.multilabels is not None,
+            "labels": _hash_labels(source),
             "format": options.format,
             "shard_size": options.shard_size,
             "precision": options.precision,
@@ -349,6 +352,14 @@ def _begin(
             missing = [*range(count)]
         write_json(folder / ABOUT, about)
     return missing
+
+
+def _hash_labels(source: Source) -> str | None:
+    """Hash the classes and the labels of all images; None without labels."""
+    labels = source.multilabels if source.labels is None else source.labels
+    if labels is None:
+        return None
+    return digest([*source.class_names, hashlib.sha256(labels.tobytes()).hexdigest()])
 
 
 def hash_weights(network: nn.Module) -> str:
