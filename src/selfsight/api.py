@@ -206,8 +206,6 @@ def compare(runs: Sequence[Run | str | Path], *, quiet: bool = False) -> list[di
     >>> records = selfsight.compare([run])
     """
     folders = [run if isinstance(run, Run) else Run(Path(run)) for run in runs]
-    if not folders:
-        raise UserError("There is no run to compare. Name one or more.")
     for folder in folders:
         if not folder.results.is_dir():
             raise UserError(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from selfsight import api
+from selfsight.errors import UserError
 from selfsight.evals.prediction_scores import PerImage, score_per_image, score_predictions
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.build_result import collect_arrays, collect_scores
@@ -122,3 +124,8 @@ def test_a_table_has_a_line_per_run_if_there_are_more_runs_than_measures():
         {"measure": "rank", "a": "12.5", "b": "3"},
     ]
     assert format_number(0.031, "alignment") == "0.031"
+
+
+def test_no_run_is_told():
+    with pytest.raises(UserError, match="no run to compare"):
+        api.compare([])

@@ -96,6 +96,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
     there are runs of its recipe with other seeds, `knn k20_seeds` is their number, and
     `knn k20_seeds_mean` and `knn k20_seeds_std` are the mean and the standard deviation over them.
     """
+    if not runs:
+        raise UserError("There is no run to compare. Name one or more.")
     named = read_results(runs)
     measures = {name: _measures(of_run.results) for name, of_run in named.items()}
     numbers = {name: _numbers(of_run.results, measures[name]) for name, of_run in named.items()}
