@@ -163,3 +163,32 @@ def test_an_index_that_fits_nowhere_raises(tmp_path, own_cache):
     with full(8), pytest.raises(UserError, match="XDG_CACHE_HOME"):
         open_source(tmp_path)
     assert not list(own_cache.iterdir()) and not list(indexes.temporary_folder().iterdir())
+
+
+def test_an_image_that_a_limit_left_out_is_read_once_the_limit_is_raised(
+    tmp_path, own_cache, monkeypatch
+):
+    monkeypatch.setattr(pixel_cache, "SLOW_DECODING", 0.0)  # the pixels are kept
+    write(tmp_path / "photos" / "small.png", pixels(8, 8))
+    write(tmp_path / "photos" / "large.png", pixels(1100, 1000))
+    monkeypatch.setenv("SELFSIGHT_MAX_MEGAPIXELS", "1")
+    skipped = load_images(open_source(tmp_path / "photos")).skipped
+    assert [name for name, _ in skipped] == ["large.png"]
+    monkeypatch.setenv("SELFSIGHT_MAX_MEGAPIXELS", "2")
+    assert load_images(open_source(tmp_path / "photos")).skipped == []
+
+
+def test_a_file_that_another_run_evicts_meanwhile_is_not_an_error(tmp_path, monkeypatch):
+    (tmp_path / "a.pixels").write_bytes(bytes(10))
+    found = [tmp_path / "a.pixels", tmp_path / "gone.pixels"]
+    monkeypatch.setattr(type(tmp_path), "glob", lambda *_: iter(found))
+    assert free_disk(tmp_path) > 0
+    evict(tmp_path, 1)
+
+
+def test_the_pixels_that_another_machine_has_written_stay(tmp_path):
+    for value in (1, 2):
+        with CacheWriter(tmp_path, "key", 0) as writer:
+            writer.add(0, np.full((3, 8, 8), value, np.uint8))
+            assert writer.finish().flat[0] == 1
+    assert not list(tmp_path.glob("*.part"))

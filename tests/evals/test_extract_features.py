@@ -1,12 +1,14 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from selfsight.data import StreamedImages, open_source
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import eval_mode, features
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.stratified_splits import Split
-from tests.data.image_files import read_padded
+from tests.data.image_files import read_padded, write
 from tests.evals.small_networks import TRANSFORM, Means, bright
 
 
@@ -158,3 +160,15 @@ def test_two_processes_compute_bit_equal_features(two_processes):
     for found in two_processes(shared_features):
         for mine, theirs in zip(found, expected, strict=True):
             assert torch.equal(mine, theirs)
+
+
+def test_an_image_of_a_stream_that_cannot_be_read_has_no_feature(tmp_path):
+    for i in range(6):
+        write(tmp_path / "ab"[i % 2] / f"{i}.png", np.full((8, 8, 3), 40 * i, np.uint8))
+    (tmp_path / "b" / "3.png").write_bytes(b"broken")
+    images = StreamedImages(open_source(tmp_path, labels=True), store_size=8, channels=3)
+    found = features(Means(), images, TRANSFORM, batch_size=2)
+    names = [images.names[i] for i in found.index.tolist()]
+    assert "b/3.png" not in names and len(found.h) == len(found.y) == len(names) == 5
+    order = found.h[:, 0].argsort().tolist()  # brighter images have larger means
+    assert [names[i][2] for i in order] == ["0", "1", "2", "4", "5"]

@@ -24,7 +24,7 @@ def free_disk(folder: Path) -> int:
     while not os.path.exists(folder):  # False, without raising, where access is denied
         folder = folder.parent
     disk = os.statvfs(folder)
-    old = sum(file.stat().st_size for file in (*folder.glob("*.pixels"), *list_abandoned(folder)))
+    old = sum(map(_size, (*folder.glob("*.pixels"), *list_abandoned(folder))))
     return min(cache_limit(), disk.f_bavail * disk.f_frsize + old)
 
 
@@ -35,12 +35,28 @@ def evict(folder: Path, needed: int) -> None:
     that were killed are removed first.
     """
     remove_abandoned(folder)
-    files = sorted(folder.glob("*.pixels"), key=lambda file: file.stat().st_mtime)
-    total = needed + sum(file.stat().st_size for file in files)
+    files = sorted(folder.glob("*.pixels"), key=_last_use)
+    total = needed + sum(map(_size, files))
     for file in files:
         if total <= cache_limit():
             return
-        total -= file.stat().st_size
+        total -= _size(file)
         # The index first: without it pixels do not count.
         file.with_suffix(INDEX_SUFFIX).unlink(missing_ok=True)
         file.unlink(missing_ok=True)
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file; 0 if another run has removed it meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _last_use(file: Path) -> float:
+    """When a file was last used; 0 if another run has removed it meanwhile."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -69,8 +69,10 @@ class CachedImages:
         labels: Int64[Tensor, " n"] | None = None,
         class_names: tuple[str, ...] = (),
         skipped: Sequence[tuple[str, str]] = (),
+        readable: Int64[np.ndarray, " n"] | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
+        self.readable = readable  # numbers in the source; None if all can be read
         self.flat, self.heights, self.widths = flat, heights.cpu(), widths.cpu()
         self.channels, self.names, self.labels = channels, names, labels
         self.class_names, self.skipped, self.notes = class_names, list(skipped), notes
@@ -112,6 +114,7 @@ class CachedImages:
             labels=None if self.labels is None else self.labels.to(device),
             class_names=self.class_names,
             skipped=self.skipped,
+            readable=self.readable,
             notes=self.notes,
         )
 

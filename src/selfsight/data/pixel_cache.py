@@ -31,8 +31,9 @@ from selfsight.data.dataset_index import POLL
 from selfsight.data.decoders.decode_image import VERSION, describe_error
 from selfsight.data.decoders.decode_workers import decode_images
 from selfsight.data.decoders.npy import MAX_CHANNELS
+from selfsight.data.decoders.pillow_formats import heic_readable
 from selfsight.data.eval_transform import EvalTransform
-from selfsight.data.image_limits import check_regular
+from selfsight.data.image_limits import check_regular, max_image_bytes, max_pixels
 from selfsight.data.image_store import CachedImages
 from selfsight.data.sources.source import Source, digest, select_names
 from selfsight.errors import UserError, list_first
@@ -110,6 +111,7 @@ def load_images(
         labels=None if source.labels is None else torch.from_numpy(source.labels[readable]),
         class_names=source.class_names,
         skipped=entry.skipped,
+        readable=readable,
         notes=notes,
     ).to(device)
 
@@ -129,7 +131,9 @@ def cache_key(
     suffix = "" if decoder == "cpu" else f" {decoder}"
     suffix += "" if dtype == "uint8" else f" {dtype}"
     size = store_size if transform is None else transform.cropping
-    settings = f"{source.name} {size} {channels} {VERSION}{suffix}"
+    # They decide which images can be read: others are skipped, and stay so in the cache.
+    limits = f"{max_image_bytes()} {max_pixels()} {heic_readable()}"
+    settings = f"{source.name} {size} {channels} {VERSION} {limits}{suffix}"
     return digest([settings, source.fingerprint()])
 
 
@@ -282,13 +286,16 @@ class CacheWriter:
         """Write the index and give both files their final names; returns that of the pixels."""
         assert self.file is not None
         self.file.flush()
+        if has_entry(self.folder, key):  # of another machine, whose processes have mapped it
+            return _entry_paths(self.folder, key)[0]
         evict(self.folder, self.total)
         texts = {"skipped": json.dumps(self.skipped), "checksum": hash_file(self.unfinished[0])}
-        with self._create_file() as index:
+        with self._create_file() as index:  # locked while it is open, so that no run removes it
             index.write(_seal(arrays | {name: np.array(text) for name, text in texts.items()}))
-        # The index comes last: without it the pixels do not count.
-        for written, path in zip(self.unfinished, _entry_paths(self.folder, key), strict=True):
-            os.replace(written, path)
+            index.flush()
+            # The index comes last: without it the pixels do not count.
+            for written, path in zip(self.unfinished, _entry_paths(self.folder, key), strict=True):
+                os.replace(written, path)
         return _entry_paths(self.folder, key)[0]
 
     def _concatenate(self) -> np.ndarray:

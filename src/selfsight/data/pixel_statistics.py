@@ -12,6 +12,7 @@ from selfsight.data.decoders.scientific_images import Dtype, SampleFormat
 from selfsight.data.eval_transform import HIGH, LOW
 from selfsight.data.sources.source import Source
 from selfsight.data.storage_plan import read_sample
+from selfsight.errors import UserError
 
 PEEKED = 8  # images whose headers decide whether a data set may hold others than photographs
 SAMPLED = 128  # images that statistics are measured on
@@ -141,7 +142,14 @@ def find_kind(source: Source) -> PixelKind | None:
     if kind is None:
         return None
     sampled = [_try_sample(data, kind) for data in read_sample(source, SAMPLED)]
-    return summarize_kind([s for s in sampled if s is not None])
+    known = [s for s in sampled if s is not None]
+    if not known:
+        raise UserError(
+            f"None of {len(sampled)} sampled images of {source.name} can be decoded, though their "
+            "headers can be read. `selfsight doctor DATA` shows why; values that are not finite "
+            "(NaN) are one reason."
+        )
+    return summarize_kind(known)
 
 
 def _try_header(data: bytes | np.ndarray) -> Header | None:

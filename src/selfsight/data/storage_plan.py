@@ -151,7 +151,9 @@ def _choose(
             return StoragePlan("cache", candidate, {"data.storage": "Decoded by an earlier run."})
     reasons = {}
     if storage == "auto":
-        memory, disk = free_memory() // 2, free_disk(folder)
+        # Several processes share a file that one of them writes.
+        memory = 0 if processes_per_machine() > 1 else free_memory() // 2
+        disk = free_disk(folder)
         storage = "cache" if total <= max(memory, disk) else "stream"
         where = "memory" if total <= memory else "the cache" if total <= disk else ""
         reasons["data.storage"] = f"All decoded images take {format_bytes(total)}" + (

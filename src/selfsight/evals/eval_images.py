@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -43,9 +42,8 @@ class EvalImages:
         self.skipped = first.skipped
         self.notes = (*first.notes, *describe_skipped(first))
         if first.skipped:  # leave them out from now on, so that all share their numbering
-            unreadable = {name for name, _ in first.skipped}
-            readable = [i for i, name in enumerate(source.names) if name not in unreadable]
-            self.source = select_images(source, np.array(readable))
+            assert first.readable is not None
+            self.source = select_images(source, first.readable)
 
     def __len__(self) -> int:
         return len(self.names)

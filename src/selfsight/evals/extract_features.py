@@ -63,6 +63,7 @@ def features(
     local = [indices[min(i * world + rank, len(indices) - 1)] for i in range(num_batches)]
     encoded: list[Tensor] = []
     moved: list[Tensor] = []
+    numbers: list[Tensor] = []
     with eval_mode(backbone):
         batches = encode_batches(
             backbone,
@@ -73,8 +74,9 @@ def features(
             device=device,
             autocast=autocast,
         )
-        for _, h in track(batches, progress, len(local)):
+        for found, h in track(batches, progress, len(local)):
             encoded.append(h)
+            numbers.append(found)  # read at the end: each one would wait for the device
             if on_host and world == 1 and len(encoded) == MOVED_BATCHES:  # many: each one waits
                 moved.append(torch.cat(encoded).cpu())
                 encoded.clear()
@@ -85,6 +87,13 @@ def features(
         h = torch.cat([*moved, *(part.cpu() for part in encoded)])
     else:
         h = torch.cat(encoded)
+    found = torch.cat(numbers).cpu()
+    if world > 1:
+        parts = [n.to(device, torch.float64)[:, None] for n in numbers]
+        found = _gather_batches(parts, batch_size, world)[: len(index), 0].cpu().long()
+    if not torch.equal(found, rows.cpu()):  # a stream replaces an image that cannot be read
+        kept = found == rows.cpu()
+        h, index = h[kept.to(h.device)], index[kept.to(index.device)]
     y = None if images.labels is None else images.labels[index.to(images.labels.device)]
     return Features(h, None if y is None else y.to(device), index.to(device))
 

@@ -16,12 +16,13 @@ def test_a_small_png_is_decoded_exactly():
     np.testing.assert_array_equal(decode(png(x), store_size=64), x)
 
 
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation_equals_pillows_own(orientation):
+def test_exif_orientation_equals_pillows_own(orientation, kind):
     image = Image.fromarray(pixels())
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded(image, "PNG", exif=exif)
+    data = encoded(image, kind, exif=exif)
     with Image.open(io.BytesIO(data)) as opened:
         expected = np.asarray(ImageOps.exif_transpose(opened))
     np.testing.assert_array_equal(decode(data, store_size=64), expected)

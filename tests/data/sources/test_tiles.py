@@ -75,3 +75,9 @@ def test_an_unreadable_image_is_one_tile_with_its_reason(folder):
     stored = load_images(cut(folder), store_size=16, channels=2, dtype="uint16", progress=False)
     assert len(stored) == 16
     assert [name for name, _ in stored.skipped] == ["b/x.npy[0:1,0:1]"]
+
+
+def test_tiles_of_an_image_that_can_be_read_again_are_other_tiles(folder, monkeypatch):
+    before = cut(folder).fingerprint()
+    monkeypatch.setattr(tiles, "_read_sizes", lambda source: [(1, 1)] * len(source))
+    assert cut(folder).fingerprint() != before

@@ -43,7 +43,7 @@ Encoded = bytes | np.ndarray  # a file's content, or HWC pixels that need no dec
 Decoded = np.ndarray | str  # pixels [C, H, W], or the reason why there are none
 Crop = Callable[[np.ndarray], np.ndarray]  # HWC pixels of an image at full size to those to store
 
-VERSION = 3  # of the decoded pixels: a change invalidates cached ones
+VERSION = 4  # of the decoded pixels: a change invalidates cached ones
 
 
 class Header(NamedTuple):

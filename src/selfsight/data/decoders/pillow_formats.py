@@ -99,7 +99,12 @@ def decode_pillow(
 
 
 def pillow_orientation(image: Image.Image) -> int:
-    """The orientation that EXIF gives an image; 1 (upright) if there is none."""
+    """The orientation that EXIF gives an image; 1 (upright) if there is none.
+
+    Pillow turns a TIFF upright itself when it is loaded.
+    """
+    if image.format == "TIFF":
+        return 1
     try:
         return int(image.getexif().get(ORIENTATION, 1))
     except Exception:  # damaged EXIF does not make the pixels unreadable

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.sources.parquet_file import (
     ParquetError,
@@ -34,7 +35,8 @@ from selfsight.terminal.progress import track
 IMAGE_COLUMNS = ("image", "img", "picture")
 MAX_ROWS_IN_MEMORY = 1_000_000  # beyond, names are generated and labels are memory-mapped
 IMAGE_BATCH = 128  # images decompressed at once
-RECENT_ROWS, RECENT_BYTES = 1024, 1 << 30  # in memory, for threads that are a little late
+# In memory, for threads that are a little late: each of them reads 64 rows.
+RECENT_ROWS, RECENT_BYTES = max(1024, 256 * available_cpus()), 1 << 30
 RECENT_FOOTERS = 64
 
 

@@ -14,6 +14,7 @@ from selfsight.data.image_limits import UnreadableError, check_bytes
 from selfsight.data.sources.folder import IMAGE_SUFFIXES, is_image
 from selfsight.data.sources.remote_files import File, fingerprint_files
 from selfsight.data.sources.source import (
+    SPARSE,
     UNLABELED,
     LazyNames,
     Source,
@@ -84,6 +85,8 @@ def _build_source(files: Sequence[File], name: str, index: Index, fingerprint: s
     def read_range(first: int, end: int) -> list[bytes]:
         begin, last = int(offsets[first]), end - 1
         check_bytes(int(sizes[first:end].max()))
+        if int(offsets[last]) - begin > SPARSE * int(sizes[first:end].sum()) + CHUNK_BYTES:
+            return [read(i) for i in range(first, end)]  # between them are large other files
         data = shard_of(first).read_range(begin, int(offsets[last] + sizes[last]))
         at, lengths = (offsets[first:end] - begin).tolist(), sizes[first:end].tolist()
         return [data[a : a + n] for a, n in zip(at, lengths, strict=True)]

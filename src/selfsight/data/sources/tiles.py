@@ -15,7 +15,7 @@ import numpy as np
 
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.decoders.decode_image import decode, read_header
-from selfsight.data.sources.source import LazyNames, Source
+from selfsight.data.sources.source import LazyNames, Source, digest
 from selfsight.terminal.progress import DelayedProgress
 
 
@@ -86,7 +86,10 @@ def cut_tiles(source: Source, tile: int, *, channels: int, dtype: str) -> Source
         labels=None if source.labels is None else np.repeat(source.labels, counts),
         multilabels=None if source.multilabels is None else source.multilabels.repeat(counts, 0),
         read=read,
-        fingerprint=None if fingerprint is None else lambda: f"{fingerprint()} tiles of {tile}",
+        # An image that cannot be read counts as one tile, until it can be read.
+        fingerprint=None
+        if fingerprint is None
+        else lambda: f"{fingerprint()} tiles of {tile} {digest(map(str, counts))}",
         notes=(*source.notes, note),
         shard_starts=starts,
         chunk_size=max(counts, default=1),

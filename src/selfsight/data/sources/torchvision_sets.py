@@ -1,5 +1,6 @@
 """Data sets of torchvision by name, read from a local folder."""
 
+import hashlib
 import inspect
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from selfsight.data.sources.source import UNLABELED, Source
+from selfsight.data.sources.source import UNLABELED, Source, digest
 from selfsight.errors import UserError, suggest
 
+HASHED = 16  # images that tell a data set from another of the same size
 PREFIX = "torchvision:"
 DEFAULT_ROOT = "data"
 TEST_SPLITS = ("test", "val", "valid", "validation")
@@ -47,8 +49,17 @@ def open_vision(spec: str, *, split: str | None, labels: bool) -> Source:
         labels=numbers,
         class_names=class_names,
         read=lambda i: _to_pixels(data[i][0]),
-        fingerprint=lambda: f"{name} {root.resolve()} {named_split or split} {len(data)}",
+        fingerprint=lambda: (
+            f"{name} {root.resolve()} {named_split or split} {len(data)} {_hash_sample(data)}"
+        ),
     )
+
+
+def _hash_sample(data: Any) -> str:
+    """Hash some of the images: other ones may have come in their place."""
+    numbers = np.linspace(0, len(data) - 1, min(HASHED, len(data))).astype(int)
+    pixels = (_to_pixels(data[int(i)][0]) for i in numbers)
+    return digest(hashlib.sha256(np.asarray(x).tobytes()).hexdigest() for x in pixels)
 
 
 def list_vision_splits(spec: str) -> tuple[str, ...]:
