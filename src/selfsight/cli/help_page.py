@@ -36,7 +36,7 @@ COMMAND_LINES = {
 EVERYWHERE = {
     "--quiet": "print results and errors only",
     "--verbose": "print every record, skipped file, traceback",
-    "--json": "print results as JSON, if there are any",
+    "--json": "print results as JSON (not pretrain, resume, completion)",
 }
 EXIT_STATUS = {
     "0": "done",

@@ -1,6 +1,7 @@
 """The commands on a run: pretrain, resume, replay, evaluate, report and doctor."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -105,6 +106,10 @@ def evaluate(
         list_protocols: List the protocols with their settings and sources.
         json: Print JSON instead of a table.
     """
+    used = replace(options, device=EVAL_DEFAULTS.device, settings=tuple(options.settings))
+    if (compare or list_protocols) and used != EVAL_DEFAULTS:
+        given = "--compare" if compare else "--protocols"
+        raise UserError(f"{given} evaluates nothing and has no use for other options. Omit them.")
     if list_protocols:
         from selfsight.cli import print_catalog
         from selfsight.evals.protocols import describe_protocols

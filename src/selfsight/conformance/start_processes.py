@@ -3,6 +3,7 @@
 import os
 import queue
 import socket
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -72,15 +73,28 @@ class ProcessGroup:
         for tasks in self.tasks:
             tasks.put((function, args))
         results = []
-        for rank, answers in enumerate(self.answers):
-            try:
-                result, error = answers.get(timeout=self.timeout)
-            except queue.Empty:
-                raise RankError(f"Rank {rank} did not answer in {self.timeout:g} s.") from None
+        for rank in range(len(self.answers)):
+            result, error = self._wait_for(rank)
             if error is not None:
                 raise RankError(f"Rank {rank} failed:\n{error}")
             results.append(result)
         return results
+
+    def _wait_for(self, rank: int) -> tuple[Any, str | None]:
+        """The answer of a rank; raise a RankError if it does not come, or if a process has died."""
+        end = time.monotonic() + self.timeout
+        while True:
+            try:
+                answer: tuple[Any, str | None] = self.answers[rank].get(timeout=0.5)
+                return answer
+            except queue.Empty:
+                for number, worker in enumerate(self.workers):
+                    if worker.exitcode is not None:
+                        raise RankError(
+                            f"Rank {number} ended with status {worker.exitcode}."
+                        ) from None
+                if time.monotonic() > end:
+                    raise RankError(f"Rank {rank} did not answer in {self.timeout:g} s.") from None
 
 
 def _work(rank: int, world_size: int, port: int, tasks: Any, answers: Any) -> None:

@@ -82,7 +82,7 @@ class Schedule:
         if self.warmup_epochs and self.warmup_epochs >= epochs:
             raise UserError(
                 f"{warmup} is {self.warmup_epochs:g}, but {length} is {epochs:g}. Lower the "
-                f"warm-up or raise {length}."
+                f"warm-up (--{warmup.replace('_', '-')} 0) or raise {length}."
             )
 
     def lr(self, epoch: Number, total_epochs: Number, peak: Number) -> Number:

@@ -92,7 +92,7 @@ function addSelection(map, changed) {
     none: () => choose(() => false),
     invert: () => {
       const before = view.chosen;
-      choose((i) => !before?.[i]);
+      choose((i) => view.visible[i] && !before?.[i]);
     },
   };
 }

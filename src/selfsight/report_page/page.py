@@ -91,7 +91,7 @@ def summary(run: Run) -> dict[str, Any]:
     bars = [bar for bar in score_figures.bars(accuracies, results, main) if bar["low"] is not None]
     values = {
         "run": str(run.path),
-        **describe_verdict(recipe, records, results),
+        **describe_verdict(recipe, records, results, run.events()),
         "figures": progress | accuracies,
         "intervals": {bar["key"]: [bar["low"], bar["high"]] for bar in bars},
         "label_free": section(results, "label_free"),
@@ -122,7 +122,7 @@ def _content(run: Run) -> dict[str, Any]:
     return {
         "title": run.path.resolve().name,
         "seconds": latest(records, "time"),
-        "verdict": describe_verdict(recipe, records, results),
+        "verdict": describe_verdict(recipe, records, results, run.events()),
         "bars": score_figures.bars(accuracies, results, main),
         "differences": score_figures.differences(results),
         "classes": score_figures.classes(results),
@@ -140,13 +140,18 @@ def _content(run: Run) -> dict[str, Any]:
     }
 
 
-def describe_verdict(recipe: Json, records: Records, results: Json) -> dict[str, Any]:
+def describe_verdict(
+    recipe: Json, records: Records, results: Json, events: Records
+) -> dict[str, Any]:
     """State, sentence and evidence of the verdict; a placeholder if there is none yet."""
     verdict = section(results, "verdict")
     if verdict.get("sentence"):
         rows = [row for row in verdict.get("evidence") or [] if isinstance(row, Mapping)]
         state = str(verdict.get("verdict") or "unclear")
         return {"verdict": state, "sentence": str(verdict["sentence"]), "evidence": rows}
+    if events and events[-1]["event"] == "diverged":
+        sentence = f"The run diverged. {events[-1].get('sentence') or ''}".strip()
+        return {"verdict": "diverged", "sentence": sentence, "evidence": []}
     epoch, position = latest(records, "epoch"), "nothing has been logged"
     if epoch is not None:
         total = f" of {recipe['epochs']}" if recipe.get("epochs") else ""

@@ -2,6 +2,7 @@ const STATES = {
   learning: ["✓", "Learning"],
   collapsed: ["✕", "Collapsed"],
   unclear: ["?", "Unclear"],
+  diverged: ["✕", "Diverged"],
   running: ["…", "Not finished"],
 };
 
@@ -29,6 +30,7 @@ function showVerdict(host) {
   host.append(card);
   if (!evidence.length) {
     const later = verdict === "running" ? "The evidence is judged when the run ends; until then, look at the curves."
+      : verdict === "diverged" ? "The run ended before anything was judged."
       : "This verdict has no evidence.";
     return host.append(missing(later));
   }

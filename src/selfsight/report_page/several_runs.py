@@ -49,6 +49,7 @@ class RunContent(NamedTuple):
     records: Records
     results: dict[str, Json]  # by names that the runs share
     charts: list[Json]  # of its feature analysis
+    events: Records
 
 
 def write_several(runs: Sequence[Run], out: str | Path | None = None) -> tuple[Path, list[str]]:
@@ -85,7 +86,7 @@ def _read_runs(runs: Sequence[Run]) -> tuple[list[RunContent], list[str]]:
             check_links(run)
             recipe = open_run(run).saved_recipe()
             charts = [chart for data in list_analyses(run) for chart in features(*data)]
-            read[name] = (recipe, run.records(), run.all_results(), charts)
+            read[name] = (recipe, run.records(), run.all_results(), charts, run.events())
         except (UserError, OSError) as error:
             problems.append(f"Skipped {name}: {error}")
     trained_on = {name: find_training_data(recipe) for name, (recipe, *_) in read.items()}
@@ -99,9 +100,9 @@ def _read_runs(runs: Sequence[Run]) -> tuple[list[RunContent], list[str]]:
             )
     files = name_results({name: found[2] for name, found in read.items()}, trained_on)
     contents = []
-    for name, (recipe, records, results, charts) in read.items():
+    for name, (recipe, records, results, charts, events) in read.items():
         called = {label: results[file] for label, file in files[name].items()}
-        contents.append(RunContent(name, recipe, records, called, charts))
+        contents.append(RunContent(name, recipe, records, called, charts, events))
     return contents, problems
 
 
@@ -121,7 +122,7 @@ def _content(runs: Sequence[RunContent], problems: list[str]) -> dict[str, Any]:
 
 
 def _about(run: RunContent) -> dict[str, Any]:
-    verdict = describe_verdict(run.recipe, run.records, _own(run.results, "verdict"))
+    verdict = describe_verdict(run.recipe, run.records, _own(run.results, "verdict"), run.events)
     recipe = run.recipe
     return {
         "name": run.name,

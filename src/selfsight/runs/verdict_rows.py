@@ -101,8 +101,10 @@ def build_rows(e: RunEvidence) -> list[EvidenceRow]:
     if e.pixels is not None and e.labeled:
         bad = e.pixels > e.labeled[0].accuracy
         expected = f"below {e.labeled[0].accuracy:.1%} ({e.labeled[0].name})"
-        better, worse = "pixels do better", "the features do better"
-        add("raw pixels, in the same way", f"{e.pixels:.1%}", expected, bad, better, worse)
+        equal = e.pixels == e.labeled[0].accuracy
+        good = "the features do no better" if equal else "the features do better"
+        value = f"{e.pixels:.1%}"
+        add("raw pixels, in the same way", value, expected, bad, "pixels do better", good)
     if e.retrieval is not None and e.untrained_retrieval is not None:
         small = name_small_gain(e.retrieval_gain[0] if e.retrieval_gain else 0.0)
         meanings = {1: "better than untrained", 0: small, -1: "worse than untrained"}

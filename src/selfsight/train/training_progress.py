@@ -51,9 +51,15 @@ class ProgressBar:
             self.console.print(f"First step after {seconds:.1f} s.")
 
     def advance(self) -> None:
-        """Count one more step."""
+        """Count one more step; say so now and then where there is no bar."""
         self.done += 1
         self.progress.advance(self.task)
+        now = time.monotonic()
+        quiet = now - max(self.printed, self.started)
+        if self.prints_lines and quiet > LINE_EVERY and self.done > self.first:
+            left = (now - self.started) / (self.done - self.first) * (self.total - self.done)
+            self.console.print(f"step {self.done}/{self.total}  {format_duration(left)} left")
+            self.printed = now
 
     def update(self, record: Mapping[str, Any]) -> None:
         """Show the newest record."""
