@@ -12,6 +12,7 @@ from torch import nn
 
 from selfsight.backbones import BackboneConfig
 from selfsight.backbones.flops import multiply_adds, parameters
+from selfsight.backbones.freeze_stages import freeze_stages
 from selfsight.backbones.vit import TokenBatchNorm, ViT, sincos_positions
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
@@ -149,3 +150,13 @@ def test_a_recipe_whose_views_do_not_divide_into_patches_is_refused():
     made = build_recipe("mocov3.imagenet_vit_s16_300ep")
     with pytest.raises(UserError, match="100 pixels do not divide into patches of 16"):
         replace(made, views=tuple(replace(v, size=100) for v in made.views))
+
+
+def test_the_last_block_is_never_frozen():
+    network = small()
+    count = len(network.blocks)
+    with pytest.raises(UserError, match=f"has {count} stages after its stem"):
+        freeze_stages(network, count)
+    freeze_stages(network, count - 1)
+    trained = {name for name, p in network.named_parameters() if p.requires_grad}
+    assert all(name.startswith((f"blocks.{count - 1}.", "norm.")) for name in trained)

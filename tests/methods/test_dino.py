@@ -50,11 +50,12 @@ def test_the_center_follows_the_teacher_s_logits_after_the_loss():
 
 
 def test_the_last_layer_does_not_learn_in_its_first_epochs():
-    method = make("dino", freeze_epochs=2)
+    method = make("dino", freeze_epochs=2, free_scale=True)
     for step, frozen in ((0, True), (5, True), (6, False)):
         method.zero_grad()
         method(views(method), Moment(step=step, steps_per_epoch=3, total_steps=99)).loss.backward()
         assert method.student.projector.last.weight.grad.any() != frozen
+        assert method.student.projector.scale.grad.any() != frozen
         assert method.student.projector.mlp[0].weight.grad.any()
 
 

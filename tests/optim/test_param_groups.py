@@ -328,3 +328,8 @@ def test_a_run_shorter_than_the_warm_up_raises_an_error():
 def test_a_network_without_trainable_weights_raises_an_error(network):
     with pytest.raises(UserError, match="nothing to train"):
         optimizer_of(network.requires_grad_(False), Optim())
+
+
+def test_a_warm_up_shorter_than_an_epoch_rises_within_it():
+    schedule = Schedule(per_epoch=True, warmup_epochs=0.5)
+    assert [schedule.lr(epoch, 10, 1.0) for epoch in (0.0, 0.25, 0.5, 0.9)] == [0.0, 0.5, 1.0, 1.0]

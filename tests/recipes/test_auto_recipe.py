@@ -159,3 +159,9 @@ class jaxtyping_off:  # noqa: N801
 
     def __exit__(self, *_):
         jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_prototypes_of_a_short_run_are_trained():
+    facts = DataProfile(count=2000, short_side=32)
+    made, _ = build_auto_recipe(facts, CPU, method="swav", epochs=10)
+    assert made.method.freeze_steps == 2000 // made.batch_size

@@ -376,3 +376,12 @@ def test_gradients_after_kept_epochs_have_a_chart_each(make_run):
 )
 def test_an_analysis_of_unexpected_content_is_left_out(found):
     assert feature_figures.features(found) == []
+
+
+def test_a_run_that_diverged_is_called_so(make_run):
+    run = make_run(log=[])
+    (run.results / "verdict.json").unlink(missing_ok=True)
+    said = "By step 2 these are no longer finite: loss."
+    run.add_event({"event": "diverged", "step": 2, "sentence": said})
+    found = report_page.summary(run)
+    assert found["verdict"] == "diverged" and found["sentence"] == f"The run diverged. {said}"

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from selfsight.backbones.layer_depths import layer_depths
+from selfsight.backbones.layer_depths import is_final, layer_depths
 from selfsight.errors import UserError
 
 
@@ -14,7 +14,9 @@ def freeze_stages(backbone: nn.Module, count: int) -> None:
     if not count:
         return
     depths = layer_depths(backbone, stages=True)
-    most = max(depths.values(), default=0) - 1
+    # Final layers that follow the last stage, such as the norm of a ViT, are no stage.
+    stages = [depth for name, depth in depths.items() if not is_final(name)]
+    most = max(stages, default=0) - 1
     if count > most:
         allowed = f"Use 1 to {most}" if most > 0 else "Leave it out"
         raise UserError(

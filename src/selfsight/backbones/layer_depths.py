@@ -28,4 +28,9 @@ def _position(name: str, stages: bool) -> tuple[int, int, int]:
     block = re.search(r"(?:layer|stages?\.|blocks\.|layers\.)(\d+)(?:\.(\d+))?", name)
     if block:
         return 1, int(block[1]), 0 if stages else int(block[2] or 0)
-    return (2, 0, 0) if re.match(r"(net\.)?(norm|ln|head|fc)", name) else (0, 0, 0)
+    return (2, 0, 0) if is_final(name) else (0, 0, 0)
+
+
+def is_final(name: str) -> bool:
+    """Whether a parameter is of the layers that follow all blocks."""
+    return re.match(r"(net\.)?(norm|ln|head|fc)", name) is not None

@@ -5,7 +5,7 @@ ViT-BN. Parameters have timm's names, and load into its models and back.
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -142,7 +142,7 @@ class ViT(Backbone):
         height, width = x.shape[2] // self.patch, x.shape[3] // self.patch
         positions = self.pos_embed
         if positions.shape[1] != 1 + height * width or height != width:
-            positions = sincos_positions(height, width, self.dim).to(positions)
+            positions = sincos_positions(height, width, self.dim, x.device).to(positions)
         tokens = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), self.patch_embed(x)], dim=1)
         return tokens + positions
 
@@ -157,7 +157,9 @@ class ViT(Backbone):
         nn.init.normal_(self.cls_token, std=1e-6)
 
 
-def sincos_positions(height: int, width: int, dim: int) -> Float[Tensor, "1 l d"]:
+def sincos_positions(
+    height: int, width: int, dim: int, device: torch.device | None = None
+) -> Float[Tensor, "1 l d"]:
     """Return sin-cos embeddings of the patch positions, after a zero row for the class token.
 
     As in the published code, token t has position (t // height, t % height), which on a square
@@ -167,8 +169,9 @@ def sincos_positions(height: int, width: int, dim: int) -> Float[Tensor, "1 l d"
         raise UserError(
             f"A ViT of width {dim} cannot have 2-D sin-cos positions: use a multiple of 4."
         )
-    frequency = 10000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
-    token = torch.arange(height * width, dtype=torch.float64)
+    kind: dict[str, Any] = {"dtype": torch.float64, "device": device}
+    frequency = 10000.0 ** -(torch.arange(dim // 4, **kind) / (dim // 4))
+    token = torch.arange(height * width, **kind)
     coordinates = (token.div(height, rounding_mode="floor"), token.remainder(height))
     angles = [coordinate[:, None] * frequency for coordinate in coordinates]
     rows = torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)

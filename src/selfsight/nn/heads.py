@@ -76,10 +76,12 @@ class DistillationHead(nn.Module):
         """Logits in at least float32; where `frozen` the last layer gets no gradient."""
         z = self.mlp(h)
         z = z.to(torch.promote_types(z.dtype, torch.float32))
-        weight = self.last.weight
+        weight: Tensor = self.last.weight
+        scale: Tensor | None = self.scale
         if frozen is not None:  # the host does not read it
             weight = torch.where(frozen, weight.detach(), weight)
+            scale = None if scale is None else torch.where(frozen, scale.detach(), scale)
         with torch.autocast(z.device.type, enabled=False):
             directions = F.normalize(weight, dim=1)
-            directions = directions if self.scale is None else self.scale * directions
+            directions = directions if scale is None else scale * directions
             return F.normalize(z, dim=1) @ directions.T

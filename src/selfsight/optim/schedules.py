@@ -87,10 +87,10 @@ class Schedule:
 
     def lr(self, epoch: Number, total_epochs: Number, peak: Number) -> Number:
         """Return the learning rate at a fractional epoch; all lengths may also be in steps."""
+        warmup = self.warmup_epochs  # rises within an epoch too: it may be shorter than one
+        rise = linear(epoch / warmup, self.warmup_start, 1.0) if warmup else 1.0
         if self.per_epoch:
             epoch = torch.floor(epoch) if isinstance(epoch, Tensor) else math.floor(epoch)
-        warmup = self.warmup_epochs
-        rise = linear(epoch / warmup, self.warmup_start, 1.0) if warmup else 1.0
         if self.name == "step":
             return peak * rise * step_decay(epoch, self.milestones, self.gamma)
         if self.name == "constant":

@@ -236,6 +236,10 @@ def _method(
             if longest_queue >= batch_size
             else f"one batch: a tenth of {data.count} images is less"
         )
+    if "freeze_steps" in config_class.__dataclass_fields__:
+        # The paper's 313 are an epoch of ImageNet with batches of 4096.
+        settings["freeze_steps"] = min(defaults.freeze_steps, max(1, data.count // batch_size))
+        reasons["method.freeze_steps"] = "one epoch at most"
     if getattr(defaults, "num_prototypes", 0) > batch_size:
         settings["num_prototypes"] = batch_size
         reasons["method.num_prototypes"] = "at most the batch size"
