@@ -503,3 +503,12 @@ def test_an_untrained_network_without_batch_norm_reads_no_images(tmp_path, monke
     )
     assert student.backbone.dim == 24
     assert not Run(tmp_path).untrained_statistics.exists()
+
+
+def test_the_time_of_a_stopped_process_counts_after_a_resume(tmp_path):
+    run = Run(tmp_path)
+    run.log({"step": 5, "epoch": 1.0, "time": 4.0})
+    assert run.logged_seconds() == 4.0  # of a process that was killed
+    for _ in range(2):
+        run.log_seconds({"imports": 3.0, "data": 2.0, "compile": 1.0, "steps": 20.0, "total": 26.0})
+    assert run.logged_seconds() == 42.0

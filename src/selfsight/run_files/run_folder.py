@@ -176,8 +176,16 @@ class Run:
         return _read_records(self.events_path, EVENT, required=("step", "event"))
 
     def logged_seconds(self) -> float:
-        """Return the seconds of training until the last record; 0 if there is none."""
-        return float(max((r.get("time") or 0.0 for r in self.records()[-1:]), default=0.0))
+        """Return the seconds of training so far: of processes that ended, or of the last record.
+
+        Records are steps apart, so that a process that was stopped has spent more than they say;
+        one that was killed has noted nothing else.
+        """
+        logged = max((r.get("time") or 0.0 for r in self.records()[-1:]), default=0.0)
+        ended = [spent for _, spent in read_json_lines(self.seconds_path)]
+        training = ("compile", "graph", "steps", "saving", "evaluation")
+        spent = sum(one[phase] for one in ended for phase in training if is_finite(one.get(phase)))
+        return float(max(logged, spent))
 
     def result(self, name: str) -> dict[str, Any] | None:
         """Read the result of one evaluation; None if there is none.

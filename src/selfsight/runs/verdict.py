@@ -114,11 +114,14 @@ def _describe_alarm(e: RunEvidence, state: State) -> str:
 
 def _describe_not_counted(e: RunEvidence) -> str:
     """Name the accuracies that are not counted because they were measured in another way."""
+    if not e.not_counted:
+        return ""
     counted = e.labeled[0].name if e.labeled else "the other results"
-    return "".join(
-        f" Not counted: {score.name} ({score.accuracy:.1%}), which "
-        f"is of other images than {counted}, or of images seen in another way."
-        for score in e.not_counted
+    names = ", ".join(f"{score.name} ({score.accuracy:.1%})" for score in e.not_counted)
+    verb = "is" if len(e.not_counted) == 1 else "are"
+    return (
+        f" Not counted: {names}, which {verb} of other images than {counted}, or of images seen in "
+        "another way."
     )
 
 
