@@ -6,6 +6,7 @@ from math import comb
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -178,6 +179,9 @@ def test_the_two_views_are_sampled_at_places_of_their_own():
 def test_divided_maps_are_pooled_patch_by_patch():
     maps = images()
     torch.testing.assert_close(pool_patches(maps, 2), divide(maps, 2).mean((3, 4)))
+    uneven = torch.randn(2, 3, 7, 5, dtype=torch.float64)
+    expected = F.adaptive_avg_pool2d(uneven, 3).permute(3, 2, 0, 1).flatten(0, 1)
+    torch.testing.assert_close(pool_patches(uneven, 3), expected)
 
 
 def test_if_pixels_do_not_meet_it_does_not_matter_when_a_view_is_divided():

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
@@ -228,8 +227,16 @@ def average_groups(v: Vectors, groups: list[tuple[int, ...]]) -> Float[Tensor, "
 
 
 def pool_patches(maps: Maps, split: int) -> Vectors:
-    """The mean over each patch of feature maps; patches of uneven maps share a row or column."""
-    return F.adaptive_avg_pool2d(maps, split).permute(3, 2, 0, 1).flatten(0, 1)
+    """The mean over each patch of feature maps; patches of uneven maps share a row or column.
+
+    As adaptive pooling, whose gradient is not deterministic on a GPU.
+    """
+    ends = [
+        [slice(i * side // split, -(-(i + 1) * side // split)) for i in range(split)]
+        for side in maps.shape[2:]
+    ]
+    patches = [maps[:, :, rows, columns] for columns in ends[1] for rows in ends[0]]
+    return torch.stack([patch.mean(dim=(2, 3)) for patch in patches])
 
 
 def sample_patches(x: Maps, split: int, corners: Float64[Tensor, "n _"]) -> PatchMaps:
