@@ -32,7 +32,7 @@ def resolve_device(name: str) -> torch.device:
     if not torch.cuda.is_available():
         hidden = os.environ.get(GPUS_VISIBLE, "all").strip() in NO_GPU
         if name == "auto" and (hidden or not GPU_FILE.exists()):
-            quiet = not GPU_FILE.exists() or os.environ.get("RANK", "0") != "0"
+            quiet = not GPU_FILE.exists() or not dist.leads()
             console = open_console(stderr=True, quiet=quiet)
             console.print(f"The CPU is used: {GPUS_VISIBLE} hides the GPUs.", soft_wrap=True)
             return torch.device("cpu")

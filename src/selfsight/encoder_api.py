@@ -215,7 +215,7 @@ def explore(
 
     Keywords are the options that `selfsight explore --help` explains: `explore(run, "photos/",
     clusters=20)`. The images are embedded first, once. Returns `page`, the path of the HTML file,
-    and what it holds.
+    and what it holds; of several processes the first writes it, and the others return {}.
 
     >>> written = selfsight.explore(run, "photos", out="map.html", device="cpu", quiet=True)
     """

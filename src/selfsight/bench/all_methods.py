@@ -33,6 +33,7 @@ from selfsight.methods import DataInfo
 from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
+from selfsight.runs.new_run_folder import create_folder
 from selfsight.runs.open_run_images import open_recipe_source
 from selfsight.terminal.console import open_console
 from selfsight.train.compile_ahead import CompileJob, fill_compile_cache
@@ -159,12 +160,7 @@ def measure_all(
     }
     todo = [case for case in cases if not _is_measured(case.path(folder), setting)]
     done = len(cases) - len(todo)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"The folder {folder} cannot be created: {error.strerror}. Give another --out."
-        ) from error
+    create_folder(folder)
     rows = "1 row" if len(cases) == 1 else f"{len(cases)} rows"
     console.print(f"{rows}, {done} of them in {folder}", highlight=False)
     times: PassTimes = {}

@@ -23,7 +23,7 @@ def fingerprint_data(source: Source) -> dict[str, str | int]:
     fingerprint: dict[str, str | int] = {
         "images": len(source),
         "names": digest(source.names[i] for i in listed),
-        "bytes": _hash_sample(source),
+        "bytes": hash_sample(source),
     }
     if source.local_path is not None:
         fingerprint["sizes"] = digest(_sizes(source, listed))
@@ -49,7 +49,8 @@ def _sizes(source: Source, listed: range) -> Iterator[str]:
             yield "missing"
 
 
-def _hash_sample(source: Source) -> str:
+def hash_sample(source: Source) -> str:
+    """Hash the bytes of some of the images."""
     count = SAMPLE_LOCAL if source.local_path is not None else SAMPLE_REMOTE
     position = torch.arange(min(count, len(source)))
     total = hashlib.blake2b(digest_size=12)

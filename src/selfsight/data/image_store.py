@@ -72,7 +72,7 @@ class CachedImages:
         readable: Int64[np.ndarray, " n"] | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self.readable = readable  # numbers in the source; None if all can be read
+        self.readable = readable  # their numbers in the source, if they were loaded from one
         self.flat, self.heights, self.widths = flat, heights.cpu(), widths.cpu()
         self.channels, self.names, self.labels = channels, names, labels
         self.class_names, self.skipped, self.notes = class_names, list(skipped), notes

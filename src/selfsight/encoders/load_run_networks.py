@@ -23,6 +23,11 @@ class RunCheckpoint(NamedTuple):
     run: Run
     file: Path | None = None  # None: the last one
 
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the last one of the run, of which the results are."""
+        return self.file is None or self.file.name == checkpoint.LAST
+
 
 def find_checkpoint(name: str | Path) -> RunCheckpoint | None:
     """Find the checkpoint that a run folder, or a file in its checkpoints, names; else None."""

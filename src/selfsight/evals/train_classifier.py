@@ -132,10 +132,8 @@ class ClassifierEvaluator:
         """
         train_index, y = self.data.train_index, self.data.labels()[0]
         split = hold_out_tenth(y, seed=self.seed)
-        if split is None:
-            return (lrs[len(lrs) // 2],), {"lr": lrs[len(lrs) // 2]}
-        train = self.data.with_subset(train_index[split.train])
-        if self._batch_size(train) < self._smallest_batch:
+        train = None if split is None else self.data.with_subset(train_index[split.train])
+        if split is None or train is None or self._batch_size(train) < self._smallest_batch:
             return (lrs[len(lrs) // 2],), {"lr": lrs[len(lrs) // 2]}
         held_out = replace(
             train,

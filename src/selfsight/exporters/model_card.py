@@ -6,7 +6,7 @@ from selfsight.encoders.load_run_networks import RunCheckpoint
 from selfsight.errors import count_noun, escape
 from selfsight.exporters.exported_encoder import CLASSES, ExportedEncoder
 from selfsight.methods import BASELINES
-from selfsight.train.checkpoint import LAST, read_step
+from selfsight.train.checkpoint import read_step
 from selfsight.version import __version__
 
 # Of Hugging Face, where it is not the target itself.
@@ -77,23 +77,21 @@ def describe_origin(name: str, where: RunCheckpoint | None) -> list[str]:
     run = where.run
     saved: dict[str, Any] = run.saved_recipe()
     method, images = saved["method"].get("name", "a method of its own"), saved.get("images")
-    epochs = _epochs_trained(where, saved)
+    epochs = _epochs_trained(where)
     length = count_noun(saved["epochs"], "epoch")
     if epochs is not None and epochs < saved["epochs"]:
         length = f"{epochs:g} of {length}"
     count = f" on {images:,} images" if images else ""
     labels = "with" if method in BASELINES else "without"
     facts = [f"Trained {labels} labels by {method}, {length}{count}.", written]
-    sentence = (run.result("verdict") or {}).get("sentence")
-    if where.file is not None and where.file.name != LAST:
-        return facts
+    sentence = (run.result("verdict") or {}).get("sentence") if where.is_last else None
     return facts + ([f"Verdict of the run: {sentence}"] if sentence else [])
 
 
-def _epochs_trained(where: RunCheckpoint, saved: dict[str, Any]) -> float | None:
+def _epochs_trained(where: RunCheckpoint) -> float | None:
     """Epochs until the checkpoint, or until the end of the log."""
     records = where.run.records()
-    if where.file is None or where.file.name == LAST:
+    if where.file is None or where.is_last:
         return records[-1]["epoch"] if records else None
     step = read_step(where.file)
     of_step = next((record for record in records if record["step"] >= step), None)

@@ -38,6 +38,16 @@ def file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
+def create_folder(folder: Path) -> None:
+    """Create a folder of --out; raise a UserError if that is impossible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"The folder {folder} cannot be created: {error.strerror}. Give another --out."
+        ) from error
+
+
 def check_folder(run: Run, *, overwrite: bool) -> None:
     """Raise a UserError unless the folder is empty, or holds a run that may be overwritten."""
     if not _entries(run):

@@ -10,7 +10,7 @@ from selfsight import dist
 from selfsight.errors import UserError
 from selfsight.run_files.json_files import NO_LINK, explain_write_errors
 from selfsight.run_files.run_folder import LOCK, Run
-from selfsight.runs.new_run_folder import restore_unless_begun
+from selfsight.runs.new_run_folder import create_folder, restore_unless_begun
 
 try:
     import fcntl
@@ -43,12 +43,7 @@ def _acquire(folder: Path) -> int:
         raise UserError(f"--out {folder} is a file; give a folder.")
     path = folder / LOCK
     while True:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"The folder {folder} cannot be created: {error.strerror}. Give another --out."
-            ) from error
+        create_folder(folder)
         with explain_write_errors(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         try:

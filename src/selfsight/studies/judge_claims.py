@@ -25,6 +25,11 @@ class ArmResult:
     recipe: Recipe
     entries: dict[int, Entry]
 
+    @property
+    def num_diverged(self) -> int:
+        """Number of seeds whose training diverged."""
+        return sum(bool(entry.diverged) for entry in self.entries.values())
+
     def accuracies(self, measure: Measure) -> dict[int, float]:
         """Accuracy in percent by seed; runs that diverged have none."""
         found = {seed: entry.accuracy(measure) for seed, entry in sorted(self.entries.items())}
@@ -128,7 +133,7 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
     better = by_name[claim.better]
     if isinstance(claim.than, float):
         return _judge_published(claim, better, claim.than, results)
-    others = [by_name[name] for name in _list_others(claim)]
+    others = [by_name[name] for name in claim.others]
     if not better.entries or not any(other.entries for other in others):
         return Judgment("not run")
     other = _choose_other(claim, better, others)
@@ -192,7 +197,7 @@ def _describe_diverged(*results: ArmResult) -> str:
     """Which arms have seeds that diverged, and how many; empty if none has."""
     parts = []
     for result in results:
-        if count := sum(bool(entry.diverged) for entry in result.entries.values()):
+        if count := result.num_diverged:
             parts.append(f"{count} of {len(result.entries)} seeds of {result.arm.name} diverged")
     return "; ".join(parts)
 
@@ -201,12 +206,6 @@ def _compare(low: float, high: float, margin: float) -> Verdict:
     if low > margin:
         return "holds"
     return "does not hold" if high < margin else "unclear"
-
-
-def _list_others(claim: Claim) -> tuple[str, ...]:
-    """The arms of which one is compared with."""
-    assert not isinstance(claim.than, float)
-    return (claim.than,) if isinstance(claim.than, str) else claim.than
 
 
 def _choose_other(claim: Claim, better: ArmResult, others: Sequence[ArmResult]) -> ArmResult | None:

@@ -232,9 +232,7 @@ def draw_variance(study: Study, scale: Scale, results: Sequence[ArmResult]) -> d
 
 def _names(claim: Claim) -> tuple[str, ...]:
     """The arms that a claim compares with each other."""
-    if isinstance(claim.than, float):
-        return ()
-    return claim.better, *((claim.than,) if isinstance(claim.than, str) else claim.than)
+    return (claim.better, *claim.others) if claim.others else ()
 
 
 def _choose_colors(results: Sequence[ArmResult]) -> dict[str, str]:

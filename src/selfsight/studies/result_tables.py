@@ -106,7 +106,7 @@ def format_accuracy(result: ArmResult, measure: Measure) -> str:
         ((seed, value),) = values.items()
         found = result.entries[seed].results[measure]
         text = f"{value:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
-    count = sum(bool(entry.diverged) for entry in result.entries.values())
+    count = result.num_diverged
     return f"{text}, {count} of {len(result.entries)} diverged" if count else text
 
 

@@ -66,6 +66,13 @@ class Claim:
     """Points, or dips, by which it must be better; -1 if it may be worse by less than one."""
     measure: Measure = "linear"
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The arms of which one is compared with; none for a published number."""
+        if isinstance(self.than, float):
+            return ()
+        return (self.than,) if isinstance(self.than, str) else self.than
+
 
 @dataclass(frozen=True, kw_only=True)
 class Study:

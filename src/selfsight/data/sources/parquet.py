@@ -35,8 +35,9 @@ from selfsight.terminal.progress import track
 IMAGE_COLUMNS = ("image", "img", "picture")
 MAX_ROWS_IN_MEMORY = 1_000_000  # beyond, names are generated and labels are memory-mapped
 IMAGE_BATCH = 128  # images decompressed at once
-# In memory, for threads that are a little late: each of them reads 64 rows.
-RECENT_ROWS, RECENT_BYTES = max(1024, 256 * available_cpus()), 1 << 30
+# In memory, for threads that are a little late: there is one for each core, which reads 64 rows.
+RECENT_ROWS_PER_CORE, RECENT_BYTES = 256, 1 << 30
+MIN_RECENT_ROWS = 1024
 RECENT_FOOTERS = 64
 
 
@@ -115,6 +116,7 @@ class RowReader:
         self.starts = np.cumsum([0, *counts], dtype=np.int64)
         self.lock = threading.Lock()
         self.recent: deque[tuple[int, pa.Array]] = deque()  # first row, values
+        self.recent_rows = max(MIN_RECENT_ROWS, RECENT_ROWS_PER_CORE * available_cpus())
         self.stream: Iterator[tuple[int, pa.Array]] = iter(())
         self.file, self.next_row = -1, 0
         # Large values that occur many times would fill the memory if each row had a copy.
@@ -205,7 +207,7 @@ class RowReader:
         """Drop the oldest batches: threads that are late need no more than a few."""
         size = sum(values.nbytes for _, values in self.recent)
         while len(self.recent) > 1 and (
-            size > RECENT_BYTES or sum(len(v) for _, v in self.recent) > RECENT_ROWS
+            size > RECENT_BYTES or sum(len(v) for _, v in self.recent) > self.recent_rows
         ):
             size -= self.recent.popleft()[1].nbytes
 

@@ -1,17 +1,17 @@
 """Data sets of torchvision by name, read from a local folder."""
 
-import hashlib
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from selfsight.data.sources.source import UNLABELED, Source, digest
+from selfsight.data.data_fingerprint import hash_sample
+from selfsight.data.sources.source import UNLABELED, Source
 from selfsight.errors import UserError, suggest
 
-HASHED = 16  # images that tell a data set from another of the same size
 PREFIX = "torchvision:"
 DEFAULT_ROOT = "data"
 TEST_SPLITS = ("test", "val", "valid", "validation")
@@ -43,23 +43,16 @@ def open_vision(spec: str, *, split: str | None, labels: bool) -> Source:
         targets = [data[i][1] for i in range(len(data))]
     numbers = None if targets is None else _to_labels(targets)
     class_names = () if numbers is None else _class_names(data, numbers)
-    return Source(
+    source = Source(
         name=spec,
         names=[f"{name}#{i}" for i in range(len(data))],
         labels=numbers,
         class_names=class_names,
         read=lambda i: _to_pixels(data[i][0]),
-        fingerprint=lambda: (
-            f"{name} {root.resolve()} {named_split or split} {len(data)} {_hash_sample(data)}"
-        ),
     )
-
-
-def _hash_sample(data: Any) -> str:
-    """Hash some of the images: other ones may have come in their place."""
-    numbers = np.linspace(0, len(data) - 1, min(HASHED, len(data))).astype(int)
-    pixels = (_to_pixels(data[int(i)][0]) for i in numbers)
-    return digest(hashlib.sha256(np.asarray(x).tobytes()).hexdigest() for x in pixels)
+    place = f"{name} {root.resolve()} {named_split or split} {len(data)}"
+    # Other images may have come in the place of these.
+    return replace(source, fingerprint=lambda: f"{place} {hash_sample(source)}")
 
 
 def list_vision_splits(spec: str) -> tuple[str, ...]:
