@@ -191,6 +191,21 @@ def test_at_equal_time_the_fastest_of_those_that_took_as_long_is_compared():
     assert judge(claim, [better, result(OTHER, {}), *absent]).verdict == "not run"
 
 
+def test_at_equal_time_a_shared_gpu_counts_in_proportion_to_the_epochs_of_a_run_alone():
+    claim = replace(CLAIM, than=(OTHER, THIRD))
+    better = result(BETTER, {0: 72.0, 1: 72.1, 2: 72.2}, seconds=100.0)
+    alone = result(OTHER, {0: 60.0, 1: 60.1, 2: 60.2}, seconds=90.0)
+    for more, chosen in ((1.2, THIRD), (1.1, None)):  # 108 s and 99 s
+        recipe = replace(alone.recipe, epochs=round(more * alone.recipe.epochs))
+        shared = replace(result(THIRD, {0: 71.0, 1: 71.2, 2: 71.0}), recipe=recipe)
+        for seed, entry in shared.entries.items():
+            shared.entries[seed] = replace(entry, other_memory_gib=8.0)
+        assert shared.seconds() is None
+        found = judge(claim, [better, alone, shared])
+        assert found.verdict == ("holds" if chosen else "unclear"), found
+        assert chosen is None or chosen in found.reason
+
+
 def test_another_run_is_expected_within_the_prediction_interval_of_the_seeds():
     values = [70.0, 71.0, 69.5]
     arm = result(OTHER, dict(enumerate(values)))

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from selfsight.recipe import Recipe
@@ -136,7 +136,7 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
     others = [by_name[name] for name in claim.others]
     if not better.entries or not any(other.entries for other in others):
         return Judgment("not run")
-    other = _choose_other(claim, better, others)
+    other = _choose_other(claim, better, others, results)
     if other is None:
         return Judgment("unclear", reason="no run that was alone on its GPU took as long")
     if reason := _describe_diverged(better, other):
@@ -208,14 +208,34 @@ def _compare(low: float, high: float, margin: float) -> Verdict:
     return "does not hold" if high < margin else "unclear"
 
 
-def _choose_other(claim: Claim, better: ArmResult, others: Sequence[ArmResult]) -> ArmResult | None:
-    """The arm to compare with: of several, the fastest that took at least as long."""
+def _choose_other(
+    claim: Claim, better: ArmResult, others: Sequence[ArmResult], results: Sequence[ArmResult]
+) -> ArmResult | None:
+    """The arm to compare with: of several that were run, the fastest that takes at least as long."""
     if isinstance(claim.than, str):
         return others[0]
-    seconds = better.seconds()
-    timed = [(spent, other) for other in others if (spent := other.seconds()) is not None]
+    seconds = _training_seconds(better, results)
+    run = [other for other in others if other.entries]
+    timed = [(spent, other) for other in run if (spent := _training_seconds(other, results))]
     longer = [(spent, other) for spent, other in timed if seconds and spent >= seconds]
     return min(longer, key=lambda pair: pair[0])[1] if longer else None
+
+
+def _training_seconds(result: ArmResult, results: Sequence[ArmResult]) -> float | None:
+    """Wall clock of training alone on a GPU: measured, or in proportion to other epochs.
+
+    An arm that shared its GPU takes the time per epoch of the nearest one that differs in nothing
+    but epochs.
+    """
+    if (own := result.seconds()) is not None:
+        return own
+    epochs = result.recipe.epochs
+    timed = [
+        (abs(one.recipe.epochs - epochs), spent * epochs / one.recipe.epochs)
+        for one in results
+        if replace(one.recipe, epochs=epochs) == result.recipe and (spent := one.seconds())
+    ]
+    return min(timed)[1] if timed else None
 
 
 class Reproduction(NamedTuple):
