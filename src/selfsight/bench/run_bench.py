@@ -169,5 +169,7 @@ def _compare(
 def _generate_images(recipe: Recipe, folder: Path, console: Console) -> str:
     if recipe.views[0].size <= SMALL_VIEW:
         return "shapes"
-    console.print(f"Writing {NUM_GENERATED} images to measure with ...")
-    return str(write_photo_like_images(folder / "images", NUM_GENERATED))
+    images = folder / "images"
+    if not images.exists():
+        console.print(f"Writing {NUM_GENERATED} images to measure with ...")
+    return str(write_photo_like_images(images, NUM_GENERATED))
