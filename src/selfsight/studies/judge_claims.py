@@ -211,7 +211,7 @@ def _compare(low: float, high: float, margin: float) -> Verdict:
 def _choose_other(
     claim: Claim, better: ArmResult, others: Sequence[ArmResult], results: Sequence[ArmResult]
 ) -> ArmResult | None:
-    """The arm to compare with: of several that were run, the fastest that takes at least as long."""
+    """The arm to compare with: the fastest of several that takes at least as long."""
     if isinstance(claim.than, str):
         return others[0]
     seconds = _training_seconds(better, results)
