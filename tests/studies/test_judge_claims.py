@@ -11,8 +11,10 @@ from selfsight.cli.main import main
 from selfsight.errors import UserError
 from selfsight.studies import STUDIES, Claim, run_study
 from selfsight.studies.judge_claims import (
+    SPREAD_OF_OTHERS,
     T_QUANTILES,
     ArmResult,
+    Judgment,
     compare_with_ledger,
     judge,
     pooled_spread,
@@ -39,19 +41,24 @@ def result(arm: str, accuracies: dict[int, float], seconds: float = 100.0) -> Ar
     return ArmResult(arm=found, recipe=job.recipe, entries=entries)
 
 
+def judge_all(claim: Claim, results: list[ArmResult]) -> Judgment:
+    """Judge a claim with a ledger of only these runs."""
+    return judge(claim, results, [e for one in results for e in one.entries.values()])
+
+
 @pytest.mark.parametrize(("published", "verdict"), [(68.0, "holds"), (69.5, "unclear")])
 def test_a_published_number_is_compared_with_the_interval_over_seeds(published, verdict):
     claim = Claim(text="It is reached.", better=BETTER, than=published)
-    assert judge(claim, [result(BETTER, {})]).verdict == "not run"
+    assert judge_all(claim, [result(BETTER, {})]).verdict == "not run"
     values = {0: 69.5, 1: 70.0, 2: 70.5}
-    found = judge(claim, [result(BETTER, values)])
+    found = judge_all(claim, [result(BETTER, values)])
     expected = stats.ttest_1samp([*values.values()], published).confidence_interval(0.95)
     assert found.interval == pytest.approx(np.array(expected) - published, abs=1e-3)
     assert found.verdict == verdict
     one = result(BETTER, {0: 70.0})
-    assert judge(claim, [one]).verdict == "unclear"  # no spread is known
+    assert judge_all(claim, [one]).verdict == "unclear"  # no spread is known
     steady = result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})  # 0.2, of two degrees of freedom
-    found = judge(claim, [one, steady])
+    found = judge_all(claim, [one, steady])
     assert (found.verdict, found.seeds) == (verdict, 1) and found.interval is None
 
 
@@ -63,7 +70,7 @@ def test_seeds_that_diverged_are_not_left_out_of_a_verdict():
         )
     other = result(OTHER, {0: 60.0, 1: 60.2, 2: 60.1})
     for claim in (CLAIM, replace(CLAIM, than=60.0)):
-        found = judge(claim, [better, other])
+        found = judge_all(claim, [better, other])
         assert found.verdict == "unclear"
         assert found.reason == f"2 of 3 seeds of {BETTER} diverged"
     assert format_accuracy(better, "linear") == "70.0 [70.0, 70.0], 2 of 3 diverged"
@@ -76,7 +83,7 @@ def test_the_quantiles_are_those_of_student():
 
 def test_the_interval_is_that_of_a_paired_t_test():
     better, other = {0: 71.0, 1: 73.5, 2: 70.0}, {0: 70.0, 1: 71.5, 2: 69.5, 3: 99.0}
-    found = judge(CLAIM, [result(BETTER, better), result(OTHER, other)])
+    found = judge_all(CLAIM, [result(BETTER, better), result(OTHER, other)])
     pairs = [[values[seed] for seed in range(3)] for values in (better, other)]
     low, high = stats.ttest_rel(*pairs).confidence_interval(0.95)
     assert found.interval == pytest.approx((low, high), abs=1e-3)
@@ -90,32 +97,62 @@ def test_the_interval_is_that_of_a_paired_t_test():
 def test_three_seeds_decide_if_they_agree(differences, verdict):
     other = {0: 70.0, 1: 71.0, 2: 69.0}
     better = {seed: other[seed] + d for seed, d in enumerate(differences)}
-    assert judge(CLAIM, [result(BETTER, better), result(OTHER, other)]).verdict == verdict
+    assert judge_all(CLAIM, [result(BETTER, better), result(OTHER, other)]).verdict == verdict
 
 
 def test_a_margin_moves_what_counts_as_better():
     other = {0: 70.0, 1: 71.0, 2: 69.0}
     better = {0: 69.6, 1: 70.5, 2: 68.7}  # about 0.4 worse
     results = [result(BETTER, better), result(OTHER, other)]
-    assert judge(CLAIM, results).verdict == "does not hold"
-    assert judge(replace(CLAIM, margin=-1.0), results).verdict == "holds"
+    assert judge_all(CLAIM, results).verdict == "does not hold"
+    assert judge_all(replace(CLAIM, margin=-1.0), results).verdict == "holds"
 
 
 def test_one_seed_decides_only_a_difference_of_several_spreads():
     arms = [result(BETTER, {0: 72.0}), result(OTHER, {0: 70.0})]
-    assert judge(CLAIM, arms).verdict == "unclear"  # no spread is known
+    assert judge_all(CLAIM, arms).verdict == "unclear"  # no spread is known
     # 0.2 is known from three seeds: 2 is above Student's 4.3 x 0.2 x sqrt(2).
     steady = result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})
-    assert judge(CLAIM, [*arms, steady]).verdict == "holds"
+    assert judge_all(CLAIM, [*arms, steady]).verdict == "holds"
     two = result(THIRD, {0: 70.0, 1: 70.28})  # 0.2 from two seeds is hardly known
-    assert judge(CLAIM, [*arms, two]).verdict == "unclear"
+    assert judge_all(CLAIM, [*arms, two]).verdict == "unclear"
     equal = result(THIRD, {0: 10.0, 1: 10.0})  # collapsed: no spread
-    assert judge(CLAIM, [*arms, equal]).verdict == "unclear"
+    assert judge_all(CLAIM, [*arms, equal]).verdict == "unclear"
     wild = result(THIRD, {0: 70.0, 1: 71.0, 2: 69.0})
-    assert judge(CLAIM, [*arms, wild]).verdict == "unclear"
-    assert pooled_spread([steady], "linear") == pytest.approx((0.2, 2))
-    assert pooled_spread([steady, equal, two], "linear").freedom == 4
-    assert pooled_spread([equal], "linear") is None
+    assert judge_all(CLAIM, [*arms, wild]).verdict == "unclear"
+    groups = [list(one.values("linear").values()) for one in (steady, equal, two, arms[0])]
+    assert pooled_spread(groups[:1])[:2] == pytest.approx((0.2, 2))
+    assert pooled_spread(groups).freedom == 4
+    assert pooled_spread(groups[1:2]) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "decides"),
+    [
+        ({}, True),
+        ({"scale": "imagenette"}, False),
+        ({"scored_on": "held-out"}, False),
+        ({"quick": True}, False),
+        ({"diverged": "the loss is not finite"}, False),
+        ({"epochs": 100}, False),
+        ({"network": "resnet50"}, False),
+    ],
+)
+def test_a_study_without_a_spread_has_that_of_other_studies_in_its_setting(setting, decides):
+    arms = [result(BETTER, {0: 72.0}), result(OTHER, {0: 70.0})]
+    ledger = [entry for one in arms for entry in one.entries.values()]
+    elsewhere = result(THIRD, {0: 80.0, 1: 80.2, 2: 79.8})
+    for entry in elsewhere.entries.values():
+        recipe = dict(entry.recipe)
+        recipe["epochs"] = setting.get("epochs", entry.epochs)
+        recipe["backbone"] = recipe["backbone"] | {"name": setting.get("network", entry.network)}
+        changes = {k: v for k, v in setting.items() if k not in ("epochs", "network")}
+        ledger.append(replace(entry, study="another", recipe=recipe, **changes))
+    found = judge(CLAIM, arms, ledger)
+    assert found.verdict == ("holds" if decides else "unclear")
+    assert (found.reason == SPREAD_OF_OTHERS) is decides
+    published = judge(replace(CLAIM, than=70.0), arms, ledger)
+    assert published.verdict == ("holds" if decides else "unclear")
 
 
 def with_dips(arm: str, counts: dict[int, float | None]) -> ArmResult:
@@ -143,7 +180,7 @@ def test_fewer_dips_are_better(better, other, verdict):
     steady = with_dips(THIRD, {0: 0.0, 1: 0.0})
     named = ((BETTER, better), (OTHER, other))
     arms = [with_dips(arm, dict(enumerate(map(float, dips)))) for arm, dips in named]
-    found = judge(claim, [*arms, steady])
+    found = judge_all(claim, [*arms, steady])
     assert found.verdict == verdict and found.seeds == len(better)
     assert found.difference == pytest.approx(np.mean(other) - np.mean(better))
 
@@ -157,10 +194,10 @@ def test_less_variance_within_an_image_is_better():
         for seed, value in enumerate(values):
             label_free = {"view_variance": value}
             arm.entries[seed] = replace(arm.entries[seed], label_free=label_free)
-    found = judge(claim, arms)
+    found = judge_all(claim, arms)
     assert found.verdict == "holds" and found.difference == pytest.approx(31 / 3)
     unmeasured = result(OTHER, {0: 70.0})
-    found = judge(claim, [arms[0], unmeasured])
+    found = judge_all(claim, [arms[0], unmeasured])
     assert found.verdict == "not run" and "before it was measured" in found.reason
 
 
@@ -173,7 +210,7 @@ def test_a_run_that_diverged_or_was_not_measured_has_no_dips():
 
 def test_what_was_not_run_says_so():
     arms = [result(BETTER, {0: 72.0}), result(OTHER, {})]
-    assert judge(CLAIM, arms).verdict == "not run"
+    assert judge_all(CLAIM, arms).verdict == "not run"
 
 
 def test_at_equal_time_the_fastest_of_those_that_took_as_long_is_compared():
@@ -182,13 +219,13 @@ def test_at_equal_time_the_fastest_of_those_that_took_as_long_is_compared():
     shorter = result(OTHER, {0: 60.0, 1: 60.1, 2: 60.2}, seconds=90.0)
     longer = result(THIRD, {0: 73.0, 1: 73.2, 2: 73.3}, seconds=110.0)
     longest = result("cifar10_v2_k256", {0: 70.0, 1: 70.2, 2: 70.3}, seconds=300.0)
-    found = judge(claim, [better, shorter, longer, longest])
+    found = judge_all(claim, [better, shorter, longer, longest])
     assert found.verdict == "does not hold" and THIRD in found.reason
-    assert judge(claim, [better, shorter, result(THIRD, {}), longest]).verdict == "holds"
+    assert judge_all(claim, [better, shorter, result(THIRD, {}), longest]).verdict == "holds"
     absent = [result(THIRD, {}), result("cifar10_v2_k256", {})]
-    found = judge(claim, [better, shorter, *absent])
+    found = judge_all(claim, [better, shorter, *absent])
     assert found.verdict == "unclear" and "took as long" in found.reason
-    assert judge(claim, [better, result(OTHER, {}), *absent]).verdict == "not run"
+    assert judge_all(claim, [better, result(OTHER, {}), *absent]).verdict == "not run"
 
 
 def test_at_equal_time_a_shared_gpu_counts_in_proportion_to_the_epochs_of_a_run_alone():
@@ -201,7 +238,7 @@ def test_at_equal_time_a_shared_gpu_counts_in_proportion_to_the_epochs_of_a_run_
         for seed, entry in shared.entries.items():
             shared.entries[seed] = replace(entry, other_memory_gib=8.0)
         assert shared.seconds() is None
-        found = judge(claim, [better, alone, shared])
+        found = judge_all(claim, [better, alone, shared])
         assert found.verdict == ("holds" if chosen else "unclear"), found
         assert chosen is None or chosen in found.reason
 
@@ -209,7 +246,7 @@ def test_at_equal_time_a_shared_gpu_counts_in_proportion_to_the_epochs_of_a_run_
 def test_another_run_is_expected_within_the_prediction_interval_of_the_seeds():
     values = [70.0, 71.0, 69.5]
     arm = result(OTHER, dict(enumerate(values)))
-    (row,) = compare_with_ledger(result(OTHER, {3: 70.0}).entries[3], arm, [arm])
+    (row,) = compare_with_ledger(result(OTHER, {3: 70.0}).entries[3], arm, [arm], [])
     low, high = stats.t.interval(
         0.95, 2, loc=np.mean(values), scale=np.std(values, ddof=1) * (1 + 1 / 3) ** 0.5
     )
@@ -221,13 +258,13 @@ def test_another_run_is_expected_within_the_prediction_interval_of_the_seeds():
 def test_one_seed_has_the_spread_of_the_other_arms_or_of_the_test_images():
     arm, steady = result(OTHER, {0: 70.0}), result(THIRD, {0: 70.0, 1: 70.2, 2: 69.8})
     new = result(OTHER, {1: 71.0}).entries[1]
-    (row,) = compare_with_ledger(new, arm, [arm, steady])
+    (row,) = compare_with_ledger(new, arm, [arm, steady], [])
     assert row.tolerance == pytest.approx(T_QUANTILES[1] * 0.2 * 2**0.5) and row.passed
-    (row,) = compare_with_ledger(result(OTHER, {1: 71.5}).entries[1], arm, [arm, steady])
+    (row,) = compare_with_ledger(result(OTHER, {1: 71.5}).entries[1], arm, [arm, steady], [])
     assert not row.passed
     wide = {"linear": {"accuracy": 0.7, "low": 0.68, "high": 0.72}}  # about 2,000 test images
     alone = replace(arm, entries={0: replace(arm.entries[0], results=wide)})
-    (row,) = compare_with_ledger(new, alone, [alone])
+    (row,) = compare_with_ledger(new, alone, [alone], [])
     assert row.passed and row.tolerance == pytest.approx(T_QUANTILES[-1] * 2 / 1.96 * 2**0.5)
 
 

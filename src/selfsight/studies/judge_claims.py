@@ -1,7 +1,8 @@
 """Judge a claim from the ledger: a paired difference against the spread over seeds."""
 
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -14,6 +15,7 @@ Verdict = Literal["holds", "does not hold", "unclear", "not run"]
 # 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 MANY_SPREADS = 4.0  # one seed decides if the difference is so many times the spread of one
+SPREAD_OF_OTHERS = "one seed, by the spread of other studies with this network and epochs"
 ROUNDING_SPREAD = (1 / 6) ** 0.5  # of the difference of two whole numbers: 1 / 12 for each
 
 
@@ -30,24 +32,10 @@ class ArmResult:
         """Number of seeds whose training diverged."""
         return sum(bool(entry.diverged) for entry in self.entries.values())
 
-    def accuracies(self, measure: Measure) -> dict[int, float]:
-        """Accuracy in percent by seed; runs that diverged have none."""
-        found = {seed: entry.accuracy(measure) for seed, entry in sorted(self.entries.items())}
-        return {seed: value for seed, value in found.items() if value is not None}
-
-    def dips(self) -> dict[int, float]:
-        """Number of dips of online_knn by seed; runs that diverged have none."""
-        runs = {seed: entry for seed, entry in sorted(self.entries.items()) if not entry.diverged}
-        counts = {seed: entry.curve.get("online_knn_dips") for seed, entry in runs.items()}
-        last = {seed: column[-1] for seed, column in counts.items() if column}
-        return {seed: count for seed, count in last.items() if count is not None}
-
     def values(self, measure: Measure) -> dict[int, float]:
-        """Accuracy or view variance in percent, or number of dips, by seed."""
-        if measure == "view_variance":
-            found = {s: e.label_free.get(measure) for s, e in sorted(self.entries.items())}
-            return {seed: 100 * value for seed, value in found.items() if value is not None}
-        return self.dips() if measure == "dips" else self.accuracies(measure)
+        """Accuracy or view variance in percent, or number of dips, by seed that did not diverge."""
+        found = {seed: measured_value(e, measure) for seed, e in sorted(self.entries.items())}
+        return {seed: value for seed, value in found.items() if value is not None}
 
     def mean(self, measure: Measure) -> float | None:
         """Mean over seeds; None if it was not run."""
@@ -77,6 +65,19 @@ class ArmResult:
         return [e for e in self.entries.values() if e.results and not e.shared_gpu]
 
 
+def measured_value(entry: Entry, measure: Measure) -> float | None:
+    """Accuracy or view variance in percent, or number of dips, of a run that did not diverge."""
+    if entry.diverged:
+        return None
+    if measure == "dips":
+        counts = entry.curve.get("online_knn_dips")
+        return counts[-1] if counts else None
+    if measure == "view_variance":
+        variance = entry.label_free.get(measure)
+        return None if variance is None else 100 * variance
+    return entry.accuracy(measure)
+
+
 class Judgment(NamedTuple):
     """The verdict on a claim, and the difference in points or dips that it is based on."""
 
@@ -104,6 +105,8 @@ class Spread(NamedTuple):
 
     deviation: float
     freedom: int
+    note: str = ""
+    """Of which runs, if not of those that are judged."""
 
     @property
     def quantile(self) -> float:
@@ -116,23 +119,45 @@ def spread_of(values: Sequence[float]) -> Spread:
     return Spread(statistics.stdev(values), len(values) - 1)
 
 
-def pooled_spread(results: Sequence[ArmResult], measure: Measure) -> Spread | None:
-    """Spread within arms; None if no arm has two seeds that differ."""
+def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread | None:
+    """Spread within groups; None if none has two numbers that differ."""
     squares, freedom = 0.0, 0
-    for result in results:
-        values = list(result.values(measure).values())
+    for values in groups:
         if len(values) > 1:
             squares += statistics.variance(values) * (len(values) - 1)
             freedom += len(values) - 1
     return Spread((squares / freedom) ** 0.5, freedom) if squares else None
 
 
-def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
-    """Judge a claim by the results of its study on one data set."""
+def find_spread(
+    result: ArmResult, results: Sequence[ArmResult], entries: Iterable[Entry], measure: Measure
+) -> Spread | None:
+    """Spread over seeds of the study's arms, by which one seed is judged; None if it is not known.
+
+    If they have none, that of all arms with the same images, network and epochs, of any study.
+    """
+    if own := pooled_spread([list(one.values(measure).values()) for one in results]):
+        return own
+    recipe = result.recipe
+    setting = (result.arm.scale, "test", False, recipe.backbone.name, recipe.epochs)
+    groups = defaultdict[str, list[float]](list)
+    for entry in entries:
+        alike = (entry.scale, entry.scored_on, entry.quick, entry.network, entry.epochs) == setting
+        if alike and (value := measured_value(entry, measure)) is not None:
+            groups[entry.recipe_hash].append(value)
+    others = pooled_spread(groups.values())
+    return others and others._replace(note=SPREAD_OF_OTHERS)
+
+
+def judge(claim: Claim, results: Sequence[ArmResult], entries: Sequence[Entry]) -> Judgment:
+    """Judge a claim by the results of its study on one data set.
+
+    `entries` are the whole ledger, by whose spread one seed is judged if its study has none.
+    """
     by_name = {result.arm.name: result for result in results}
     better = by_name[claim.better]
     if isinstance(claim.than, float):
-        return _judge_published(claim, better, claim.than, results)
+        return _judge_published(claim, better, results, entries)
     others = [by_name[name] for name in claim.others]
     if not better.entries or not any(other.entries for other in others):
         return Judgment("not run")
@@ -154,7 +179,7 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
     named = f"against {other.arm.name}" if not isinstance(claim.than, str) else ""
     if len(seeds) == 1:
         # Arms without dips have no spread, which says nothing about the others.
-        known = None if dips else pooled_spread(results, claim.measure)
+        known = None if dips else find_spread(better, results, entries, claim.measure)
         both = known and known._replace(deviation=known.deviation * 2**0.5)  # both arms vary
         return _judge_one_seed(claim, mean, both, named)
     spread = spread_of(differences)
@@ -165,17 +190,19 @@ def judge(claim: Claim, results: Sequence[ArmResult]) -> Judgment:
 
 
 def _judge_published(
-    claim: Claim, result: ArmResult, published: float, results: Sequence[ArmResult]
+    claim: Claim, result: ArmResult, results: Sequence[ArmResult], entries: Sequence[Entry]
 ) -> Judgment:
     """Compare with a published number: by the interval over seeds, or the spread of other arms."""
-    values = list(result.accuracies(claim.measure).values())
+    values = list(result.values(claim.measure).values())
     if not result.entries:
         return Judgment("not run")
     if reason := _describe_diverged(result):
         return Judgment("unclear", reason=reason)
-    mean = statistics.fmean(values) - published
+    assert isinstance(claim.than, float)
+    mean = statistics.fmean(values) - claim.than
     if len(values) == 1:
-        return _judge_one_seed(claim, mean, pooled_spread(results, claim.measure), "")
+        known = find_spread(result, results, entries, claim.measure)
+        return _judge_one_seed(claim, mean, known, "")
     spread = spread_of(values)
     half = spread.quantile * spread.deviation / len(values) ** 0.5
     interval = (mean - half, mean + half)
@@ -183,14 +210,15 @@ def _judge_published(
 
 
 def _judge_one_seed(claim: Claim, mean: float, spread: Spread | None, named: str) -> Judgment:
-    """One seed decides only if the difference is several times the spread seen in the study.
+    """One seed decides only if the difference is several times the spread over seeds.
 
     How many times depends on how well that is known: with two or three seeds, hardly.
     """
     if spread is None:
         return Judgment("unclear", mean, None, 1, named or "one seed, and no spread is known")
     half = max(MANY_SPREADS, spread.quantile) * spread.deviation
-    return Judgment(_compare(mean - half, mean + half, claim.margin), mean, None, 1, named)
+    verdict = _compare(mean - half, mean + half, claim.margin)
+    return Judgment(verdict, mean, None, 1, named or spread.note)
 
 
 def _describe_diverged(*results: ArmResult) -> str:
@@ -254,24 +282,25 @@ class Reproduction(NamedTuple):
 
 
 def compare_with_ledger(
-    entry: Entry, result: ArmResult, results: Sequence[ArmResult]
+    entry: Entry, result: ArmResult, results: Sequence[ArmResult], entries: Sequence[Entry]
 ) -> list[Reproduction]:
     """Compare a new run of an arm with its entries.
 
     Another run is expected within Student's prediction interval of several seeds. For one seed, the
-    spread is that of the study's other arms, or if there is none, the error over test images.
+    spread is that of other arms, or if there is none, the error over test images.
     """
     compared = []
     measures: tuple[Measure, ...] = ("knn", "knn_200", "linear")
     for measure in measures:
-        values = list(result.accuracies(measure).values())
+        values = list(result.values(measure).values())
         accuracy, mean = entry.accuracy(measure), result.mean(measure)
         if accuracy is None or mean is None:
             continue
         if len(values) > 1:
             spread = spread_of(values)
         else:
-            spread = pooled_spread(results, measure) or _image_spread(result, measure)
+            known = find_spread(result, results, entries, measure)
+            spread = known or _image_spread(result, measure)
         tolerance = spread.quantile * spread.deviation * (1 + 1 / len(values)) ** 0.5
         compared.append(Reproduction(measure, accuracy, mean, tolerance))
     return compared

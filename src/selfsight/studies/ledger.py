@@ -70,6 +70,18 @@ class Entry:
         return self.other_memory_gib > CONTEXT_GIB
 
     @property
+    def network(self) -> str:
+        """Name of the backbone."""
+        name: str = self.recipe["backbone"]["name"]
+        return name
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the whole training."""
+        epochs: int = self.recipe["epochs"]
+        return epochs
+
+    @property
     def file_name(self) -> str:
         """Name of its file: study, arm, seed and recipe; held_out if it is for tuning."""
         suffix = (".held_out" if self.scored_on == "held-out" else "") + ".quick" * self.quick

@@ -243,7 +243,7 @@ def _choose_colors(results: Sequence[ArmResult]) -> dict[str, str]:
 
 def _measured(result: ArmResult, measure: Measure) -> tuple[float, tuple[float, float], str]:
     """Mean, ends of the error bar, and mark of an arm that was run to the end."""
-    values = result.accuracies(measure)
+    values = result.values(measure)
     mean = sum(values.values()) / len(values)
     if (spread := result.spread(measure)) is not None:
         return mean, (mean - spread, mean + spread), "seeds"

@@ -33,7 +33,7 @@ def list_regrets(scale: str, entries: Sequence[Entry], measure: Measure = "linea
     for entry in entries:
         is_scored = entry.scale == scale and entry.scored_on == "test" and not entry.quick
         if is_scored and entry.results and entry.recipe["method"]["name"] != "supervised":
-            groups[entry.recipe["backbone"]["name"], entry.recipe["epochs"]].append(entry)
+            groups[entry.network, entry.epochs].append(entry)
     rows = []
     for (network, epochs), runs in sorted(groups.items()):
         scores = {"effective rank in training": [_last_rank(run) for run in runs]}

@@ -59,7 +59,7 @@ def list_judgments(study: Study, scale: str, entries: Sequence[Entry]) -> list[d
     for claim in study.claims:
         if claim.better not in names:
             continue
-        found = judge(claim, results)
+        found = judge(claim, results, entries)
         difference = "" if found.difference is None else f"{found.difference:+.1f}"
         if found.interval is not None:
             difference += f" [{found.interval[0]:+.1f}, {found.interval[1]:+.1f}]"
@@ -97,7 +97,7 @@ def format_accuracy(result: ArmResult, measure: Measure) -> str:
     """Percent with the interval over test images of one seed, or the spread over several."""
     if not result.entries:
         return NOT_RUN
-    values = result.accuracies(measure)
+    values = result.values(measure)
     if not values:
         return "diverged"
     if len(values) > 1:

@@ -106,7 +106,8 @@ def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[s
     if options.ledger and not Path(options.ledger).is_dir():
         raise UserError(f"--ledger is {options.ledger}, which is not a folder with results.")
     ledger = (RESULTS, Path(options.ledger)) if options.ledger else (RESULTS,)
-    results = arm_results(find_study(name), scale, read_ledger(ledger))
+    entries = read_ledger(ledger)
+    results = arm_results(find_study(name), scale, entries)
     result = next(result for result in results if result.arm.name == short)
     if not any(entry.results for entry in result.entries.values()):
         raise UserError(
@@ -118,7 +119,7 @@ def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[s
     with dist.process_group(device.type, settings), contextlib.ExitStack() as stack:
         # An empty folder: it is trained from the start, whatever was trained before.
         folder = dist.on_first(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
-        entries = _train_missing(
+        trained = _train_missing(
             [name],
             StudyOptions(
                 data=options.data,
@@ -133,8 +134,8 @@ def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[s
             quiet=quiet,
             began=time.monotonic(),
         )
-    (entry,) = (Entry(**saved) for saved in entries)
-    compared = compare_with_ledger(entry, result, results)
+    (entry,) = (Entry(**saved) for saved in trained)
+    compared = compare_with_ledger(entry, result, results, entries)
     if not quiet and dist.rank() == 0:
         for row in compared:
             print(
