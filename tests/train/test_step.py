@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 BATCH, SIZE, IMAGES, CLASSES = 8, 16, 40, 5
 
 
-def made(name, log_gradients=False, **optim):
+def made(name, /, log_gradients=False, **optim):
     config = METHODS[name](**SMALL[name])
     recipe = Recipe(
         method=config,

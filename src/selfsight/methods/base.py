@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int64, Shaped
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor, nn
 
 from selfsight import dist, rng
@@ -48,6 +48,7 @@ class Step(NamedTuple):
     features: Float[Tensor, "n d"]  # of the first view, before the projector; probes read it
     update: dict[str, Tensor] = {}  # noqa: RUF012  # detached tensors that `after_step` needs
     logs: dict[str, Tensor] = {}  # noqa: RUF012
+    frozen: dict[str, Bool[Tensor, ""]] = {}  # noqa: RUF012  # parameters that may not learn now
     skipped: Float[Tensor, ""] | None = None  # 1: the gradient was not finite; set by the loop
 
 

@@ -82,6 +82,8 @@ class DINO(Method):
         )
         self.config, self.student = config, Encoder(backbone, head)
         self.teacher = Teacher(self.student)
+        self.last_layer = ["student.projector.last.weight"]
+        self.last_layer += ["student.projector.scale"] * config.free_scale
         self.register_buffer("center", torch.zeros(config.out_dim))
 
     def forward(self, views: Views, at: Moment) -> Step:
@@ -89,14 +91,16 @@ class DINO(Method):
         c, x1 = self.config, views[0]
         epoch = at.step_on(x1.device) // at.steps_per_epoch
         h = self.student.crop_features(views)  # [VN, D]
-        s = self.student.projector(h, frozen=epoch < c.freeze_epochs)
+        is_frozen = epoch < c.freeze_epochs
+        s = self.student.projector(h, frozen=is_frozen)
         s = s.unflatten(0, (len(views), -1))  # [V, N, K]
         _, t = self.teacher(torch.cat(views[:2]))
         t = t.unflatten(0, (2, -1))  # [2, N, K]
         targets = centered_codes(t, self.center, temperature=c.temperature_at(epoch.double()))
         loss = swapped_prediction(s, targets, temperature=c.student_temperature)
         mean = dist.mean(t.mean((0, 1)))
-        return Step(loss=loss, features=h[: len(x1)], update={"mean": mean})
+        frozen = dict.fromkeys(self.last_layer, is_frozen)
+        return Step(loss=loss, features=h[: len(x1)], update={"mean": mean}, frozen=frozen)
 
     def after_step(self, at: Moment, step: Step) -> None:
         """Let the teacher follow the student, and the center the teacher's logits."""

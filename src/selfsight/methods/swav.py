@@ -88,7 +88,9 @@ class SwAV(Method):
         past = [prototype_scores(q, self.prototypes.weight) for q in past]
         targets = torch.stack([codes(s, p, full) for s, p in zip(scores, past, strict=False)])
         loss = swapped_prediction(scores, targets, temperature=c.temperature)
-        return Step(loss=loss, features=h[: len(x1)], update={"embeddings": z.detach()})
+        update = {"embeddings": z.detach()}
+        frozen_now = {"prototypes.weight": frozen}
+        return Step(loss=loss, features=h[: len(x1)], update=update, frozen=frozen_now)
 
     def after_step(self, at: Moment, step: Step) -> None:
         """Rescale the prototypes to length one, and push the embeddings of the large views."""

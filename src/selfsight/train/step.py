@@ -12,6 +12,7 @@ from selfsight.optim import clip_gradients, gradient_norms
 from selfsight.ragged_batch import Ragged
 from selfsight.recipe import Recipe
 from selfsight.train.compile import compile_stance
+from selfsight.train.frozen_parameters import copy_frozen, restore_frozen
 from selfsight.train.skipped_steps import StatisticsBefore, step_if_finite
 from selfsight.train.training_state import State
 from selfsight.views import apply_views
@@ -99,7 +100,9 @@ def optimizer_step(
         norms = gradient_norms(state.method.named_parameters())
         logs |= {f"grad_norm.{layer}": norm for layer, norm in norms.items()}
     clip_gradients(state.optimizer, recipe.optim.clip)
+    copies = copy_frozen(state.method, state.optimizer, result.frozen)
     step_if_finite(state.optimizer, found_inf)
+    restore_frozen(state.optimizer, copies)
     state.method.after_step(at, result._replace(skipped=found_inf))
     average_running_statistics(state.method)
 
