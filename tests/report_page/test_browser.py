@@ -102,7 +102,7 @@ def test_encoders_that_the_images_do_not_tell_apart_are_called_indistinguishable
     tab = open_page(run)
     assert tab.locator("#figures .bars li").count() == 10
     told = text(tab, "#figures .differences")
-    assert "indistinguishable from untrained on these images (+5.0 points" in told
+    assert "indistinguishable from the untrained network on these images (+5.0 points" in told
     assert "5.0 points above random (95 % interval +1.0 to +11.0, 72 images)" in told
 
 

@@ -18,7 +18,7 @@ from selfsight.errors import UserError
 from selfsight.report_page import curves, feature_figures
 from selfsight.report_page.page import SCRIPTS
 from selfsight.run_files.run_folder import Run
-from tests.report_page.folders import HOSTILE, analyze, records
+from tests.report_page.folders import HOSTILE, RECIPE, analyze, records
 
 
 class Page(HTMLParser):
@@ -87,6 +87,18 @@ def test_the_page_shows_what_the_folder_holds(make_run):
     assert [len(data["sheets"]["map"]["points"]), len(data["sheets"]["views"]["rows"])] == [6, 2]
 
 
+def test_a_run_that_starts_from_an_encoder_is_compared_with_that(make_run):
+    run = make_run()
+    run.recipe_path.write_text(json.dumps(RECIPE | {"start": {"name": "timm:resnet18"}}))
+    data = page(run).data()
+    names = [bar["name"] for bar in data["bars"]]
+    assert "kNN, start encoder" in names and not any("untrained" in name for name in names)
+    levels = {curve["key"]: curve["levels"] for curve in data["curves"]}
+    assert levels["online_knn"] == {"start": 0.35, "chance": 0.1}
+    assert "the start encoder" in [row["other"] for row in data["differences"]]
+    assert data["before"] == "start encoder"
+
+
 def test_the_page_has_intervals_classes_and_the_confusion_matrix(make_run):
     data = page(make_run()).data()
     bars = {bar["key"]: bar for bar in data["bars"]}
@@ -112,7 +124,9 @@ def test_every_other_protocol_has_bars_and_differences_with_intervals(make_run):
     assert (ours["value"], ours["low"], ours["high"]) == (0.4, 0.3, 0.5)
     assert bars["detection.small_fpn, untrained network"]["value"] == 0.35
     rows = [row for row in data["differences"] if row["file"] == "detection.small_fpn"]
-    assert rows == [{"file": "detection.small_fpn", "other": "untrained"} | data_of(pair)]
+    assert rows == [
+        {"file": "detection.small_fpn", "other": "the untrained network"} | data_of(pair)
+    ]
 
 
 def data_of(pair):
@@ -233,13 +247,16 @@ def test_gradient_norms_are_a_curve_for_each_layer_and_dips_are_marked():
         record["online_knn_dips"] = dips
     for record in log:
         record |= {"grad_norm.blocks.0": 0.5, "grad_norm.patch_embed": 2.0}
-    drawn = {curve["key"]: curve for curve in curves.curves(log, {})}
+    drawn = {curve["key"]: curve for curve in curves.curves(log, {}, before="untrained network")}
     assert drawn["online_knn"]["dips"] == [measured[1]["step"], measured[3]["step"]]
     layers = [curve for key, curve in drawn.items() if key.startswith("grad_norm.")]
     titles = [curve["title"] for curve in layers]
     assert titles == ["Gradient norm: blocks.0", "Gradient norm: patch_embed"]
     assert [len(curve["points"]) for curve in layers] == [20, 20]
-    assert not any("grad_norm" in curve["key"] for curve in curves.curves(records(20), {}))
+    assert not any(
+        "grad_norm" in curve["key"]
+        for curve in curves.curves(records(20), {}, before="untrained network")
+    )
 
 
 def test_online_knn_comes_from_the_log_if_there_is_no_result(make_run):
@@ -280,7 +297,7 @@ def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path):
 def test_a_long_log_is_thinned_and_keeps_its_extremes():
     log = records(20_000)
     log[17_777]["loss"], log[3_333]["loss"] = 99.0, -99.0
-    drawn = curves.curves(log, {})
+    drawn = curves.curves(log, {}, before="untrained network")
     assert max(len(curve["points"]) for curve in drawn) <= 2000
     points = drawn[0]["points"]
     assert {(177_770, 99.0), (33_330, -99.0)} <= {(step, value) for step, _, value in points}

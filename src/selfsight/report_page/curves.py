@@ -32,12 +32,15 @@ def downsample(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Po
     return [points[i] for i in sorted(indices)]
 
 
-def curves(records: Records, scores: Mapping[str, Number]) -> list[Json]:
-    """Prepare every curve: its points and dashed reference levels."""
+def curves(records: Records, scores: Mapping[str, Number], *, before: str) -> list[Json]:
+    """Prepare every curve: its points and dashed reference levels.
+
+    `before` is what training started from: the untrained network, or another encoder.
+    """
     levels = {
         "loss": {"chance": latest(records, "chance_loss")},
         "online_knn": {
-            "untrained": scores.get("online_knn_untrained_accuracy"),
+            before.split()[0]: scores.get("online_knn_untrained_accuracy"),
             "chance": scores.get("chance"),
         },
     }

@@ -85,7 +85,7 @@ function neighborTiles(sheet, layout, row, first, neighbors) {
 function showNeighbors(host, layout) {
   const absent = "No neighbors were saved for this run. They are written when training ends.";
   withSheet(host, layout, absent, (sheet) => {
-    const sides = [["neighbors", "after training"], ["untrained", "before, by the untrained network"]];
+    const sides = [["neighbors", "after training"], ["untrained", `before, by the ${report.before}`]];
     const counts = sides.map(() => ({ same: 0, all: 0 }));
     const rows = layout.rows.map((row, r) => {
       const start = r * layout.columns;

@@ -119,16 +119,18 @@ def _content(run: Run) -> dict[str, Any]:
     """Collect the content of the page, in its order."""
     recipe, records, results, main = _read(run)
     accuracies = score_figures.accuracies(results, records)
+    before = "start encoder" if section(recipe, "start").get("name") else score_figures.UNTRAINED
     return {
         "title": run.path.resolve().name,
         "seconds": latest(records, "time"),
         "verdict": describe_verdict(recipe, records, results, run.events()),
-        "bars": score_figures.bars(accuracies, results, main),
-        "differences": score_figures.differences(results),
+        "before": before,
+        "bars": score_figures.bars(accuracies, results, main, before=before),
+        "differences": score_figures.differences(results, before=before),
         "classes": score_figures.classes(results),
         "label_free": score_figures.label_free(results),
         "results": score_figures.plain_results(results),
-        "curves": curves(records, accuracies),
+        "curves": curves(records, accuracies, before=before),
         "features": [chart for data in list_analyses(run) for chart in features(*data)],
         "sheets": {Path(f).stem: _sheet(run, f, mime_type) for f, mime_type in SHEETS.items()},
         "recipe": {k: v for k, v in recipe.items() if k not in NOT_SETTINGS},

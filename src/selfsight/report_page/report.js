@@ -47,7 +47,7 @@ function points(difference) {
   return `${difference < 0 && size !== "0.0" ? "−" : "+"}${size}`;
 }
 
-/** The gain over the untrained network, in a sentence. */
+/** The gain over what training started from, in a sentence. */
 function gain() {
   const value = (key) => report.bars.find((bar) => bar.key === key)?.value;
   for (const [key, name] of [["knn", "kNN"], ["linear", "linear-probe"], ["online_knn", "online_knn"]]) {
@@ -56,12 +56,12 @@ function gain() {
     const pair = report.results[key]?.differences?.untrained?.accuracy;
     const interval = pair ? ` (95 % interval ${points(pair.low)} to ${points(pair.high)})` : "";
     if (pair && pair.low <= 0 && pair.high >= 0) {
-      return `By ${name} accuracy, the trained and the untrained network are indistinguishable on these `
+      return `By ${name} accuracy, the trained encoder and the ${report.before} are indistinguishable on these `
         + `${formatNumber(pair.n)} images: ${formatPercent(after)} and ${formatPercent(before)}${interval}.`;
     }
     const [verb, more] = after >= before ? ["raised", "above"] : ["lowered", "below"];
     return `Training ${verb} ${name} accuracy from ${formatPercent(before)} to ${formatPercent(after)}: `
-      + `${toFixed(100 * Math.abs(after - before), 1)} points ${more} the untrained network${interval}.`;
+      + `${toFixed(100 * Math.abs(after - before), 1)} points ${more} the ${report.before}${interval}.`;
   }
   return null;
 }
@@ -94,7 +94,7 @@ function showFigures(host) {
   const { bars, label_free: free } = report;
   if (!bars.length && !free.length) {
     host.append(missing("Nothing has been evaluated yet. With labeled images, run the `selfsight evaluate` "
-      + "command at the end of this page; without labels it still compares with the untrained network."));
+      + `command at the end of this page; without labels it still compares with the ${report.before}.`));
   }
   if (gain()) host.append(html("p", { class: "gain" }, gain()));
   if (bars.length) {
@@ -110,6 +110,7 @@ function showFigures(host) {
     if (report.differences.length) host.append(showDifferences(report.differences));
   }
   if (free.length) {
+    const before = report.before[0].toUpperCase() + report.before.slice(1);
     const rows = free.map((row) => {
       // Without an interval, or with one that contains 0, neither is called better.
       const apart = row.gain !== null && (row.gain.low > 0 || row.gain.high < 0);
@@ -118,11 +119,11 @@ function showFigures(host) {
       const mark = row.compare ?? (better === null ? unclear : better ? "✓ better" : "✕ worse");
       return html("tr", {}, html("th", { scope: "row" }, row.name, html("small", {}, `${row.meaning}; ${row.better} is better`)),
         html("td", { "data-head": "After training" }, ...withEnds(row.trained, row.unit)),
-        html("td", { "data-head": "Untrained network" }, ...withEnds(row.untrained, row.unit)),
+        html("td", { "data-head": before }, ...withEnds(row.untrained, row.unit)),
         html("td", { "data-head": "Compared", class: better === null ? "" : better ? "good" : "poor" }, mark,
           html("small", {}, gainText(row.gain, row.unit))));
     });
-    const heads = ["Measure without labels", "After training", "Untrained network", "Compared"];
+    const heads = ["Measure without labels", "After training", before, "Compared"];
     host.append(html("table", { class: "evidence free" },
       html("thead", {}, html("tr", {}, ...heads.map((head) => html("th", { scope: "col" }, head)))),
       html("tbody", {}, ...rows)));

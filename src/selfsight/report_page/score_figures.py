@@ -20,6 +20,7 @@ HEADLINE_NAMES = {
     "map": "mean average precision",
     "box_AP": "average precision of boxes",
 }
+UNTRAINED = "untrained network"  # in the texts, where training may have started from an encoder
 DIFFERENCE_KEYS = ("difference", "low", "high", "n")
 
 
@@ -33,10 +34,17 @@ def accuracies(results: Mapping[str, Json], records: Records) -> dict[str, Numbe
     return finite_items(scores)
 
 
-def bars(scores: Mapping[str, Number], results: Mapping[str, Json], data: str = "") -> list[Json]:
+def bars(
+    scores: Mapping[str, Number],
+    results: Mapping[str, Json],
+    data: str = "",
+    *,
+    before: str = UNTRAINED,
+) -> list[Json]:
     """Prepare a bar for each accuracy with its interval, in reading order.
 
-    `data` is the data set of results that do not name theirs, if there are several.
+    `data` is the data set of results that do not name theirs, if there are several, and `before`
+    names what training started from.
     """
     prepared = []
     for bar in (bar for bar in _bar_texts(results) if bar["key"] in scores):
@@ -45,6 +53,7 @@ def bars(scores: Mapping[str, Number], results: Mapping[str, Json], data: str = 
             found |= section(results, file) if file else {}
         prepared.append(bar | {**read_interval(found, bar["field"]), "value": scores[bar["key"]]})
         file = str(bar["file"] if bar["file"] in results else bar.get("fallback", bar["file"]))
+        prepared[-1]["name"] = bar["name"].replace(UNTRAINED, before)
         if data and " on " not in file and not file.startswith("online_"):
             prepared[-1]["name"] += f" on {data}"
     return prepared
@@ -59,15 +68,18 @@ def _bar_texts(results: Mapping[str, Json]) -> list[dict[str, Json]]:
             continue
         name = HEADLINE_NAMES[headline[0]]
         trained = {"name": f"{file}, after training", "meaning": name, "ours": True}
-        untrained = {"name": f"{file}, untrained network", "meaning": name}
+        untrained = {"name": f"{file}, {UNTRAINED}", "meaning": name}
         for prefix, text in (("", trained), ("untrained_", untrained)):
             field = f"{prefix}{headline[0]}"
             texts.append({"key": f"{file}_{field}", "file": file, "field": field, **text})
     return texts
 
 
-def differences(results: Mapping[str, Json]) -> list[Json]:
-    """Differences between the encoder and each other one, in the main number of every protocol."""
+def differences(results: Mapping[str, Json], *, before: str) -> list[Json]:
+    """Differences between the encoder and each other one, in the main number of every protocol.
+
+    `before` names what training started from.
+    """
     prepared = []
     for file in results:
         measure, _ = find_headline(section(results, file)) or ("", None)
@@ -75,7 +87,8 @@ def differences(results: Mapping[str, Json]) -> list[Json]:
             row = section(results, file, "differences", other, measure)
             known = finite_items({key: row.get(key) for key in DIFFERENCE_KEYS})
             if len(known) == len(DIFFERENCE_KEYS):
-                prepared.append({"file": file, "other": other, **known})
+                name = f"the {before}" if other == "untrained" else other
+                prepared.append({"file": file, "other": name, **known})
     return prepared
 
 
