@@ -19,6 +19,7 @@ from selfsight.studies.result_tables import (
     render_results,
     render_short,
 )
+from selfsight.studies.study_page import build_study_page
 from tests.studies.test_train_arms import entry_of, jobs_of
 
 RESULTS = ROOT / "docs" / "results.md"
@@ -91,6 +92,24 @@ def test_a_table_has_mean_and_spread_of_seeds_and_says_what_was_not_run():
     assert "2 of 18 arms were run, 4 runs in all; CPU; code: abc." in text
     assert "| MoCo v2: at K = 16, EqCo is better than the plain loss. | **not run** | - |" in text
     assert render_short(EQCO, "cifar10", entries, ["cifar10_v2_k16"]).count("\n") == 3
+
+
+def test_a_table_has_accuracies_on_other_images_if_any_were_measured():
+    entries = entries_of("cifar10_v2_k16", 70.0, 71.0) + entries_of("cifar10_v2_k4", 60.0)
+    assert "on other images" not in render_results(EQCO, "cifar10", entries)
+    pets = {"linear": {"accuracy": 0.5, "low": 0.45, "high": 0.55}}
+    blood = {"linear": {"accuracy": 0.9, "low": 0.85, "high": 0.95}}
+    entries = [
+        replace(entries[0], transfer={"pets": pets, "blood": blood}),
+        replace(entries[1], transfer={"pets": {"linear": pets["linear"] | {"accuracy": 0.52}}}),
+        replace(entries[2], transfer={"pets": pets}),
+    ]
+    table = render_results(EQCO, "cifar10", entries)
+    assert "| arm | blood | pets |" in table
+    assert "| `cifar10_v2_k16` | 90.0 [85.0, 95.0] | 51.0 ± 1.4 |" in table
+    assert "| `cifar10_v2_k4` | - | 50.0 [45.0, 55.0] |" in table
+    page = build_study_page(EQCO, "cifar10", entries)
+    assert "<td>51.0 ± 1.4</td>" in page and "frozen encoders on other images" in page
 
 
 def test_a_verdict_has_a_note_on_what_it_is_based_on(capsys, monkeypatch):

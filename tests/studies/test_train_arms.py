@@ -30,6 +30,7 @@ from selfsight.studies.plan_jobs import (
     hold_out,
     make_quick,
     open_study_data,
+    open_transfer,
     plan_jobs,
 )
 from selfsight.studies.result_tables import list_results
@@ -296,6 +297,25 @@ def shapes_of(tmp_path, classes=12, count=24):
     return str(tmp_path)
 
 
+def test_an_encoder_is_scored_on_other_images_too_with_their_own_classes(tmp_path):
+    (job,) = jobs_of("cifar10_v2_k16", quick=True)
+    cpu, console = torch.device("cpu"), Console(quiet=True)
+    own, other = (shapes_of(tmp_path / f"colors{n}", classes=n) for n in (12, 3))
+    data = open_study_data(job, own, cpu, console)
+    data = replace(data, transfer=open_transfer([other], job, cpu))
+    torch.manual_seed(0)
+    backbone = job.recipe.backbone.build().eval()
+    scores = train_arms.score(backbone, job.recipe, data)
+    alone = train_arms.score(backbone, job.recipe, open_study_data(job, other, cpu, console))
+    assert scores.transfer == {"colors3": alone.results} and scores.results != alone.results
+    with pytest.raises(UserError, match="two data sets that are called colors3"):
+        open_transfer([other, other], job, cpu)
+    with pytest.raises(UserError, match="has no training and test images"):
+        open_transfer([f"{other}/train"], job, cpu)
+    with pytest.raises(UserError, match="--transfer scores on test images"):
+        replace(STUDY_DEFAULTS, held_out=True, transfer=(other,))
+
+
 def test_other_images_are_not_results_of_the_data_set(tmp_path, capsys):
     path = shapes_of(tmp_path)
     (job,) = jobs_of("cifar10_v2_k16")
@@ -442,6 +462,7 @@ def test_a_study_is_trained_evaluated_and_recorded_and_an_interrupted_arm_goes_o
         device="cpu",
         arms=("cifar10_v2_k16",),
         settings=("--epochs", "2", "--batch-size", "256"),
+        transfer=("digits",),
     )
     folders = [tmp_path / name for name in ("whole", "parts")]
     options = [dict(ledger=f / "ledger", work=f / "work") for f in folders]
@@ -450,7 +471,8 @@ def test_a_study_is_trained_evaluated_and_recorded_and_an_interrupted_arm_goes_o
     (saved,) = (folders[1] / "work").rglob(checkpoint.LAST)
     assert checkpoint.read_step(saved) == 1
     (resumed,) = selfsight.study("eqco_negatives", **common, **options[1])
-    assert whole["results"] == resumed["results"]
+    assert whole["results"] == resumed["results"] and whole["transfer"] == resumed["transfer"]
+    assert whole["transfer"]["digits"].keys() == whole["results"].keys()
     assert whole["curve"]["loss"] == resumed["curve"]["loss"]
     for folder, entry in zip(folders, (whole, resumed), strict=True):
         (saved,) = read_ledger([folder / "ledger"])

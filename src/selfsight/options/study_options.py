@@ -42,6 +42,9 @@ class StudyOptions:
     minutes: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
     """Time limit: an arm starts only if it is expected to end in time. The first arm always starts;
     repeat the command to continue it."""
+    transfer: Annotated[Sequence[str | Path], arg(metavar="DATA...", help_behavior_hint="")] = ()
+    """Other labeled images, each with a training and a test split as in --data: every encoder is
+    scored on them too, frozen."""
     held_out: bool = False
     """Score on a held-out tenth of the training images, to tune settings.
     The test images are not read."""
@@ -63,6 +66,11 @@ class StudyOptions:
         check_seeds(self.seeds)
         if not self.seeds:
             raise UserError("--seeds has no number. Name at least one seed, or omit it.")
+        if self.held_out and self.transfer:
+            raise UserError(
+                "--held-out reads no test images, and --transfer scores on test images. Leave one "
+                "of the two out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

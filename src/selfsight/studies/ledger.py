@@ -54,6 +54,8 @@ class Entry:
     other_memory_gib: float = 0.0
     """GPU memory in use at the end of training that was not ours, our CUDA context included."""
     quick: bool = False
+    transfer: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """The same as `results` on each data set of `study --transfer`, by its name."""
     label_free: dict[str, float] = field(default_factory=dict)
     """effective_rank, alpha, alignment, uniformity, lidar and view_variance of the final encoder on
     the images that it is scored on; those of older entries are missing."""
@@ -140,13 +142,16 @@ def _read_entry(path: Path) -> Entry:
     declared = field_types(Entry)
     required = [f.name for f in fields(Entry) if f.default is f.default_factory is MISSING]
     check_fields(saved, declared, path, required=required)
-    for name, result in saved["results"].items():
-        check_fields(result, RESULT, path, required=[*RESULT], prefix=f"results.{name}.")
-        if not 0 <= result["low"] <= result["accuracy"] <= result["high"] <= 1:
-            raise UserError(
-                f"{path} is damaged: results.{name} is {result}; it must be an accuracy from 0 to "
-                "1 in its interval. Delete the file, and train its arm again."
-            )
+    groups = {"results": saved["results"]}
+    groups |= {f"transfer.{name}": scores for name, scores in saved.get("transfer", {}).items()}
+    for group, results in groups.items():
+        for name, result in results.items():
+            check_fields(result, RESULT, path, required=[*RESULT], prefix=f"{group}.{name}.")
+            if not 0 <= result["low"] <= result["accuracy"] <= result["high"] <= 1:
+                raise UserError(
+                    f"{path} is damaged: {group}.{name} is {result}; it must be an accuracy from 0 "
+                    "to 1 in its interval. Delete the file, and train its arm again."
+                )
     check_fields(saved["seconds"], {}, path, required=["train", "total"], prefix="seconds.")
     return Entry(**{name: value for name, value in saved.items() if name in declared})
 

@@ -167,6 +167,8 @@ class StudyData:
     """Where the training images are; empty if only some of them are used."""
     fingerprint: Fingerprint = field(default_factory=dict)
     """Of the training images."""
+    transfer: dict[str, LabeledData] = field(default_factory=dict)
+    """Other images that encoders are scored on, by their name."""
 
 
 def open_study_data(
@@ -178,18 +180,8 @@ def open_study_data(
     Images that cannot be those of the scale are noted, or refused unless `any_images`.
     """
     recipe = job.recipe
-    if list_splits(path) != ("train", "test"):
-        open_source(path)  # explains a path that does not exist
-        raise UserError(
-            f"{path} has no training and test images. Give a folder with train/ and test/ in it, "
-            "or with Parquet files that have these words in their names."
-        )
-
-    def open_split(split: str) -> Source:
-        source = open_source(path, split=split, labels=True)
-        return _take_some(source, QUICK_IMAGES) if job.quick else source
-
-    source, transform = open_split("train"), eval_transform(recipe)
+    source, test_source = _open_splits(path, quick=job.quick)
+    transform = eval_transform(recipe)
     if not job.quick and (difference := _compare_with_scale(job.scale, source)):
         if not any_images:
             raise UserError(
@@ -202,10 +194,41 @@ def open_study_data(
     images = EvalImages(source, transform, device)
     if job.held_out:
         return hold_out(train, LabeledData(train=images, transform=transform))
-    test = EvalImages(open_split("test"), transform, device)
+    test = EvalImages(test_source, transform, device)
     labeled = LabeledData(train=images, test=test, transform=transform)
     found = fingerprint_everywhere(recipe, source)
     return StudyData(train, labeled, "" if job.quick else path, found)
+
+
+def open_transfer(
+    paths: Sequence[str | Path], job: Job, device: torch.device
+) -> dict[str, LabeledData]:
+    """Open other labeled images that encoders are scored on, by the last part of their path."""
+    opened: dict[str, LabeledData] = {}
+    transform = eval_transform(job.recipe)
+    for path in map(str, paths):
+        name = Path(path).name
+        if name in opened:
+            raise UserError(f"--transfer names two data sets that are called {name}. Rename one.")
+        train, test = (
+            EvalImages(source, transform, device) for source in _open_splits(path, quick=job.quick)
+        )
+        opened[name] = LabeledData(train=train, test=test, transform=transform)
+    return opened
+
+
+def _open_splits(path: str, *, quick: bool) -> tuple[Source, Source]:
+    """Open the training and the test images; a few of them for a quick study."""
+    if list_splits(path) != ("train", "test"):
+        open_source(path)  # explains a path that does not exist
+        raise UserError(
+            f"{path} has no training and test images. Give a folder with train/ and test/ in it, "
+            "or with Parquet files that have these words in their names."
+        )
+    train, test = (open_source(path, split=split, labels=True) for split in ("train", "test"))
+    if not quick:
+        return train, test
+    return _take_some(train, QUICK_IMAGES), _take_some(test, QUICK_IMAGES)
 
 
 def _compare_with_scale(scale: str, source: Source) -> str:

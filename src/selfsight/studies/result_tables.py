@@ -1,6 +1,7 @@
 """Tables of a study from the ledger: as rows, and as Markdown for the pages."""
 
-from collections import Counter
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ DATA_SETS: dict[Scale, str] = {
 }
 NOT_RUN = "not run"
 VERDICTS = ("holds", "does not hold", "unclear", NOT_RUN)
+TRANSFER = "The same frozen encoders on other images, linear accuracy in percent:"
 SHARED = "shared GPU"  # in place of times, where all runs shared it with other processes
 
 
@@ -93,6 +95,20 @@ def tabulate_judgments(study: Study, scale: str, entries: Sequence[Entry]) -> li
     ]
 
 
+def list_transfer(study: Study, scale: str, entries: Sequence[Entry]) -> list[dict[str, str]]:
+    """A row for each arm that was scored on other images: its linear accuracies on them."""
+    rows = []
+    for result in arm_results(study, scale, entries):
+        found = defaultdict[str, dict[int, Any]](dict)
+        for seed, entry in result.entries.items():
+            for name, scores in entry.transfer.items():
+                found[name][seed] = scores["linear"]
+        if found:
+            rows.append({"arm": result.arm.name} | {n: _summarize(s) for n, s in found.items()})
+    names = sorted({name for row in rows for name in row} - {"arm"})
+    return [{"arm": row["arm"]} | {name: row.get(name, "-") for name in names} for row in rows]
+
+
 def format_accuracy(result: ArmResult, measure: Measure) -> str:
     """Percent with the interval over test images of one seed, or the spread over several."""
     if not result.entries:
@@ -100,14 +116,18 @@ def format_accuracy(result: ArmResult, measure: Measure) -> str:
     values = result.values(measure)
     if not values:
         return "diverged"
-    if len(values) > 1:
-        text = f"{result.mean(measure):.1f} ± {result.spread(measure):.1f}"
-    else:
-        ((seed, value),) = values.items()
-        found = result.entries[seed].results[measure]
-        text = f"{value:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+    text = _summarize({seed: result.entries[seed].results[measure] for seed in values})
     count = result.num_diverged
     return f"{text}, {count} of {len(result.entries)} diverged" if count else text
+
+
+def _summarize(scores: dict[int, dict[str, Any]]) -> str:
+    """Percent with the interval over test images of one seed, or the spread over several."""
+    values = [100 * score["accuracy"] for score in scores.values()]
+    if len(values) > 1:
+        return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f}"
+    (score,) = scores.values()
+    return f"{values[0]:.1f} [{100 * score['low']:.1f}, {100 * score['high']:.1f}]"
 
 
 def format_published(arm: Arm, scale: str) -> str:
@@ -136,6 +156,9 @@ def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:
     parts = [_markdown([{t: get(row) for t, get in columns.items()} for row in rows])]
     if judged := tabulate_judgments(study, scale, entries):
         parts.append(_markdown([row | {"verdict": f"**{row['verdict']}**"} for row in judged]))
+    if transfer := list_transfer(study, scale, entries):
+        parts.append(TRANSFER + "\n")
+        parts.append(_markdown([row | {"arm": f"`{row['arm']}`"} for row in transfer]))
     parts.append(describe_runs(study, scale, entries))
     return "\n".join(parts)
 

@@ -90,6 +90,7 @@ def _train_missing(
         device,
         console,
         data=str(options.data or "torchvision:CIFAR10"),
+        transfer=options.transfer,
         entries=entries,
         ledger=written,
         work=Path(options.work),

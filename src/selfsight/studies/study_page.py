@@ -11,8 +11,10 @@ from selfsight.studies.ledger_plots import PLOT_CAPTIONS, PLOT_TITLES, draw_stud
 from selfsight.studies.result_tables import (
     DATA_SETS,
     MEASURES,
+    TRANSFER,
     describe_runs,
     list_results,
+    list_transfer,
     tabulate_judgments,
 )
 from selfsight.studies.study_types import Scale, Study
@@ -72,6 +74,7 @@ def build_study_page(study: Study, scale: Scale, entries: Sequence[Entry]) -> st
         for row in results
         if row["seeds"]
     ]
+    transfer = list_transfer(study, scale, entries)
     rest = [{name: row[name] for name in SETTINGS} for row in results if not row["seeds"]]
     summary = f"{len(rest)} of {len(results)} arms were not run"
     plots = [
@@ -91,7 +94,8 @@ def build_study_page(study: Study, scale: Scale, entries: Sequence[Entry]) -> st
         judged_by=f"<b>Judged by:</b> {html.escape(study.judged_by)}",
         claims=_table(judged, DIFFERENCES) or "<p>No two arms of this data set are compared.</p>",
         plots="\n".join(plots) or "<p>Too few arms were run for a figure.</p>",
-        arms=_table(run, DIPS) or "<p>No arm was run on this data set.</p>",
+        arms=_table(run, DIPS) + _table(transfer, TRANSFER)
+        or "<p>No arm was run on this data set.</p>",
         rest=f"<details><summary>{summary}</summary>{_table(rest)}</details>" if rest else "",
         runs=html.escape(describe_runs(study, scale, entries).replace("`", "")),
     )

@@ -15,7 +15,9 @@ from rich.console import Console
 from selfsight import dist
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import DivergedError, StoppedError
+from selfsight.evals.extract_features import Features
 from selfsight.evals.knn import KNN
+from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.linear_lbfgs import LinearProbe
 from selfsight.recipe import Data, Recipe, eval_transform, to_dict
 from selfsight.run_files.json_files import read_json, to_json, write_json
@@ -26,7 +28,7 @@ from selfsight.runs.run_lock import lock_run
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies.ledger import RESULTS, Entry, hash_recipe
 from selfsight.studies.measure_label_free import LabelFree, measure_label_free
-from selfsight.studies.plan_jobs import Job, StudyData, open_study_data
+from selfsight.studies.plan_jobs import Job, StudyData, open_study_data, open_transfer
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
 from selfsight.train.training_progress import format_duration
@@ -78,6 +80,7 @@ def run_jobs(
     console: Console,
     *,
     data: str,
+    transfer: Sequence[str | Path] = (),
     entries: Sequence[Entry],
     ledger: Path | None,
     work: Path,
@@ -97,7 +100,9 @@ def run_jobs(
         if (images := opened.get(job.recipe.data)) is None:
             # Only the images of a scale count in the ledger of the package.
             images = open_study_data(job, data, device, console, any_images=ledger != RESULTS)
-            opened[job.recipe.data] = images
+            known = next((one.transfer for one in opened.values()), None)
+            others = open_transfer(transfer, job, device) if known is None else known
+            opened[job.recipe.data] = images = replace(images, transfer=others)
             startup = time.monotonic() - began
         seconds = _seconds_left(job, len(images.train), work) or estimate_seconds(
             job.recipe, [*entries, *finished], device_name(device), len(images.train)
@@ -167,7 +172,7 @@ def run_job(
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    diverged, scores, other = "", Scores({}, LabelFree({}, [])), 0.0
+    diverged, scores, other = "", Scores({}, {}, LabelFree({}, [])), 0.0
     with lock_run(run):
         dist.on_first(lambda: _start_again_if_finished(run))
         try:
@@ -207,6 +212,7 @@ def run_job(
         },
         data_fingerprint=data.fingerprint,
         results=scores.results,
+        transfer=scores.transfer,
         label_free=scores.label_free.numbers,
         view_variance=scores.label_free.view_variance,
         curve=read_curve(records),
@@ -293,20 +299,37 @@ def _other_memory(device: torch.device) -> float:
     return (total - free - torch.cuda.memory_reserved(device)) / 2**30
 
 
-class Scores(NamedTuple):
-    """Accuracies with their intervals, and the measures without labels."""
+Results = dict[str, dict[str, Any]]
 
-    results: dict[str, dict[str, Any]]
+
+class Scores(NamedTuple):
+    """Accuracies with their intervals, those on other images, and the measures without labels."""
+
+    results: Results
+    transfer: dict[str, Results]
     label_free: LabelFree
 
 
 def score(backbone: torch.nn.Module, recipe: Recipe, data: StudyData) -> Scores:
-    """Measure kNN, with our default and with Lightly's settings, and a linear probe; label-free."""
-    labeled = replace(
-        data.labeled, transform=eval_transform(recipe), distributed=dist.world_size() > 1
+    """Measure the encoder with labels, on other images too, and without labels."""
+    transform, several = eval_transform(recipe), dist.world_size() > 1
+    labeled, *others = (
+        replace(one, transform=transform, distributed=several)
+        for one in (data.labeled, *data.transfer.values())
     )
     train, test = labeled.features(backbone)
     assert test is not None
+    results = _score_features(labeled, train, test)
+    transfer = {}
+    for name, other in zip(data.transfer, others, strict=True):
+        other_train, other_test = other.features(backbone)
+        assert other_test is not None
+        transfer[name] = _score_features(other, other_train, other_test)
+    return Scores(results, transfer, measure_label_free(backbone, recipe, labeled, test))
+
+
+def _score_features(labeled: LabeledData, train: Features, test: Features) -> Results:
+    """Measure kNN, with our default and with Lightly's settings, and a linear probe."""
     evaluators: dict[str, KNN | LinearProbe] = {
         "knn": KNN(data=labeled, ks=(20,)),
         "knn_200": KNN(data=labeled, ks=(200,), temperature=0.1),
@@ -317,7 +340,7 @@ def score(backbone: torch.nn.Module, recipe: Recipe, data: StudyData) -> Scores:
         found = evaluator.score(train, test)
         keys = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
         results[name] = {key: round(found[long], 6) for key, long in keys.items()}
-    return Scores(results, measure_label_free(backbone, recipe, labeled, test))
+    return results
 
 
 def read_curve(records: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
