@@ -137,8 +137,9 @@ def format_published(arm: Arm, scale: str) -> str:
 
 
 def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:
-    """Markdown: a table of the arms, the verdicts, and what they were measured with."""
-    rows = list_results(study, scale, entries)
+    """Markdown: the arms that were run, the verdicts, what was not run, and the devices."""
+    every = list_results(study, scale, entries)
+    rows = [row for row in every if row["seeds"]]
     columns = {
         "arm": lambda row: f"`{row['arm']}`",
         "epochs": lambda row: str(row["epochs"]),
@@ -153,12 +154,16 @@ def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:
     }
     if any(row["dips"] not in ("-", "0") for row in rows):
         columns["dips"] = lambda row: row["dips"]
-    parts = [_markdown([{t: get(row) for t, get in columns.items()} for row in rows])]
+    parts = []
+    if rows:
+        parts.append(_markdown([{t: get(row) for t, get in columns.items()} for row in rows]))
     if judged := tabulate_judgments(study, scale, entries):
         parts.append(_markdown([row | {"verdict": f"**{row['verdict']}**"} for row in judged]))
     if transfer := list_transfer(study, scale, entries):
         parts.append(TRANSFER + "\n")
         parts.append(_markdown([row | {"arm": f"`{row['arm']}`"} for row in transfer]))
+    if absent := [f"`{row['arm']}`" for row in every if not row["seeds"]]:
+        parts.append(f"Arms that were not run: {', '.join(absent)}.\n")
     parts.append(describe_runs(study, scale, entries))
     return "\n".join(parts)
 
