@@ -264,7 +264,7 @@ def test_the_state_dict_holds_the_groups(network, tmp_path):
     [
         ({"name": "lar"}, r'optim.name is "lar".*Did you mean "lars"'),
         ({"scale": "liner"}, 'Did you mean "linear"'),
-        ({"variant": "apex"}, "it must be one of mocov3, simclr, larc, fastmoco"),
+        ({"variant": "apex"}, "it must be one of mocov3, simclr, larc, clipped, fastmoco"),
         ({"predictor_lr": "constnt"}, 'Did you mean "constant"'),
         ({"lr": 0.0}, r"optim.lr is 0.0; it must be above 0"),
         ({"lr_1d": -1.0}, "optim.lr_1d is -1.0"),

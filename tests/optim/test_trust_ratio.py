@@ -9,7 +9,8 @@ import torch
 from selfsight.optim import LAMB, LARS
 from tests.optim.calls import Calls
 
-ADAPTIVE = [LAMB, *(partial(LARS, variant=f) for f in ("mocov3", "simclr", "larc", "fastmoco"))]
+LARS_VARIANTS = ("mocov3", "simclr", "larc", "clipped", "fastmoco")
+ADAPTIVE = [LAMB, *(partial(LARS, variant=f) for f in LARS_VARIANTS)]
 LR, BETA, TRUST, DECAY = 0.3, 0.9, 0.01, 0.1
 SHAPES = [(4, 3), (2, 3, 3, 3), (5,), (3, 2)]
 
@@ -46,9 +47,10 @@ def by_hand(variant, w, gradients, adapt):
         if adapt and variant in ("mocov3", "simclr"):
             if size > 0 and decayed.norm() > 0:
                 r = TRUST * size / float(decayed.norm())
-        elif adapt and variant == "larc":
+        elif adapt and variant in ("larc", "clipped"):
             if size > 0 and length > 0:
                 r = TRUST * size / (length + DECAY * size + 1e-8)
+                r = min(r / LR, 1.0) if variant == "clipped" else r
             else:
                 decayed = g  # apex leaves such gradients as they are, decay included
         elif adapt and size > 0 and length + DECAY * size > 0:
@@ -65,7 +67,7 @@ def by_hand(variant, w, gradients, adapt):
     return w
 
 
-@pytest.mark.parametrize("variant", ["mocov3", "simclr", "larc", "fastmoco"])
+@pytest.mark.parametrize("variant", LARS_VARIANTS)
 @pytest.mark.parametrize("adapt", [True, False])
 def test_lars_is_its_variants_equation(tensors, variant, adapt):
     weights, gradients = tensors

@@ -7,7 +7,9 @@ g' = g + d w:
 - simclr: the same r, but the learning rate is inside the buffer:  m = beta m + lr r g';  w -= m
 - larc (apex LARC around SGD, clip=False: SimSiam's linear evaluation, SwAV):
   r = t |w| / (|g| + d |w| + 1e-8);  m = beta m + r g';  w -= lr m;  no weight decay where g = 0
-- fastmoco (its linear evaluation): the same r, outside the buffer:  m = beta m + g';  w -= lr r m
+- clipped (solo-learn and eb_jepa on CIFAR-10): the same with r = min(r / lr, 1), so that a
+  step is at most SGD's, and does not depend on lr where it is less
+- fastmoco (its linear evaluation): larc's r, outside the buffer:  m = beta m + g';  w -= lr r m
 
 r = 1 where a norm is 0, and in groups with `adapt=False` (see `param_groups`).
 """
@@ -28,7 +30,7 @@ from selfsight.optim.trust_ratio import (
     trust_ratios,
 )
 
-LARSVariant = Literal["mocov3", "simclr", "larc", "fastmoco"]
+LARSVariant = Literal["mocov3", "simclr", "larc", "clipped", "fastmoco"]
 
 
 class LARS(torch.optim.Optimizer):

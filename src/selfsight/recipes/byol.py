@@ -7,7 +7,7 @@ from selfsight.nn.combinatorial_patches import Patches
 from selfsight.optim import OPTIMS
 from selfsight.recipe import Recipe
 from selfsight.recipes import fast_moco
-from selfsight.recipes.shared_settings import CIFAR_SGD_WARM, cifar10, imagenet
+from selfsight.recipes.shared_settings import CIFAR_SGD_WARM, RESNET50_ZERO, cifar10, imagenet
 from selfsight.views import byol, without_blur
 
 
@@ -17,7 +17,12 @@ def imagenet_r50_100ep() -> Recipe:
     Reference: 66.5 % linear top-1 (SimSiam's reproduction, arXiv:2011.10566, table 4).
     """
     return imagenet(
-        BYOLConfig(), byol(224), replace(OPTIMS["lars"], lr=0.45), epochs=100, batch_size=4096
+        BYOLConfig(),
+        byol(224),
+        replace(OPTIMS["lars"], lr=0.45),
+        RESNET50_ZERO,
+        epochs=100,
+        batch_size=4096,
     )
 
 

@@ -4,7 +4,6 @@ from selfsight.methods.jcl import JCLConfig
 from selfsight.optim import Optim
 from selfsight.recipe import Recipe
 from selfsight.recipes.shared_settings import (
-    CIFAR_SGD,
     CIFAR_SGD_LOW_DECAY,
     cifar10,
     imagenet,
@@ -79,5 +78,4 @@ def imagenette_r18_200ep() -> Recipe:
         cifar10_r18_200ep(),
         moco_v2(128, num_views=5),
         method=JCLConfig(num_keys=4, strength=2.0, queue_size=4096, temperature=0.1, momentum=0.99),
-        optim=CIFAR_SGD,
     )

@@ -11,7 +11,6 @@ from selfsight.methods.moco import MoCoConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Recipe
 from selfsight.recipes.shared_settings import (
-    CIFAR_SGD,
     CIFAR_SGD_LOW_DECAY,
     cifar10,
     imagenet,
@@ -110,7 +109,6 @@ def imagenette_r18_200ep() -> Recipe:
         cifar10_r18_200ep(),
         moco_v2(128),
         method=MoCoConfig(queue_size=4096, temperature=0.1, momentum=0.99),
-        optim=CIFAR_SGD,
     )
 
 

@@ -6,7 +6,13 @@ from selfsight.backbones import BackboneConfig
 from selfsight.methods.mocov3 import MoCoV3Config
 from selfsight.optim import OPTIMS, Schedule
 from selfsight.recipe import Recipe
-from selfsight.recipes.shared_settings import CIFAR_SGD_WARM, cifar10, imagenet, imagenette
+from selfsight.recipes.shared_settings import (
+    CIFAR_SGD_WARM,
+    RESNET50_ZERO,
+    cifar10,
+    imagenet,
+    imagenette,
+)
 from selfsight.views import moco_v3, without_blur
 
 
@@ -19,6 +25,7 @@ def imagenet_r50_100ep() -> Recipe:
         MoCoV3Config(),
         moco_v3(224, min_scale=0.2),
         replace(OPTIMS["lars"], lr=0.6),
+        RESNET50_ZERO,
         epochs=100,
         batch_size=4096,
     )

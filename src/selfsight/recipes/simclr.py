@@ -6,7 +6,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.methods.simclr import SimCLRConfig
 from selfsight.optim import OPTIMS, Optim, Schedule
 from selfsight.recipe import Data, Recipe
-from selfsight.recipes.shared_settings import cifar10, imagenet
+from selfsight.recipes.shared_settings import RESNET50_ZERO, cifar10, imagenet
 from selfsight.views import moco_v2, simclr, without_blur
 
 
@@ -19,6 +19,7 @@ def imagenet_r50_100ep() -> Recipe:
         SimCLRConfig(),
         simclr(224),
         replace(OPTIMS["lars"], variant="simclr"),
+        RESNET50_ZERO,
         epochs=100,
         batch_size=4096,
     )

@@ -60,6 +60,6 @@ def cifar10_r18_200ep() -> Recipe:
     return cifar10(
         SwAVConfig(hidden_dim=512, num_prototypes=512, num_small=0, freeze_steps=0),
         (view, view),
-        Optim(name="adamw", lr=1e-3, scale="none", weight_decay=1e-6, schedule=Schedule()),
+        Optim(name="adamw", lr=2e-3, weight_decay=1e-6, schedule=Schedule(per_epoch=True)),
         epochs=200,
     )
