@@ -21,7 +21,12 @@ ARMS: dict[str, tuple[str, dict[str, Any], float | None, str]] = {
         90.6,
         LIGHTLY.format(128),
     ),
-    "instdisc": ("instdisc.cifar10_r18_200ep", {"optim.lr": 0.12}, 80.8, "InstDisc, table 1"),
+    "instdisc": (
+        "instdisc.cifar10_r18_200ep",
+        {"optim.lr": 0.12},
+        80.8,
+        "InstDisc, table 1, of its output",
+    ),
     "jcl": ("jcl.cifar10_r18_200ep", {"batch_size": 192}, None, NONE),
     "lejepa": ("lejepa.cifar10_r18_300ep", {"batch_size": 256}, None, NONE),  # SIGReg grows with it
     "moco": ("moco.cifar10_r18_200ep", {}, 82.6, DEMO),
