@@ -40,7 +40,9 @@ def fill(page: Path, text: str, entries: Sequence[Entry], plots: Container[str])
 
     def table(block: re.Match[str]) -> str:
         if block["words"] == "overview":
-            shown = render_overview(list(STUDIES.values()), ("cifar10", "imagenette"), entries)
+            shown = render_overview(
+                list(STUDIES.values()), ("small", "cifar10", "imagenette"), entries
+            )
             return f"{block['begin']}\n{shown}\n{block['end']}"
         name, scale, *arms = block["words"].split()
         if name == "criteria":

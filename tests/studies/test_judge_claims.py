@@ -62,6 +62,13 @@ def test_a_published_number_is_compared_with_the_interval_over_seeds(published, 
     assert (found.verdict, found.seeds) == (verdict, 1) and found.interval is None
 
 
+def test_the_small_scale_has_no_claims_about_published_numbers_or_times():
+    text = {claim.text for study in STUDIES.values() for claim in study.claims_at("small")}
+    assert "MoCo v2: at K = 16, EqCo is better than the plain loss." in text
+    assert not any("published" in claim or "by the clock" in claim for claim in text)
+    assert all(s.claims_at("cifar10") for s in STUDIES.values() if s.claims_at("small"))
+
+
 def test_seeds_that_diverged_are_not_left_out_of_a_verdict():
     better = result(BETTER, {0: 70.0, 1: 70.0, 2: 70.1})
     for seed in (1, 2):

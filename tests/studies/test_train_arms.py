@@ -22,6 +22,7 @@ from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
 from selfsight.studies import STUDIES, train_arms
+from selfsight.studies import plan_jobs as plan_jobs_module
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
 from selfsight.studies.measure_label_free import measure_label_free, select_test_images
 from selfsight.studies.plan_jobs import (
@@ -295,6 +296,28 @@ def shapes_of(tmp_path, classes=12, count=24):
             folder.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (32, 32), (i, 0, 0)).save(folder / f"{i:03}.png")
     return str(tmp_path)
+
+
+def test_the_small_scale_has_the_arms_of_cifar10_with_narrow_networks_and_a_tenth_of_the_images(
+    tmp_path, monkeypatch
+):
+    for study in STUDIES.values():
+        large, small = study.arms_at("cifar10"), study.arms_at("small")
+        assert ("small" in study.scales) == bool(large)
+        for arm, shrunk in zip(large, small, strict=True):
+            assert (shrunk.name, shrunk.settings) == (arm.name, arm.settings)
+            assert shrunk.published is None and shrunk.like
+    job = next(j for j in jobs_of("cifar10_v2_k16", scale="small") if j.arm == "cifar10_v2_k16")
+    (large,) = jobs_of("cifar10_v2_k16")
+    assert job.recipe.backbone.name == "resnet8_narrow" and job.command.count("--scale small") == 1
+    backbone = large.recipe.backbone
+    assert replace(job.recipe, backbone=backbone) == large.recipe
+    monkeypatch.setitem(plan_jobs_module.SIZES, "small", (240, 12))
+    monkeypatch.setattr(plan_jobs_module, "SMALL_IMAGES", 60)
+    path = shapes_of(tmp_path, count=240)
+    data = open_study_data(job, path, torch.device("cpu"), Console(quiet=True), any_images=False)
+    assert torch.equal(data.train.labels.bincount(), torch.full((12,), 5))
+    assert len(data.labeled.labels()[1]) == 240 and data.path == ""
 
 
 def test_an_encoder_is_scored_on_other_images_too_with_their_own_classes(tmp_path):

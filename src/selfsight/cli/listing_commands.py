@@ -85,8 +85,8 @@ def studies(
     Args:
         name: A study, or a word such as a method. If not given, all.
         page: Write verdicts, figures and all runs of this study to an HTML file.
-        scale: Data set of that page: cifar10, imagenette, stl10, imagenet100 or imagenet. If not
-            given, cifar10.
+        scale: Data set of that page: small, cifar10, imagenette, stl10, imagenet100 or imagenet. If
+            not given, cifar10.
         ledger: Folder with results for that page, in addition to the package's.
         json: Print JSON instead of text.
     """
@@ -120,7 +120,7 @@ def _write_page(name: str, scale: Scale, ledger: str | Path | None, path: Path) 
             f"--ledger is {quote_word(str(ledger))}, which is not a folder with results."
         )
     study = find_study(name)
-    if scale not in (known := sorted({arm.scale for arm in study.arms})):
+    if scale not in (known := sorted(study.scales)):
         raise UserError(f"{name} has no arms on {scale}. Give --scale {' or '.join(known)}.")
     folders = (RESULTS, *([Path(ledger)] if ledger else []))
     return write_study_page(study, scale, read_ledger(folders), path)

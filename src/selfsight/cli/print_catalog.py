@@ -144,7 +144,7 @@ def print_study(name: str) -> None:
 def _print_results(study: Study) -> None:
     """Print our results of a study, and the verdict on each claim that can be judged."""
     entries = read_ledger()
-    for scale in dict.fromkeys(arm.scale for arm in study.arms):
+    for scale in study.scales:
         rows = [r for r in list_results(study, scale, entries) if r["linear"] != NOT_RUN]
         total = len(study.arms_at(scale))
         if rows:

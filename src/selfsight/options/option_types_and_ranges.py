@@ -25,7 +25,7 @@ Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
 Number = Annotated[int | None, arg(metavar="INT", help_behavior_hint="")]
 Images = Annotated[str | Path | None, arg(metavar="DATA", help_behavior_hint="")]
 Folder = Annotated[str | Path | None, arg(metavar="FOLDER", help_behavior_hint="")]
-Scale = Literal["cifar10", "imagenette", "stl10", "imagenet100", "imagenet"]
+Scale = Literal["small", "cifar10", "imagenette", "stl10", "imagenet100", "imagenet"]
 File = Annotated[str | Path | None, arg(metavar="FILE", help_behavior_hint="")]
 ClassNames = Annotated[
     str | Path | tuple[str, ...], arg(metavar="NAME...|FILE", help_behavior_hint="")

@@ -32,9 +32,10 @@ class StudyOptions:
 
     data: Images = None
     """Images: a folder with train/ and test/, or with Parquet files of these names.
-    If not given, torchvision:CIFAR10, which needs --scale cifar10."""
+    If not given, torchvision:CIFAR10, which needs --scale cifar10 or small."""
     scale: Annotated[Scale, arg(metavar="NAME")] = "cifar10"
-    """Data set of the arms: cifar10, imagenette, stl10, imagenet100 or imagenet."""
+    """Data set of the arms: cifar10, imagenette, stl10, imagenet100 or imagenet; or small, which is
+    5,000 images of CIFAR-10 and narrow networks: minutes an arm on a CPU."""
     arms: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
     """Arms to train, as ARM or STUDY.ARM. If not given, all arms of the scale."""
     seeds: Annotated[Sequence[int], arg(metavar="INT...")] = (0,)

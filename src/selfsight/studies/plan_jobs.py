@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from selfsight.backbones import BACKBONES
 from selfsight.data import CachedImages, ImageStore, Source, list_splits, open_source
 from selfsight.data.sources.source import select_images
 from selfsight.errors import UserError, suggest
@@ -26,12 +25,14 @@ from selfsight.runs.open_run_images import (
     open_recipe_images,
 )
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe
-from selfsight.studies.study_types import Arm, Scale, Study
+from selfsight.studies.study_types import Arm, Scale, Study, narrow_network
 
 HELD_OUT_SHARE = 0.1  # of the training images of each class, for tuning: 5,000 of CIFAR-10's
 QUICK_BATCH, QUICK_IMAGES = 64, 1200
+SMALL_IMAGES = 5000  # of CIFAR-10's training images, at the scale `small`
 SIZES = {  # training images and classes of the data sets
     "cifar10": (50_000, 10),
+    "small": (50_000, 10),
     "imagenette": (9_469, 10),
     "imagenet": (1_281_167, 1_000),
 }
@@ -125,7 +126,7 @@ def choose_arms(
     known = {f"{study.name}.{arm.name}": arm for study in studies for arm in study.arms_at(scale)}
     for study in studies:
         if not study.arms_at(scale):
-            scales = sorted({arm.scale for arm in study.arms})
+            scales = sorted(study.scales)
             raise UserError(
                 f"{study.name} has no arms at the scale {scale}. "
                 f"Give --scale {' or '.join(scales)}."
@@ -189,6 +190,9 @@ def open_study_data(
                 "that set, or a folder of your own for the results: --ledger FOLDER."
             )
         console.print(f"{difference} Results are comparable with your own only.", soft_wrap=True)
+    is_part = job.quick or job.scale == "small"
+    if job.scale == "small":
+        source = _take_some(source, SMALL_IMAGES)
     data = replace(recipe.data, path=path, labels=True)
     train = open_recipe_images(replace(recipe, data=data), device, console, source)
     images = EvalImages(source, transform, device)
@@ -197,7 +201,7 @@ def open_study_data(
     test = EvalImages(test_source, transform, device)
     labeled = LabeledData(train=images, test=test, transform=transform)
     found = fingerprint_everywhere(recipe, source)
-    return StudyData(train, labeled, "" if job.quick else path, found)
+    return StudyData(train, labeled, "" if is_part else path, found)
 
 
 def open_transfer(
@@ -264,14 +268,10 @@ def _take_some(source: Source, count: int) -> Source:
 
 def make_quick(recipe: Recipe) -> Recipe:
     """Shrink a recipe to one epoch of a tiny network, to try a study in seconds."""
-    name = "resnet8_narrow"
-    if recipe.backbone.is_vit:  # of the same kind and patches, which views have to divide into
-        vit = BACKBONES[recipe.backbone.name].keywords
-        name = f"vit_{'bn_' * ('mlp_norm' in vit)}narrow{vit['patch']}"
     schedule = replace(recipe.optim.schedule, warmup_epochs=0.0)
     quick = replace(
         recipe,
-        backbone=replace(recipe.backbone, name=name),
+        backbone=narrow_network(recipe.backbone),
         optim=replace(recipe.optim, schedule=schedule),
         epochs=1,
     )

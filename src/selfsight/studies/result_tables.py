@@ -22,6 +22,7 @@ DATA_SETS: dict[Scale, str] = {
     "stl10": "STL-10",
     "imagenette": "Imagenette",
     "cifar10": "CIFAR-10",
+    "small": "5,000 images of CIFAR-10, narrow networks",
 }
 NOT_RUN = "not run"
 VERDICTS = ("holds", "does not hold", "unclear", NOT_RUN)
@@ -56,11 +57,8 @@ def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dic
 def list_judgments(study: Study, scale: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """A row for each claim: verdict, difference, seeds, and a note on what it is based on."""
     results = arm_results(study, scale, entries)
-    names = {result.arm.name for result in results}
     rows = []
-    for claim in study.claims:
-        if claim.better not in names:
-            continue
+    for claim in study.claims_at(scale):
         found = judge(claim, results, entries)
         difference = "" if found.difference is None else f"{found.difference:+.1f}"
         if found.interval is not None:
@@ -201,7 +199,7 @@ def render_overview(
     for study in studies:
         for scale in scales:
             done, arms, runs = count_done(study, scale, entries)
-            if not arms:
+            if not arms or (scale == "small" and not runs):
                 continue
             verdicts = Counter(row["verdict"] for row in list_judgments(study, scale, entries))
             rows.append(

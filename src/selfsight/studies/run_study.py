@@ -74,7 +74,7 @@ def _train_missing(
     ledger = Path(options.ledger) if options.ledger else RESULTS
     entries = read_ledger((RESULTS, ledger))
     studies = [find_study(name) for name in names]
-    if options.data is None and options.scale != "cifar10":
+    if options.data is None and options.scale not in ("cifar10", "small"):
         raise UserError(f"--data is missing: where are the images of {options.scale}?")
     jobs = plan_jobs(studies, options, lambda recipe: adapt_to_device(recipe, device)[0])
     repeat = options.quick or options.again

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from selfsight.backbones import BACKBONES, BackboneConfig
 from selfsight.errors import UserError, suggest
 from selfsight.recipe import Recipe
 from selfsight.recipes import RECIPES
 
-Scale = Literal["imagenet", "imagenet100", "stl10", "imagenette", "cifar10"]
+Scale = Literal["imagenet", "imagenet100", "stl10", "imagenette", "cifar10", "small"]
 # Accuracies in percent; and of which less is better, the number of dips of online_knn, and the
 # variance of features over the views of an image, in percent of the largest.
 Measure = Literal["knn", "knn_200", "linear", "dips", "view_variance"]
@@ -42,6 +43,8 @@ class Arm:
     def build(self) -> Recipe:
         """Build the recipe with the changed settings."""
         recipe: Recipe = change_settings(RECIPES[self.recipe](), self.settings)
+        if self.scale == "small":
+            recipe = replace(recipe, backbone=narrow_network(recipe.backbone))
         return recipe
 
     @property
@@ -92,9 +95,38 @@ class Study:
     varied: str = ""
     """What is varied: the title of the axis of its plot."""
 
+    @property
+    def scales(self) -> tuple[Scale, ...]:
+        """The data sets that it has arms on."""
+        found = dict.fromkeys(arm.scale for arm in self.arms)
+        return (*found, "small") if "cifar10" in found else (*found,)
+
     def arms_at(self, scale: str) -> tuple[Arm, ...]:
-        """The arms on one data set."""
+        """The arms on one data set; `small` has those of CIFAR-10, with narrow networks."""
+        if scale == "small":
+            return tuple(
+                replace(arm, scale="small", published=None, like=arm.like or arm.name)
+                for arm in self.arms_at("cifar10")
+            )
         return tuple(arm for arm in self.arms if arm.scale == scale)
+
+    def claims_at(self, scale: str) -> tuple[Claim, ...]:
+        """The claims about arms on one data set; `small` has no published numbers and no times."""
+        names = {arm.name for arm in self.arms_at(scale)}
+        return tuple(
+            claim
+            for claim in self.claims
+            if claim.better in names and (scale != "small" or isinstance(claim.than, str))
+        )
+
+
+def narrow_network(backbone: BackboneConfig) -> BackboneConfig:
+    """A network that a CPU trains in minutes, of the same kind."""
+    name = "resnet8_narrow"
+    if backbone.is_vit:  # with the same patches, which views have to divide into
+        vit = BACKBONES[backbone.name].keywords
+        name = f"vit_{'bn_' * ('mlp_norm' in vit)}narrow{vit['patch']}"
+    return replace(backbone, name=name)
 
 
 def change_settings(config: Any, settings: Mapping[str, Any]) -> Any:
