@@ -13,6 +13,11 @@ from selfsight.losses.contrastive import queue_info_nce
 from selfsight.methods import Method, MethodConfig, Step
 from selfsight.nn import Encoder, Queue, Teacher, mlp
 
+FROZEN = {  # what a step names as frozen, by the mistake
+    "a frozen name is unknown": {"head.last.weight": torch.tensor(False)},
+    "a frozen parameter learns": {"student.projector.0.weight": torch.tensor(True)},
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutsideConfig(MethodConfig):
@@ -96,7 +101,8 @@ class OutsideMethod(Method):
         if breaks == "the features are of the second view":
             h, _ = self.student(x2)
         keys = F.normalize(q if breaks == "the update has a graph" else k, dim=1)
-        return Step(loss=loss, features=h, update={"keys": keys})
+        frozen = FROZEN.get(breaks, {})
+        return Step(loss=loss, features=h, update={"keys": keys}, frozen=frozen)
 
     def after_step(self, at, step):
         """Let the teacher follow, and push the keys."""

@@ -80,6 +80,22 @@ def test_lars_is_its_variants_equation(tensors, variant, adapt):
         torch.testing.assert_close(mine[i], expected, rtol=1e-9, atol=1e-14)
 
 
+def test_a_clipped_step_is_that_of_sgd_and_never_one_of_no_gradient(tensors):
+    weights, gradients = tensors
+    small = [[g / 100 for g in step] for step in gradients]  # the ratio is clipped to 1
+    params, others = parameters(weights), parameters(weights)
+    group = {"params": params, "weight_decay": 0.0}
+    clipped = LARS([group], lr=LR, momentum=BETA, trust_coefficient=1.0, variant="clipped")
+    mine = run(clipped, params, small)
+    theirs = run(torch.optim.SGD(others, lr=LR, momentum=BETA), others, small)
+    torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-14)
+    for lr in (0.0, torch.tensor(0.0, dtype=torch.float64)):  # the first step of a warm-up
+        params = parameters(weights)
+        group = {"params": params, "weight_decay": DECAY}
+        found = run(LARS([group], lr=lr, variant="clipped"), params, gradients)
+        torch.testing.assert_close(found, weights, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("adapt", [True, False])
 def test_lamb_is_algorithm_2(tensors, adapt):
     weights, gradients = tensors

@@ -143,6 +143,8 @@ def test_one_seed_decides_only_a_difference_of_several_spreads():
         ({"diverged": "the loss is not finite"}, False),
         ({"epochs": 100}, False),
         ({"network": "resnet50"}, False),
+        ({"images": {"train": 500, "test": 100}}, False),
+        ({"method": {"name": "supervised"}}, False),
     ],
 )
 def test_a_study_without_a_spread_has_that_of_other_studies_in_its_setting(setting, decides):
@@ -151,13 +153,16 @@ def test_a_study_without_a_spread_has_that_of_other_studies_in_its_setting(setti
     elsewhere = result(THIRD, {0: 80.0, 1: 80.2, 2: 79.8})
     for entry in elsewhere.entries.values():
         recipe = dict(entry.recipe)
-        recipe["epochs"] = setting.get("epochs", entry.epochs)
+        recipe |= {name: setting[name] for name in ("epochs", "method") if name in setting}
         recipe["backbone"] = recipe["backbone"] | {"name": setting.get("network", entry.network)}
-        changes = {k: v for k, v in setting.items() if k not in ("epochs", "network")}
+        changes = {k: v for k, v in setting.items() if k not in ("epochs", "method", "network")}
         ledger.append(replace(entry, study="another", recipe=recipe, **changes))
     found = judge(CLAIM, arms, ledger)
     assert found.verdict == ("holds" if decides else "unclear")
     assert (found.reason == SPREAD_OF_OTHERS) is decides
+    timed = judge(replace(CLAIM, than=(OTHER,)), arms, ledger)
+    assert timed.reason.startswith(f"against {OTHER}")
+    assert timed.reason.endswith(SPREAD_OF_OTHERS) is decides
     published = judge(replace(CLAIM, than=70.0), arms, ledger)
     assert published.verdict == ("holds" if decides else "unclear")
 

@@ -147,6 +147,8 @@ def _print_results(study: Study) -> None:
     for scale in study.scales:
         rows = [r for r in list_results(study, scale, entries) if r["linear"] != NOT_RUN]
         total = len(study.arms_at(scale))
+        if scale == "small" and not rows:
+            continue
         if rows:
             print(f"\nOurs on {scale}, {len(rows)} of {total} arms:")
             width = max(len(row["arm"]) for row in rows)

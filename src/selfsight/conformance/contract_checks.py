@@ -40,11 +40,19 @@ def check_builds(subject: Subject) -> None:
 
 
 def check_gradients(subject: Subject) -> None:
-    """The gradient is finite and reaches every trained parameter."""
+    """The gradient is finite and reaches every trained parameter, and none that a step freezes."""
     method = subject.build()
-    subject.forward(method).loss.backward()
-    for name, p in method.named_parameters():
+    step = subject.forward(method)
+    step.loss.backward()
+    parameters = dict(method.named_parameters())
+    if unknown := [name for name in step.frozen if name not in parameters]:
+        raise BrokenRuleError(f"Step.frozen names {unknown[0]}, which is not a parameter.")
+    for name, p in parameters.items():
         if not p.requires_grad:
+            continue
+        if name in step.frozen and bool(step.frozen[name]):
+            if p.grad is not None and bool(p.grad.any()):
+                raise BrokenRuleError(f"Step.frozen names {name}, but it gets a gradient.")
             continue
         if p.grad is None:
             raise BrokenRuleError(

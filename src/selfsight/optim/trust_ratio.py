@@ -127,8 +127,8 @@ def trust_ratios(
         grad_norm = norms(grads)
         update_norm = grad_norm + group["weight_decay"] * weight_norm
         ratio = group["trust_coefficient"] * weight_norm / (update_norm + 1e-8)
+        if group["variant"] == "clipped":  # a warm-up begins at lr = 0, where the ratio is clipped
+            ratio = (ratio / group["lr"]).clamp(max=1.0)
         if group["variant"] in ("larc", "clipped"):
             ratio = ratio.where(grad_norm > 0, 0.0)
-        if group["variant"] == "clipped":
-            ratio = (ratio / group["lr"]).clamp(max=1.0)
     return list(one_where_any_is_zero(ratio, weight_norm, update_norm).unbind())

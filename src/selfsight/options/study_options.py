@@ -44,8 +44,8 @@ class StudyOptions:
     """Time limit: an arm starts only if it is expected to end in time. The first arm always starts;
     repeat the command to continue it."""
     transfer: Annotated[Sequence[str | Path], arg(metavar="DATA...", help_behavior_hint="")] = ()
-    """Other labeled images, each with a training and a test split as in --data: every encoder is
-    scored on them too, frozen."""
+    """Other labeled images, DATA or NAME=DATA, each with a training and a test split as in --data:
+    every encoder that is trained is scored on them too, frozen."""
     held_out: bool = False
     """Score on a held-out tenth of the training images, to tune settings.
     The test images are not read."""

@@ -138,15 +138,25 @@ def find_spread(
     """
     if own := pooled_spread([list(one.values(measure).values()) for one in results]):
         return own
-    recipe = result.recipe
-    setting = (result.arm.scale, "test", False, recipe.backbone.name, recipe.epochs)
-    groups = defaultdict[str, list[float]](list)
+    groups = defaultdict[Recipe, dict[int, float]](dict)
     for entry in entries:
-        alike = (entry.scale, entry.scored_on, entry.quick, entry.network, entry.epochs) == setting
-        if alike and (value := measured_value(entry, measure)) is not None:
-            groups[entry.recipe_hash].append(value)
-    others = pooled_spread(groups.values())
+        if (trained := entry.trained) is None or not _is_alike(entry, trained, result):
+            continue
+        if (value := measured_value(entry, measure)) is not None:
+            groups[trained][entry.seed] = value
+    others = pooled_spread([list(values.values()) for values in groups.values()])
     return others and others._replace(note=SPREAD_OF_OTHERS)
+
+
+def _is_alike(entry: Entry, trained: Recipe, result: ArmResult) -> bool:
+    """Whether an entry has the data set, images, network and epochs of an arm, and no labels."""
+    wanted, images = result.recipe, [own.images["train"] for own in result.entries.values()]
+    return (
+        (entry.scale, entry.scored_on, entry.quick) == (result.arm.scale, "test", False)
+        and (entry.network, entry.epochs) == (wanted.backbone.name, wanted.epochs)
+        and entry.images["train"] in images
+        and not trained.method.needs_labels
+    )
 
 
 def judge(claim: Claim, results: Sequence[ArmResult], entries: Sequence[Entry]) -> Judgment:
@@ -218,7 +228,7 @@ def _judge_one_seed(claim: Claim, mean: float, spread: Spread | None, named: str
         return Judgment("unclear", mean, None, 1, named or "one seed, and no spread is known")
     half = max(MANY_SPREADS, spread.quantile) * spread.deviation
     verdict = _compare(mean - half, mean + half, claim.margin)
-    return Judgment(verdict, mean, None, 1, named or spread.note)
+    return Judgment(verdict, mean, None, 1, "; ".join(filter(None, (named, spread.note))))
 
 
 def _describe_diverged(*results: ArmResult) -> str:

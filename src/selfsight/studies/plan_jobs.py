@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from selfsight.data import CachedImages, ImageStore, Source, list_splits, open_source
+from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.sources.source import select_images
 from selfsight.errors import UserError, suggest
 from selfsight.evals.eval_images import EvalImages
@@ -25,11 +26,10 @@ from selfsight.runs.open_run_images import (
     open_recipe_images,
 )
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe
-from selfsight.studies.study_types import Arm, Scale, Study, narrow_network
+from selfsight.studies.study_types import SMALL_IMAGES, Arm, Scale, Study, narrow_network
 
 HELD_OUT_SHARE = 0.1  # of the training images of each class, for tuning: 5,000 of CIFAR-10's
 QUICK_BATCH, QUICK_IMAGES = 64, 1200
-SMALL_IMAGES = 5000  # of CIFAR-10's training images, at the scale `small`
 SIZES = {  # training images and classes of the data sets
     "cifar10": (50_000, 10),
     "small": (50_000, 10),
@@ -51,6 +51,8 @@ class Job:
     """The same, in a precision that the device supports."""
     settings: tuple[str, ...] = ()
     """Flags that changed the arm's recipe."""
+    transfer: tuple[str, ...] = ()
+    """Other images that it is scored on."""
     held_out: bool = False
     quick: bool = False
 
@@ -59,6 +61,7 @@ class Job:
         """The command that trains this job alone."""
         words = ["selfsight", "study", self.study, "--scale", self.scale, "--arms", self.arm]
         words += ["--seeds", str(self.recipe.seed)]
+        words += ["--transfer", *self.transfer] if self.transfer else []
         words += [*self.held_out * ("--held-out",), *self.quick * ("--quick",), *self.settings]
         return shlex.join(words)
 
@@ -107,6 +110,7 @@ def plan_jobs(
                 recipe=recipe,
                 adapted=adapt(recipe),
                 settings=tuple(options.settings),
+                transfer=tuple(map(str, options.transfer)),
                 held_out=options.held_out,
                 quick=options.quick,
             )
@@ -181,7 +185,7 @@ def open_study_data(
     Images that cannot be those of the scale are noted, or refused unless `any_images`.
     """
     recipe = job.recipe
-    source, test_source = _open_splits(path, quick=job.quick)
+    source = open_split(path, "train", quick=job.quick)
     transform = eval_transform(recipe)
     if not job.quick and (difference := _compare_with_scale(job.scale, source)):
         if not any_images:
@@ -198,41 +202,55 @@ def open_study_data(
     images = EvalImages(source, transform, device)
     if job.held_out:
         return hold_out(train, LabeledData(train=images, transform=transform))
-    test = EvalImages(test_source, transform, device)
+    test = EvalImages(open_split(path, "test", quick=job.quick), transform, device)
     labeled = LabeledData(train=images, test=test, transform=transform)
     found = fingerprint_everywhere(recipe, source)
     return StudyData(train, labeled, "" if is_part else path, found)
 
 
 def open_transfer(
-    paths: Sequence[str | Path], job: Job, device: torch.device
-) -> dict[str, LabeledData]:
-    """Open other labeled images that encoders are scored on, by the last part of their path."""
-    opened: dict[str, LabeledData] = {}
-    transform = eval_transform(job.recipe)
-    for path in map(str, paths):
-        name = Path(path).name
-        if name in opened:
-            raise UserError(f"--transfer names two data sets that are called {name}. Rename one.")
-        train, test = (
-            EvalImages(source, transform, device) for source in _open_splits(path, quick=job.quick)
-        )
-        opened[name] = LabeledData(train=train, test=test, transform=transform)
+    specs: Sequence[str | Path], *, quick: bool = False
+) -> dict[str, tuple[Source, Source]]:
+    """Open the sources of other labeled images, NAME=DATA or DATA, by their name."""
+    opened: dict[str, tuple[Source, Source]] = {}
+    for spec in map(str, specs):
+        name, equals, path = spec.partition("=")
+        name, path = (name, path) if equals else (Path(spec).name, spec)
+        if not name or name == "arm" or name in opened:
+            raise UserError(
+                f'--transfer {spec} would be called "{name}", which '
+                f"{'another data set is' if name in opened else 'is not a name'}. Give it a name: "
+                f"--transfer NAME={path or 'DATA'}."
+            )
+        train, test = (open_split(path, split, quick=quick) for split in ("train", "test"))
+        opened[name] = train, test
     return opened
 
 
-def _open_splits(path: str, *, quick: bool) -> tuple[Source, Source]:
-    """Open the training and the test images; a few of them for a quick study."""
+def decode_transfer(
+    opened: dict[str, tuple[Source, Source]], transform: EvalTransform, device: torch.device
+) -> dict[str, LabeledData]:
+    """Decode other labeled images."""
+    return {
+        name: LabeledData(
+            train=EvalImages(train, transform, device),
+            test=EvalImages(test, transform, device),
+            transform=transform,
+        )
+        for name, (train, test) in opened.items()
+    }
+
+
+def open_split(path: str, split: str, *, quick: bool) -> Source:
+    """Open the training or the test images; a few of them for a quick study."""
     if list_splits(path) != ("train", "test"):
         open_source(path)  # explains a path that does not exist
         raise UserError(
             f"{path} has no training and test images. Give a folder with train/ and test/ in it, "
             "or with Parquet files that have these words in their names."
         )
-    train, test = (open_source(path, split=split, labels=True) for split in ("train", "test"))
-    if not quick:
-        return train, test
-    return _take_some(train, QUICK_IMAGES), _take_some(test, QUICK_IMAGES)
+    source = open_source(path, split=split, labels=True)
+    return _take_some(source, QUICK_IMAGES) if quick else source
 
 
 def _compare_with_scale(scale: str, source: Source) -> str:
@@ -242,8 +260,8 @@ def _compare_with_scale(scale: str, source: Source) -> str:
     if (len(source), classes) == expected:
         return ""
     return (
-        f"{source.name} has {len(source):,} training images of {classes} classes, and {scale} has "
-        f"{expected[0]:,} of {expected[1]}."
+        f"{source.name} has {len(source):,} training images of {classes} classes, and "
+        f"{'CIFAR-10' if scale == 'small' else scale} has {expected[0]:,} of {expected[1]}."
     )
 
 

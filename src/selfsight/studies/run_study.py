@@ -23,7 +23,7 @@ from selfsight.run_files.json_files import to_json
 from selfsight.studies import ARMS, find_study, train_arms
 from selfsight.studies.judge_claims import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, check_writable, read_ledger
-from selfsight.studies.plan_jobs import plan_jobs
+from selfsight.studies.plan_jobs import open_transfer, plan_jobs
 from selfsight.terminal.console import open_console
 
 
@@ -85,12 +85,18 @@ def _train_missing(
     written = None if options.quick and not options.ledger else ledger
     if todo and written is not None:
         dist.on_first(lambda: check_writable(written))
+    transfer = open_transfer(options.transfer, quick=options.quick)  # a wrong path, before training
+    if transfer and len(todo) < len(jobs):
+        console.print(
+            "--transfer scores the encoders that are trained now; with --again, also those of runs "
+            "that are done."
+        )
     finished = train_arms.run_jobs(
         todo,
         device,
         console,
         data=str(options.data or "torchvision:CIFAR10"),
-        transfer=options.transfer,
+        transfer=transfer,
         entries=entries,
         ledger=written,
         work=Path(options.work),

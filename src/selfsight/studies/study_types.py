@@ -14,6 +14,7 @@ Scale = Literal["imagenet", "imagenet100", "stl10", "imagenette", "cifar10", "sm
 # Accuracies in percent; and of which less is better, the number of dips of online_knn, and the
 # variance of features over the views of an image, in percent of the largest.
 Measure = Literal["knn", "knn_200", "linear", "dips", "view_variance"]
+SMALL_IMAGES = 5000  # of CIFAR-10's training images, at the scale `small`
 LESS_IS_BETTER = ("dips", "view_variance")
 
 
@@ -107,6 +108,7 @@ class Study:
             return tuple(
                 replace(arm, scale="small", published=None, like=arm.like or arm.name)
                 for arm in self.arms_at("cifar10")
+                if _queue_size(arm) <= SMALL_IMAGES
             )
         return tuple(arm for arm in self.arms if arm.scale == scale)
 
@@ -118,6 +120,13 @@ class Study:
             for claim in self.claims
             if claim.better in names and (scale != "small" or isinstance(claim.than, str))
         )
+
+
+def _queue_size(arm: Arm) -> int:
+    """Number of keys in the queue of an arm; 0 without one."""
+    method = RECIPES[arm.recipe]().method
+    size: int = arm.settings.get("method.queue_size", getattr(method, "queue_size", 0))
+    return size
 
 
 def narrow_network(backbone: BackboneConfig) -> BackboneConfig:

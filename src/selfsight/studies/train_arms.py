@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from selfsight import dist
+from selfsight.data import Source
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import DivergedError, StoppedError
 from selfsight.evals.extract_features import Features
@@ -28,7 +29,7 @@ from selfsight.runs.run_lock import lock_run
 from selfsight.stopwatch import Stopwatch
 from selfsight.studies.ledger import RESULTS, Entry, hash_recipe
 from selfsight.studies.measure_label_free import LabelFree, measure_label_free
-from selfsight.studies.plan_jobs import Job, StudyData, open_study_data, open_transfer
+from selfsight.studies.plan_jobs import Job, StudyData, decode_transfer, open_study_data
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
 from selfsight.train.training_progress import format_duration
@@ -41,6 +42,7 @@ CURVE = (
     *("effective_rank", "information_bound"),
 )
 UNKNOWN_SPEED = {"cuda": 40_000.0, "cpu": 100.0}  # views per second, before anything is measured
+Results = dict[str, dict[str, Any]]
 EVALUATION_SECONDS = 20.0  # kept free for it, before anything is measured
 
 
@@ -80,7 +82,7 @@ def run_jobs(
     console: Console,
     *,
     data: str,
-    transfer: Sequence[str | Path] = (),
+    transfer: dict[str, tuple[Source, Source]],
     entries: Sequence[Entry],
     ledger: Path | None,
     work: Path,
@@ -101,8 +103,9 @@ def run_jobs(
             # Only the images of a scale count in the ledger of the package.
             images = open_study_data(job, data, device, console, any_images=ledger != RESULTS)
             known = next((one.transfer for one in opened.values()), None)
-            others = open_transfer(transfer, job, device) if known is None else known
-            opened[job.recipe.data] = images = replace(images, transfer=others)
+            if known is None:
+                known = decode_transfer(transfer, eval_transform(job.recipe), device)
+            opened[job.recipe.data] = images = replace(images, transfer=known)
             startup = time.monotonic() - began
         seconds = _seconds_left(job, len(images.train), work) or estimate_seconds(
             job.recipe, [*entries, *finished], device_name(device), len(images.train)
@@ -124,6 +127,8 @@ def run_jobs(
                 entry.write(ledger)
             write_json(job.run_folder(work).path / ENTRY, to_json(asdict(entry)))
             console.print(f"    {describe(entry)}", soft_wrap=True)
+            for name, scores in entry.transfer.items():
+                console.print(f"    on {name}: {describe_scores(scores)}", soft_wrap=True)
         finished.append(entry)
     if too_long:
         console.print(
@@ -137,16 +142,20 @@ def describe(entry: Entry) -> str:
     """One line with the accuracies, their intervals and the time of an entry."""
     if entry.diverged:
         return f"diverged: {entry.diverged}"
-    parts = [
-        f"{title} {100 * r['accuracy']:.1f} % [{100 * r['low']:.1f}, {100 * r['high']:.1f}]"
-        for title, name in (("kNN", "knn"), ("kNN k=200", "knn_200"), ("linear", "linear"))
-        if (r := entry.results.get(name))
-    ]
     seconds = entry.seconds
     return (
-        f"{', '.join(parts)} on the {entry.scored_on} images; {seconds['total']:.0f} s: first step "
-        f"{seconds['first_step']:.0f}, training {seconds['train']:.0f}, evaluation "
+        f"{describe_scores(entry.results)} on the {entry.scored_on} images; {seconds['total']:.0f} "
+        f"s: first step {seconds['first_step']:.0f}, training {seconds['train']:.0f}, evaluation "
         f"{seconds['evaluate']:.0f}; {entry.images_per_second or 0:,.0f} images/s"
+    )
+
+
+def describe_scores(results: Results) -> str:
+    """The accuracies with their intervals, in a line."""
+    return ", ".join(
+        f"{title} {100 * r['accuracy']:.1f} % [{100 * r['low']:.1f}, {100 * r['high']:.1f}]"
+        for title, name in (("kNN", "knn"), ("kNN k=200", "knn_200"), ("linear", "linear"))
+        if (r := results.get(name))
     )
 
 
@@ -263,7 +272,7 @@ def _train(
             device,
             knn=build_online_knn(recipe, data.train),
             console=console,
-            deadline=None if end is None else end - EVALUATION_SECONDS,
+            deadline=None if end is None else end - EVALUATION_SECONDS * (1 + len(data.transfer)),
             clock=clock,
             list_groups=False,  # as many tables as arms
         )
@@ -297,9 +306,6 @@ def _other_memory(device: torch.device) -> float:
         return 0.0
     free, total = torch.cuda.mem_get_info(device)
     return (total - free - torch.cuda.memory_reserved(device)) / 2**30
-
-
-Results = dict[str, dict[str, Any]]
 
 
 class Scores(NamedTuple):
