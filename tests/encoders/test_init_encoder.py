@@ -111,7 +111,7 @@ def test_a_run_keeps_its_start_and_is_repeated_to_the_bit(photos, file, weights,
     assert (start.name, start.license, start.lr_factor) == (str(file), "cc-by-4.0", 0.1)
     kept = init_weights.read_start(run, start)
     assert all(torch.equal(kept[name], value) for name, value in weights.items())
-    assert "its start" in run.result("verdict")["sentence"]
+    assert "the start encoder" in run.result("verdict")["sentence"]
     # The file of --init may be gone by now.
     moved = file.rename(file.with_name("gone.safetensors"))
     found = api.reproduce(run, device="cpu", quiet=True)

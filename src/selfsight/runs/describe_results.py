@@ -46,7 +46,7 @@ def describe_results(results: Results) -> list[str]:
         notes += [f"{name}: {settings['note']}"] if "note" in settings else []
         notes += settings.get("notes", ())
         if "started_from" in settings:
-            notes.append(f"untrained: the initial encoder of the run, {settings['started_from']}.")
+            notes.append(f"untrained: the start encoder of the run, {settings['started_from']}.")
     return list(dict.fromkeys(notes))
 
 

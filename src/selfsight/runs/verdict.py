@@ -52,7 +52,7 @@ def judge(
 
 def _name_start(text: str) -> str:
     """Name the initial encoder of a run that did not start from random weights."""
-    return text.replace("the untrained network", "its start").replace("untrained", "start")
+    return text.replace("the untrained network", "the start encoder").replace("untrained", "start")
 
 
 def judge_evidence(evidence: RunEvidence) -> Verdict:
