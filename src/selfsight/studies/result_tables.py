@@ -22,7 +22,7 @@ DATA_SETS: dict[Scale, str] = {
     "stl10": "STL-10",
     "imagenette": "Imagenette",
     "cifar10": "CIFAR-10",
-    "small": "5,000 images of CIFAR-10, narrow networks",
+    "small": "small CIFAR-10",
 }
 NOT_RUN = "not run"
 VERDICTS = ("holds", "does not hold", "unclear", NOT_RUN)
