@@ -208,8 +208,7 @@ def list_arms(name: str) -> list[Row]:
 
 def _list_done(study: Study, entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     """For each data set of a study, how many arms were trained, of how many, in how many runs."""
-    scales = study.scales
-    counts = {scale: count_done(study, scale, entries) for scale in scales}
+    counts = {scale: count_done(study, scale, entries) for scale in study.scales}
     return {
         scale: {"arms": done, "of": total, "runs": runs}
         for scale, (done, total, runs) in counts.items()

@@ -97,10 +97,10 @@ def list_transfer(study: Study, scale: str, entries: Sequence[Entry]) -> list[di
     """A row for each arm that was scored on other images: its linear accuracies on them."""
     rows = []
     for result in arm_results(study, scale, entries):
-        found = defaultdict[str, dict[int, Any]](dict)
-        for seed, entry in result.entries.items():
+        found = defaultdict[str, list[dict[str, Any]]](list)
+        for entry in result.entries.values():
             for name, scores in entry.transfer.items():
-                found[name][seed] = scores["linear"]
+                found[name].append(scores["linear"])
         if found:
             rows.append({"arm": result.arm.name} | {n: _summarize(s) for n, s in found.items()})
     names = sorted({name for row in rows for name in row} - {"arm"})
@@ -114,17 +114,17 @@ def format_accuracy(result: ArmResult, measure: Measure) -> str:
     values = result.values(measure)
     if not values:
         return "diverged"
-    text = _summarize({seed: result.entries[seed].results[measure] for seed in values})
+    text = _summarize([result.entries[seed].results[measure] for seed in values])
     count = result.num_diverged
     return f"{text}, {count} of {len(result.entries)} diverged" if count else text
 
 
-def _summarize(scores: dict[int, dict[str, Any]]) -> str:
+def _summarize(scores: Sequence[dict[str, Any]]) -> str:
     """Percent with the interval over test images of one seed, or the spread over several."""
-    values = [100 * score["accuracy"] for score in scores.values()]
+    values = [100 * score["accuracy"] for score in scores]
     if len(values) > 1:
         return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f}"
-    (score,) = scores.values()
+    (score,) = scores
     return f"{values[0]:.1f} [{100 * score['low']:.1f}, {100 * score['high']:.1f}]"
 
 

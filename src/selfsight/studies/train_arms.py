@@ -59,7 +59,7 @@ def estimate_seconds(recipe: Recipe, entries: Sequence[Entry], device: str, imag
         return (
             entry.recipe_hash == hash_recipe(recipe),
             trained["method"]["name"] == to_dict(recipe)["method"]["name"],
-            trained["backbone"]["name"] == recipe.backbone.name,
+            entry.network == recipe.backbone.name,
             len(trained["views"]) == views,
             trained["batch_size"] == recipe.batch_size,
         )
@@ -70,7 +70,7 @@ def estimate_seconds(recipe: Recipe, entries: Sequence[Entry], device: str, imag
         return work / speed + EVALUATION_SECONDS
     nearest = max([e for e in usable if not e.shared_gpu] or usable, key=likeness)
     trained = nearest.recipe
-    done = trained["epochs"] * nearest.images["train"] * len(trained["views"])
+    done = nearest.epochs * nearest.images["train"] * len(trained["views"])
     seconds = nearest.seconds
     rest = seconds["first_step"] + seconds["evaluate"]
     return seconds["train"] * work / done + rest
@@ -98,14 +98,14 @@ def run_jobs(
     finished: list[Entry] = []
     too_long: list[str] = []
     opened: dict[Data, StudyData] = {}
+    others: dict[str, LabeledData] | None = None
     for number, job in enumerate(jobs, 1):
         if (images := opened.get(job.recipe.data)) is None:
             # Only the images of a scale count in the ledger of the package.
             images = open_study_data(job, data, device, console, any_images=ledger != RESULTS)
-            known = next((one.transfer for one in opened.values()), None)
-            if known is None:
-                known = decode_transfer(transfer, eval_transform(job.recipe), device)
-            opened[job.recipe.data] = images = replace(images, transfer=known)
+            if others is None:
+                others = decode_transfer(transfer, eval_transform(job.recipe), device)
+            opened[job.recipe.data] = images = replace(images, transfer=others)
             startup = time.monotonic() - began
         seconds = _seconds_left(job, len(images.train), work) or estimate_seconds(
             job.recipe, [*entries, *finished], device_name(device), len(images.train)
