@@ -19,7 +19,10 @@ from selfsight.runs.image_sheets import write_map, write_neighbors, write_views
 from tests.evals.small_networks import TRANSFORM, VIEWS, Means, Small, bright, labeled
 from tests.evals.test_train_classifier import HEAD, STRONG, WHOLE, weights
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore"),  # of torch's own, while it compiles
+]
 
 
 @pytest.fixture
