@@ -258,7 +258,7 @@ def _train_to_verdict(
     clock: Stopwatch,
 ) -> None:
     if dist.rank() == 0:
-        write_views(run, images, recipe.views, recipe.seed)
+        write_views(run, images, recipe)
     knn = build_online_knn(recipe, images)
     clock.lap("data")
     try:
