@@ -3,19 +3,31 @@
 import os
 import time
 
-PHASES = ("imports", "data", "compile", "graph", "steps", "saving", "evaluation", "report")
+PHASES = (
+    "imports",
+    "data",
+    "kernels",
+    "compile",
+    "graph",
+    "steps",
+    "saving",
+    "evaluation",
+    "report",
+)
 
 
 class Stopwatch:
     """Divides the time since `began`, by the monotonic clock, among the phases of a run.
 
-    Every second belongs to a phase: data are opened and decoded until training starts; compile ends
-    with the first step, graph with the choice between plain steps and a CUDA graph.
+    Every second belongs to a phase: data are opened and decoded until training starts; kernels is
+    what this waits for the augmentation's kernels; compile ends with the first step, graph with the
+    choice between plain steps and a CUDA graph. `meanwhile` counts seconds of another thread.
     """
 
     def __init__(self, began: float | None = None) -> None:
         self.last = time.monotonic() if began is None else began
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.meanwhile = 0.0
         self.lap("imports")
 
     def lap(self, phase: str) -> None:
@@ -25,9 +37,10 @@ class Stopwatch:
         self.last = now
 
     def record(self) -> dict[str, float]:
-        """The seconds of each phase, and of all."""
+        """The seconds of each phase, and of all; "meanwhile" is not among those."""
         seconds = {phase: round(spent, 2) for phase, spent in self.seconds.items()}
-        return seconds | {"total": round(sum(self.seconds.values()), 2)}
+        total = round(sum(self.seconds.values()), 2)
+        return seconds | {"total": total, "meanwhile": round(self.meanwhile, 2)}
 
 
 def process_began() -> float:

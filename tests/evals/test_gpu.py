@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from selfsight import record_graph
+from selfsight.catalog import build_recipe
 from selfsight.evals.baselines import baselines
 from selfsight.evals.extract_features import features
 from selfsight.evals.knn import KNN, knn_predict
@@ -115,7 +116,7 @@ def test_sheets_are_written_from_features_on_the_device(backbone, tmp_path):
     images, run = bright(30).to("cuda"), Run(tmp_path)
     found = features(backbone.cuda(), images, TRANSFORM)
     assert found.h.is_cuda
-    write_views(run, images, VIEWS, seed=0)
+    write_views(run, images, replace(build_recipe("simclr.shapes"), views=VIEWS))
     write_map(run, images, found)
     write_neighbors(run, images, found)
     assert len(run.image_json("map")["points"]) == 30

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from sklearn.decomposition import PCA
 
+from selfsight.catalog import build_recipe
 from selfsight.evals.extract_features import Features
 from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.run_files.run_folder import Run
@@ -11,6 +14,11 @@ from selfsight.runs.image_sheets import to_image, write_map, write_neighbors, wr
 from tests.data.image_files import read_padded
 from tests.evals.small_networks import VIEWS, bright, from_pixels
 from tests.evals.test_label_free import STILL
+
+
+def viewing(views, seed=0, precision="float32"):
+    """A recipe with these views."""
+    return replace(build_recipe("simclr.shapes"), views=views, seed=seed, precision=precision)
 
 
 @pytest.fixture
@@ -34,7 +42,7 @@ def embedded(n, d=4, seed=0, labels=None):
 
 def test_views_sheet_shows_each_image_and_its_views(run):
     images = bright(10)
-    write_views(run, images, (STILL, STILL), seed=0, rows=4)
+    write_views(run, images, viewing((STILL, STILL)), rows=4)
     layout = run.image_json("views")
     assert layout["titles"] == ["image", "view 1", "view 2"]
     shown = tiles(run, "views", "png")
@@ -50,15 +58,24 @@ def test_views_sheet_shows_each_image_and_its_views(run):
 
 def test_views_are_those_that_training_makes(run):
     images = bright(6)
-    write_views(run, images, VIEWS, seed=3, rows=2)
+    write_views(run, images, viewing(VIEWS, seed=3), rows=2)
     first = tiles(run, "views", "png")
-    write_views(run, images, VIEWS, seed=3, rows=2)
+    write_views(run, images, viewing(VIEWS, seed=3), rows=2)
     assert (tiles(run, "views", "png") == first).all()
     assert (first[:, 1] != first[:, 2]).any()  # two draws
 
 
+def test_views_are_shown_in_the_precision_of_training(run):
+    by_precision = []
+    for precision in ("float32", "bf16"):
+        write_views(run, bright(6), viewing(VIEWS, precision=precision), rows=4)
+        by_precision.append(tiles(run, "views", "png")[:, 1:])
+    full, half = by_precision
+    assert 0 < np.abs(full - half).max() <= 2  # of 255
+
+
 def test_fewer_images_than_rows(run):
-    write_views(run, bright(3), VIEWS, seed=0, rows=8)
+    write_views(run, bright(3), viewing(VIEWS), rows=8)
     assert len(run.image_json("views")["rows"]) == 3
 
 

@@ -18,10 +18,12 @@ from selfsight.evals.extract_features import features as compute_features
 from selfsight.evals.feature_statistics import unit
 from selfsight.evals.knn import nearest_neighbors
 from selfsight.evals.tsne_map import reduce_to_plane
+from selfsight.recipe import Recipe
 from selfsight.run_files.json_files import replace_file
 from selfsight.run_files.run_folder import Run
 from selfsight.train.online_eval import sample_images
-from selfsight.views import View, apply_views
+from selfsight.train.step import compute_views
+from selfsight.views import View
 
 VIEW_TILE, MAP_TILE, NEIGHBOR_TILE = 96, 48, 64  # pixels
 MAP_COLUMNS = 40
@@ -30,14 +32,16 @@ BYTES = EvalTransform()  # scales no pixels
 NEIGHBOR_IMAGES = 5000  # images among which neighbors are searched
 
 
-def write_views(
-    run: Run, images: ImageStore, views: Sequence[View], seed: int, rows: int = 8
-) -> None:
-    """Write some images, each with its views of the first epoch."""
+def write_views(run: Run, images: ImageStore, recipe: Recipe, rows: int = 8) -> None:
+    """Write some images, each with its views of the first epoch, in the precision of training.
+
+    In another precision, kernels would have to be compiled for this sheet alone.
+    """
+    views, seed = recipe.views, recipe.seed
     position = torch.arange(min(rows, len(images)))
     index = rng.shuffled(rng.key(seed, "pictures"), len(images), position)
     raw = next(read_batches(images, [(0, index)], images.device))
-    applied = apply_views(views, raw.images, raw.index, seed=seed, epoch=raw.epoch)
+    applied = compute_views(recipe, raw.images, raw.index, raw.epoch)
     columns = [load_uncropped(images, index, views[0])]
     columns += [
         [denormalize(x, view) for x in batch] for batch, view in zip(applied, views, strict=True)
@@ -201,6 +205,7 @@ def load_uncropped(
 
 def denormalize(x: Float[Tensor, "c h w"], view: View) -> Image.Image:
     """Convert a view to an image, with its normalization undone."""
+    x = x.float()
     mean, std = (x.new_tensor(v)[:, None, None] for v in (view.mean, view.std))
     return to_image((x * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8).cpu())
 

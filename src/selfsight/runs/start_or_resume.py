@@ -56,6 +56,7 @@ from selfsight.train import checkpoint
 from selfsight.train.disk_forecast import check_disk
 from selfsight.train.memory_forecast import check_memory
 from selfsight.train.online_eval import build_online_knn
+from selfsight.train.prepare_kernels import prepare_kernels
 from selfsight.train.pretrain import count_classes, describe_data, pretrain
 from selfsight.train.training_state import State
 from selfsight.train.trial_steps import halve_batch_until_it_fits
@@ -81,15 +82,17 @@ def start_run(
     After all checks have passed, a run that is overwritten is set aside, and restored unless the
     new one saves a checkpoint.
     """
-    recipe, source = open_new_source(recipe)
-    about: dict[str, Any] = {"data_fingerprint": fingerprint_everywhere(recipe, source)}
-    about["outside_code"] = locate_code(list_outside_code(to_dict(recipe)))
-    check_memory(recipe, len(source), device)  # before hours of decoding
-    recipe, storage_reasons = resolve_storage(recipe, source, device)
-    recipe = replace(recipe, backbone=recipe.backbone.resolved())  # the file must say what is built
-    reasons = reasons | storage_reasons
-    console.print(dist.on_first(lambda: check_disk(recipe, source, run)), soft_wrap=True)
-    images = open_recipe_images(recipe, device, console, source)
+    with prepare_kernels(recipe, device, clock):
+        recipe, source = open_new_source(recipe)
+        about: dict[str, Any] = {"data_fingerprint": fingerprint_everywhere(recipe, source)}
+        about["outside_code"] = locate_code(list_outside_code(to_dict(recipe)))
+        check_memory(recipe, len(source), device)  # before hours of decoding
+        recipe, storage_reasons = resolve_storage(recipe, source, device)
+        # The file must say what is built.
+        recipe = replace(recipe, backbone=recipe.backbone.resolved())
+        reasons = reasons | storage_reasons
+        console.print(dist.on_first(lambda: check_disk(recipe, source, run)), soft_wrap=True)
+        images = open_recipe_images(recipe, device, console, source)
     check_batch_size(images, recipe.batch_size, dist.world_size())
     dist.on_first(lambda: set_old_run_aside(run))
     try:
@@ -139,16 +142,17 @@ def resume_run(
         )
         return
     check_local(run, recipe, trust=trust)
-    source = open_recipe_source(recipe)
-    difference = describe_other_images(run, fingerprint_everywhere(recipe, source))
-    if difference is not None:
-        raise UserError(
-            f"{run.recipe_path} records other images than {recipe.data.path} holds: "
-            f"{difference}. Restore the data, or start a new run with another --out."
-        )
-    check_memory(recipe, len(source), device)
-    dist.on_first(lambda: check_disk(recipe, source, run))
-    images = open_recipe_images(recipe, device, console, source)
+    with prepare_kernels(recipe, device, clock):
+        source = open_recipe_source(recipe)
+        difference = describe_other_images(run, fingerprint_everywhere(recipe, source))
+        if difference is not None:
+            raise UserError(
+                f"{run.recipe_path} records other images than {recipe.data.path} holds: "
+                f"{difference}. Restore the data, or start a new run with another --out."
+            )
+        check_memory(recipe, len(source), device)
+        dist.on_first(lambda: check_disk(recipe, source, run))
+        images = open_recipe_images(recipe, device, console, source)
     dist.on_first(lambda: _note_resume(run, device))
     _train_to_verdict(recipe, run, images, device, console, clock)
 
@@ -258,7 +262,7 @@ def _train_to_verdict(
     clock: Stopwatch,
 ) -> None:
     if dist.rank() == 0:
-        write_views(run, images, recipe.views, recipe.seed)
+        write_views(run, images, recipe)
     knn = build_online_knn(recipe, images)
     clock.lap("data")
     try:

@@ -9,8 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float, Int64
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from selfsight.data import Source
@@ -120,6 +118,10 @@ def group_duplicates(near: Neighbors, *, similarity: float) -> list[list[int]]:
 
     The largest come first, and of equal ones that with the most similar pair.
     """
+    # Imported here: every command imports this file.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     first, column = (near.similarity >= similarity).nonzero(as_tuple=True)
     second = near.rows[first, column]
     n = len(near.rows)

@@ -21,6 +21,14 @@ def test_shapes_are_the_same_on_every_machine():
     assert digest.startswith("8f00a009c18bdaca")
 
 
+def test_shapes_do_not_depend_on_the_number_of_threads(monkeypatch):
+    by_threads = []
+    for cpus in (1, 5):
+        monkeypatch.setattr("selfsight.data.sources.shapes.available_cpus", lambda n=cpus: n)
+        by_threads.append(shapes("train", count=900)[0])  # two chunks of each class
+    np.testing.assert_array_equal(*by_threads)
+
+
 def test_an_image_depends_on_its_index_alone(drawn):
     (train, _), (test, _) = drawn
     np.testing.assert_array_equal(shapes("train", count=30)[0], train[:30])

@@ -8,12 +8,14 @@ change no byte.
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64, UInt8
 
 from selfsight import rng
+from selfsight.data.cgroup_limits import available_cpus
 
 Field = Float64[np.ndarray, "_ _ _"]  # one plane, or one per image
 Sample = Callable[..., np.ndarray]  # sample(low, high, *shape): new random numbers per image
@@ -125,11 +127,15 @@ def shapes(
     labels = np.arange(count) % len(CLASSES)
     images = np.empty((count, SIZE, SIZE, 3), np.uint8)
     key = rng.key(seed, "shapes", split)
-    for label, name in enumerate(CLASSES):
-        of_class = np.flatnonzero(labels == label)
-        for start in range(0, len(of_class), CHUNK):
-            index = of_class[start : start + CHUNK]
-            images[index] = _render(name, _random_numbers(key, index))
+
+    def render(index: np.ndarray) -> None:
+        name = CLASSES[labels[index[0]]]
+        images[index] = _render(name, _random_numbers(key, index))
+
+    of_classes = [np.flatnonzero(labels == label) for label in range(len(CLASSES))]
+    chunks = [each[i : i + CHUNK] for each in of_classes for i in range(0, len(each), CHUNK)]
+    with ThreadPoolExecutor(available_cpus()) as threads:  # NumPy releases the interpreter's lock
+        list(threads.map(render, chunks))  # raises the error of a thread
     return images, labels
 
 
