@@ -75,7 +75,7 @@ def bits(
     key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
 ) -> Int64[Tensor, "n count"]:
     """Return `count` words in [0, 2**32) per index; `at` is a step, an epoch or zero."""
-    if _use_triton(index):
+    if use_triton(index):
         from selfsight.triton_kernels.philox import launch_philox
 
         return launch_philox(key, index, count, at, torch.int64)
@@ -91,7 +91,7 @@ def uniform(
     key: Key, index: Int64[Tensor, " n"], count: int, at: int | Tensor = 0
 ) -> Float64[Tensor, "n count"]:
     """Return `count` numbers in [0, 1) per index."""
-    if _use_triton(index):
+    if use_triton(index):
         from selfsight.triton_kernels.philox import launch_philox
 
         return launch_philox(key, index, count, at, torch.float64)
@@ -136,9 +136,9 @@ def _round_keys(key: Key, at: int) -> tuple[int, ...]:
     return tuple(bits(key, torch.arange(6), 1, at)[:, 0].tolist())
 
 
-def _use_triton(index: Tensor) -> bool:
-    """Return whether to use the Triton kernel; torch's compiler fuses the operations itself."""
-    return index.device.type == "cuda" and not torch.compiler.is_compiling() and has_triton()
+def use_triton(x: Tensor) -> bool:
+    """Return whether to use a Triton kernel; torch's compiler fuses the operations itself."""
+    return x.device.type == "cuda" and not torch.compiler.is_compiling() and has_triton()
 
 
 @cache

@@ -30,7 +30,7 @@ def test_the_kernel_compiles_for_sm_90_once_for_each_kind_of_result_and_step(tmp
 @pytest.mark.parametrize("draw", [rng.bits, rng.uniform])
 def test_a_draw_is_one_launch_and_nothing_else(monkeypatch, draw, at):
     kernel = mock.MagicMock()
-    monkeypatch.setattr(rng, "_use_triton", lambda index: True)
+    monkeypatch.setattr(rng, "use_triton", lambda index: True)
     monkeypatch.setattr(philox, "philox_kernel", kernel)
     with Operations() as operations:
         draw(KEY, ANY, 5, at)

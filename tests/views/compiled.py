@@ -1,8 +1,8 @@
 """The fused kernels compiled for an H100 or H200, which needs no such device.
 
-`python -m tests.views.compiled` prints, as JSON, the bytes that each kernel spills to memory and
-whether the threads of a warp lie along the last axis of every block. All but the launch itself is
-Triton's own path.
+`python -m tests.views.compiled` prints, as JSON, the bytes that each kernel spills to memory,
+whether the threads of a warp lie along the last axis of every block, and how many instructions
+load or store four words. All but the launch itself is Triton's own path.
 """
 
 import json
@@ -49,6 +49,7 @@ def compile_only(found):
             {
                 "kernel": kernel.__name__,
                 "spilled": sum(int(n) for n in re.findall(r"(?:STACK|LOCAL):(\d+)", usage)),
+                "vectors": made.asm["ptx"].count(".global.v4.b32"),
                 "along_rows": all(o.split(", ") == sorted(o.split(", "))[::-1] for o in orders),
             }
         )

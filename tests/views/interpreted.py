@@ -2,7 +2,8 @@
 
 Run with TRITON_INTERPRET=1, which must be set before Triton is imported:
 `python -m tests.views.interpreted CASE...` prints what was found for each case as JSON. The case
-"philox" is the kernel that draws: starting a second process would take longer than the case.
+"philox" is the kernel that draws, "lars" and "moving_average" are those of lists of tensors:
+starting a second process would take longer than the case.
 """
 
 import json
@@ -18,6 +19,7 @@ from selfsight.views.apply import apply_views_with_keys
 from selfsight.views.sampling import sample_view_params, view_keys
 from selfsight.views.triton import apply, sampling
 from selfsight.views.triton.sampling import BRIGHTNESS, FIELDS, NOT_APPLIED, RANK
+from tests.triton_kernels import interpreted_lists
 from tests.triton_kernels.interpreted_philox import interpreted as draws
 from tests.views.ragged import ragged, worst
 
@@ -107,5 +109,10 @@ def let_numpy_index():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     let_numpy_index()
-    found = {name: draws() if name == "philox" else case(name) for name in sys.argv[1:]}
+    others = {
+        "philox": draws,
+        "lars": interpreted_lists.lars_steps,
+        "moving_average": interpreted_lists.moving_averages,
+    }
+    found = {name: others[name]() if name in others else case(name) for name in sys.argv[1:]}
     print(json.dumps(found))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from selfsight.nn.batch_norm import encode_in_order
 from selfsight.nn.chunked_encoder import check_chunk_size
 from selfsight.nn.encoder import Images, Rows, encoders
+from selfsight.rng import use_triton
 
 
 class Teacher(nn.Module):
@@ -48,11 +49,19 @@ class Teacher(nn.Module):
         teachers: list[Any] = list(self.net.parameters())
         students: list[Any] = list(student.parameters())
         self.momentum = momentum
+        on_device = skipped is not None or isinstance(momentum, Tensor)
+        if on_device and use_triton(teachers[0]):  # torch has a kernel for a number
+            from selfsight.triton_kernels.moving_average import launch_moving_average
+            from selfsight.triton_kernels.tensor_lists import have_equal_layouts
+
+            if have_equal_layouts(teachers, students):
+                launch_moving_average(teachers, students, momentum, skipped)
+                return
         if not isinstance(momentum, Tensor):
             if skipped is None:
                 torch._foreach_lerp_(teachers, students, 1 - momentum)
                 return
-            # No multi-tensor kernel takes a device scalar as the weight of a lerp.
+            # No multi-tensor kernel of torch takes a device scalar as the weight of a lerp.
             weight = ((1 - momentum) * (1 - skipped.to(torch.float64))).to(teachers[0].dtype)
             for t, s in zip(teachers, students, strict=True):
                 t.lerp_(s, weight)

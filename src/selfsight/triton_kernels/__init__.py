@@ -1,1 +1,1 @@
-"""Triton functions that several kernels share."""
+"""Triton kernels, and functions that several of them share."""
