@@ -54,13 +54,13 @@ def test_the_code_of_the_library_page_trains_a_network_of_its_own():
     x = torch.randn(4, 3, 32, 32, generator=g)
     views = [x + 0.1 * torch.randn(x.shape, generator=g) for _ in range(2)]
     torch.manual_seed(0)
-    names = {"epochs": 2, "loader": [views, views]}
+    names = {"epochs": 10, "loader": [views, views]}
     before = loop.index("step, total_steps")
     exec(loop[:before], names)
     weights, keys = names["net"].conv1.weight.clone(), names["method"].teacher(x)[1]
-    first = names["method"](views, names["Moment"](step=0, total_steps=4)).loss
+    first = names["method"](views, names["Moment"](step=0, total_steps=20)).loss
     exec(loop[before:], names)
-    assert names["step"] == 4
+    assert names["step"] == 20
     assert names["out"].loss < first
     assert not torch.equal(names["net"].conv1.weight, weights)
     assert not torch.equal(names["method"].teacher(x)[1], keys)
