@@ -1,9 +1,6 @@
 """Every method has its row, rows are measured once, and the table says what they say."""
 
 import json
-import signal
-import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +13,10 @@ from selfsight.bench.all_methods import FIRST_STEPS, NETWORKS, OTHER_ROWS, list_
 from selfsight.bench.evaluation_speed import EVALUATIONS
 from selfsight.bench.methods_table import OVERHEADS
 from selfsight.bench.step_breakdown import Breakdown, Timing
-from selfsight.catalog import build_recipe
 from selfsight.data import Source
 from selfsight.errors import UserError
-from selfsight.methods import DataInfo
 from selfsight.recipe import ALL_METHODS, method_name
 from selfsight.recipes import RECIPES
-from selfsight.terminal.console import open_console
-from selfsight.train import compile_ahead
 
 RESULT = Breakdown(
     recipe="",
@@ -166,81 +159,6 @@ def test_a_small_network_is_measured_on_a_cpu(tmp_path):
         step, limit = (1000 * 64 / result[k] for k in ("images_per_second", "limit"))
         assert limit + sum(result["overhead"].values()) == pytest.approx(step)
     assert [row["name"] for row in rows] == ["dino", "moco", "supervised", *EVALUATIONS]
-
-
-def test_on_a_gpu_other_rows_are_compiled_in_parallel_after_the_first(
-    measured, monkeypatch, tmp_path
-):
-    started, most = [], 0
-
-    class Process:
-        def __init__(self):
-            self.polls = 0
-
-        def poll(self):
-            self.polls += 1
-            return 0 if self.polls > 3 else None
-
-        def wait(self):
-            self.polls = 9
-
-    def start(recipe, data, device, *, memory, errors):
-        nonlocal most
-        assert recipe.compile and measured == ["barlow_twins.cifar10_r18_200ep"]
-        started.append((method_name(recipe.method), Process()))
-        most = max(most, sum(process.polls <= 3 for _, process in started))
-        return started[-1][1]
-
-    monkeypatch.setattr(compile_ahead, "start_compiling", start)
-    monkeypatch.setattr(compile_ahead, "persist_compile_cache", lambda: None)
-    monkeypatch.setattr(all_methods, "device_name", lambda device: "a GPU")
-    monkeypatch.setattr(all_methods, "adapt_to_device", lambda recipe, device: (recipe, {}))
-    monkeypatch.setattr(compile_ahead.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "GPU")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    all_methods.measure_all(
-        tmp_path,
-        torch.device("cuda"),
-        data_for=lambda recipe: "shapes",
-        only=["resnet18"],
-        batch_size=None,
-        flags=(),
-        seconds=0.1,
-        minutes=None,
-        console=open_console(quiet=True),
-    )
-    names = [name for name, _ in started]
-    trained = [case.method for case in list_cases(["resnet18"]) if case.method not in OTHER_ROWS]
-    assert names == trained[1:]
-    assert most == compile_ahead.COMPILED_AT_ONCE
-    assert all(process.polls > 3 for _, process in started)
-
-
-def test_compiling_ends_with_the_time_and_leaves_out_what_is_compiled(monkeypatch, tmp_path):
-    monkeypatch.setattr(compile_ahead, "persist_compile_cache", lambda: None)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "GPU")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    started, device = [], torch.device("cuda")
-
-    def start(*_, **__):
-        started.append(subprocess.Popen(["sleep", "60"]))
-        return started[-1]
-
-    monkeypatch.setattr(compile_ahead, "start_compiling", start)
-    names = ("simclr.shapes", "moco.cifar10_r18_200ep", "byol.cifar10_r18_100ep")
-    jobs = [compile_ahead.CompileJob(build_recipe(name), DataInfo(100, 10)) for name in names]
-    compile_ahead.write_mark(*jobs[1], device)
-    fill = compile_ahead.fill_compile_cache
-    fill([*jobs, None], device, end=time.monotonic() + 0.2)
-    assert [process.poll() for process in started] == [-signal.SIGKILL] * 2
-    fill(jobs, device, end=time.monotonic())
-    assert len(started) == 2
-
-    def fail(*_, **__):
-        raise OSError("too many processes")
-
-    monkeypatch.setattr(compile_ahead, "start_compiling", fail)
-    fill(jobs, device)
 
 
 def test_a_method_without_a_recipe_for_the_network_is_said():

@@ -9,7 +9,6 @@ comparable.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,14 +28,12 @@ from selfsight.catalog import build_recipe
 from selfsight.data import Source
 from selfsight.device import adapt_to_device
 from selfsight.errors import UserError, suggest
-from selfsight.methods import DataInfo
 from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
 from selfsight.runs.new_run_folder import create_folder
 from selfsight.runs.open_run_images import open_recipe_source
 from selfsight.terminal.console import open_console
-from selfsight.train.compile_ahead import CompileJob, fill_compile_cache
 from selfsight.train.memory_forecast import foresee_memory
 
 VIT_S = "mocov3.imagenet_vit_s16_300ep"
@@ -177,11 +174,6 @@ def measure_all(
                 highlight=False,
             )
             break
-        trained = [other for other in todo[1:] if other.method not in OTHER_ROWS]
-        if i == 1 and trained and device.type == "cuda":  # the first has compiled the backbone
-            console.print(f"Compiling the code of {len(trained)} rows ...", highlight=False)
-            end = math.inf if minutes is None else began + 60 * minutes
-            fill_compile_cache((_job(other, prepare) for other in trained), device, end=end)
         title = NETWORKS[case.network].title
         console.print(f"    measuring {case.name} with {title} ...", highlight=False)
         row = _measure(case, device, prepare, batch_size, flags, seconds, times)
@@ -235,15 +227,6 @@ def _prepare(
     if data not in sources:
         sources[data] = open_recipe_source(recipe)
     return recipe, sources[data]
-
-
-def _job(case: Case, prepare: Callable[[Case], tuple[Recipe, Source]]) -> CompileJob | None:
-    """What to compile for a row; None if it cannot be measured, as its row will say."""
-    try:
-        recipe, source = prepare(case)
-    except UserError:
-        return None
-    return CompileJob(recipe, DataInfo(len(source), len(source.class_names)))
 
 
 def _measure(

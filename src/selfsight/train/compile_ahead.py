@@ -9,20 +9,17 @@ process; it reads JSON from standard input.
 import contextlib
 import hashlib
 import json
-import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from selfsight import dist
-from selfsight.compile_cache import persist_compile_cache
 from selfsight.data.decoders.decode_workers import inherited_path
 from selfsight.methods import DataInfo
 from selfsight.outside_code import list_outside_code, locate_code
@@ -30,7 +27,6 @@ from selfsight.recipe import Recipe, from_dict, to_dict
 from selfsight.train.compile import is_compiled
 from selfsight.version import __version__
 
-COMPILED_AT_ONCE = 4  # recipes, each in a process that uses several cores
 NICENESS = 10  # of the second process: loading images comes first
 
 
@@ -141,41 +137,6 @@ def start_compiling(
     with contextlib.suppress(BrokenPipeError), process.stdin as file:  # it may end at once
         file.write(json.dumps(given).encode())
     return process
-
-
-class CompileJob(NamedTuple):
-    """A recipe whose code the compile cache is to have, and its data."""
-
-    recipe: Recipe
-    data: DataInfo
-
-
-def fill_compile_cache(
-    jobs: Iterable[CompileJob | None], device: torch.device, *, end: float = math.inf
-) -> None:
-    """Compile the code of several recipes at a time; one that fails is compiled when it is run.
-
-    At `end`, a time of the monotonic clock, processes that still compile are killed.
-    """
-    persist_compile_cache()
-    running: list[subprocess.Popen[bytes]] = []
-    missing = (job for job in jobs if job and not _mark(*job, device).exists())
-    job = next(missing, None)
-    while (job or running) and time.monotonic() < end:
-        if job is not None and len(running) < COMPILED_AT_ONCE:
-            share = 1 / (1 + COMPILED_AT_ONCE)
-            try:
-                process = start_compiling(*job, device, memory=share, errors=subprocess.DEVNULL)
-            except OSError:  # for example too many processes
-                break
-            running.append(process)
-            job = next(missing, None)
-            continue
-        time.sleep(0.1)
-        running = [process for process in running if process.poll() is None]
-    for process in running:
-        process.kill()
-        process.wait()
 
 
 def _mark(recipe: Recipe, data: DataInfo, device: torch.device) -> Path:
