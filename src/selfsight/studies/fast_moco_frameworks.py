@@ -3,16 +3,19 @@
 from typing import Any
 
 from selfsight.nn.combinatorial_patches import Patches
+from selfsight.studies.methods import SIMSIAM_SHORT
 from selfsight.studies.study_types import Arm, Claim, Study
 
 TABLE_3 = "Fast-MoCo, arXiv:2207.08220, appendix, table 3"
 
 # On CIFAR-10 the patches are the only difference. With them BYOL's loss is the mean of both
 # directions and not their sum: twice the learning rate and half the weight decay undo that.
-CIFAR10: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "nnclr": ("NNCLR", "nnclr.cifar10_r18_200ep", {}),
-    "byol": ("BYOL", "byol.cifar10_r18_100ep", {"optim.lr": 0.24, "optim.weight_decay": 2.5e-4}),
-    "simsiam": ("SimSiam", "simsiam.cifar10_r18_800ep", {}),
+BYOL_PATCHES = {"optim.lr": 0.24, "optim.weight_decay": 2.5e-4}
+# Title, recipe, settings, and those with patches.
+CIFAR10: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "nnclr": ("NNCLR", "nnclr.cifar10_r18_200ep", {}, {}),
+    "byol": ("BYOL", "byol.cifar10_r18_100ep", {}, BYOL_PATCHES),
+    "simsiam": ("SimSiam", "simsiam.cifar10_r18_800ep", SIMSIAM_SHORT, {}),
 }
 
 
@@ -70,12 +73,15 @@ STUDY = Study(
             source=TABLE_3,
         ),
         *(
-            _cifar10(f"{name}{suffix}", recipe, settings, like=f"{name}{suffix}")
-            for name, (_, recipe, optim) in CIFAR10.items()
-            for suffix, settings in (("", {}), ("_patches", {"method.patches": Patches(), **optim}))
+            _cifar10(f"{name}{suffix}", recipe, settings | changes, like=f"{name}{suffix}")
+            for name, (_, recipe, settings, with_patches) in CIFAR10.items()
+            for suffix, changes in (
+                ("", {}),
+                ("_patches", {"method.patches": Patches(), **with_patches}),
+            )
         ),
         # FastSiam is SimSiam with four views: once with SimSiam's batch, once as published.
-        _cifar10("fastsiam", "simsiam.cifar10_r18_800ep", {"method.num_views": 4}),
+        _cifar10("fastsiam", "simsiam.cifar10_r18_800ep", {"method.num_views": 4} | SIMSIAM_SHORT),
         _cifar10("fastsiam_batch128", "simsiam.cifar10_fastsiam_r18_200ep", {}),
     ),
     claims=(
@@ -85,7 +91,7 @@ STUDY = Study(
                 better=f"cifar10_{name}_patches",
                 than=f"cifar10_{name}",
             )
-            for name, (title, _, _) in CIFAR10.items()
+            for name, (title, *_) in CIFAR10.items()
         ),
         Claim(
             text="FastSiam's four views improve SimSiam.",

@@ -7,6 +7,8 @@ from selfsight.studies.study_types import Arm, Claim, Study
 LIGHTLY = "lightly, CIFAR-10 benchmark, 200 epochs, the best over epochs, batch {}"
 DEMO = "facebookresearch/moco, CIFAR-10 demo, on the output of a linear head"
 NONE = "none published at this setting"
+# The recipe has the learning rate of 800 epochs; this one was tuned on held-out images, for fewer.
+SIMSIAM_SHORT = {"optim.lr": 0.12, "optim.schedule.warmup_epochs": 5.0}
 
 # Arm: recipe, changed settings, kNN (k = 200) in percent and its source. A batch holds 512 images;
 # of MSBReg and JCL, whose images have more than two views, about as many views.
@@ -36,7 +38,7 @@ ARMS: dict[str, tuple[str, dict[str, Any], float | None, str]] = {
     "nnclr": ("nnclr.cifar10_r18_200ep", {}, 83.4, LIGHTLY.format(128)),
     "simclr": ("simclr.cifar10_r18_200ep", {}, 84.8, LIGHTLY.format(512)),
     "simo": ("simo.cifar10_r18_200ep", {}, None, NONE),
-    "simsiam": ("simsiam.cifar10_r18_800ep", {}, 81.9, LIGHTLY.format(128)),
+    "simsiam": ("simsiam.cifar10_r18_800ep", SIMSIAM_SHORT, 81.9, LIGHTLY.format(128)),
     "swav": ("swav.cifar10_r18_200ep", {}, 84.2, LIGHTLY.format(512)),
     "vicreg": ("vicreg.cifar10_r18_1000ep", {}, None, NONE),
     "supervised": ("supervised.cifar10_r18_100ep", {}, None, NONE),
