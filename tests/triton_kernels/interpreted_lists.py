@@ -12,7 +12,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from selfsight.optim.lars import step_with_torch
-from selfsight.triton_kernels.lars import launch_lars
+from selfsight.triton_kernels.lars_kernels import launch_lars
 from selfsight.triton_kernels.moving_average import launch_moving_average
 from selfsight.triton_kernels.tensor_lists import BLOCK, CHUNK
 

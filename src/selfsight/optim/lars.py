@@ -68,7 +68,7 @@ class LARS(torch.optim.Optimizer):
         for group, params, grads, found_inf in groups_with_grads(self):
             buffers = state_tensors(self, "momentum_buffer", params)
             if use_triton(params[0]):
-                from selfsight.triton_kernels.lars import launch_lars
+                from selfsight.triton_kernels.lars_kernels import launch_lars
                 from selfsight.triton_kernels.tensor_lists import have_equal_layouts
 
                 if have_equal_layouts(params, buffers):
@@ -86,7 +86,7 @@ def step_with_torch(
 ) -> None:
     """Update one group by torch's multi-tensor kernels, in 14 passes over memory.
 
-    On a GPU `triton_kernels.lars` does it in seven.
+    On a GPU `triton_kernels.lars_kernels` does it in seven.
     """
     variant, lr = group["variant"], group["lr"]
     updates = add_weight_decay(params, grads, group["weight_decay"])

@@ -10,7 +10,7 @@ from selfsight.optim import LARS, lars
 from selfsight.optim.lars import step_with_torch
 
 pytest.importorskip("triton")
-from selfsight.triton_kernels import lars as kernels
+from selfsight.triton_kernels import lars_kernels as kernels
 from tests.triton_kernels.interpreted_lists import (
     SETTINGS,
     VARIANTS,
@@ -95,7 +95,7 @@ def test_tensors_of_other_types_are_stepped_by_torch(monkeypatch):
 
 
 def test_a_cpu_needs_no_triton(monkeypatch):
-    monkeypatch.setitem(sys.modules, "selfsight.triton_kernels.lars", None)
+    monkeypatch.setitem(sys.modules, "selfsight.triton_kernels.lars_kernels", None)
     params, optimizer = build("mocov3")
     run(params, optimizer, 0)
 
