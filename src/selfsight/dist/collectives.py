@@ -142,7 +142,11 @@ def shard_slice(count: int, unit: int = 1) -> slice:
 
 
 def _sum(x: Tensor) -> Tensor:
-    return collectives.wait_tensor(collectives.all_reduce(x.contiguous(), "sum", _world()))
+    if torch.compiler.is_compiling():
+        return collectives.wait_tensor(collectives.all_reduce(x.contiguous(), "sum", _world()))
+    total = x.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
 
 
 def _world() -> dist.ProcessGroup:

@@ -216,7 +216,12 @@ def spanning_batch_norm(
         group_of_part = (dist.rank() * len(parts) + parts) // (group // size)
         num_groups = -(-len(x) * dist.world_size() // group)
     h, dims = _split_rows(x.detach(), size)
-    var, mean = torch.var_mean(h, dims, correction=0, keepdim=True)
+    if len(h) == 1 and h.device.type == "cpu" and not torch.compiler.is_compiling():
+        # torch's kernel takes one pass over memory, and var_mean over these dimensions several.
+        stats = torch.batch_norm_update_stats(h[0], None, None, 0.0)
+        mean, var = (each.view(1, 1, -1, *[1] * (h.dim() - 3)) for each in stats)
+    else:
+        var, mean = torch.var_mean(h, dims, correction=0, keepdim=True)
     shape, channels = mean.shape, mean.shape[2]
     m, v = mean.flatten(1).double(), var.flatten(1).double()
     moments = torch.cat([m, v + m.square(), torch.ones_like(m[:, :1])], dim=1)
