@@ -19,7 +19,8 @@ def test_the_kernel_equals_torch_up_to_rounding():
 @pytest.mark.slow
 def test_the_kernel_compiles_for_sm_90_without_spilling_and_reads_along_rows(tmp_path):
     found = elsewhere("tests.data.decoders.resize_compiled", TRITON_CACHE_DIR=str(tmp_path))
-    assert found == [{"kernel": "resize_kernel", "spilled": 0, "along_rows": True}] * 2
+    assert [f["kernel"] for f in found] == ["resize_kernel"] * 2
+    assert [f for f in found if f["spilled"] or not f["along_rows"]] == []
 
 
 def test_each_image_is_resized_to_its_size_as_pillow_does():
