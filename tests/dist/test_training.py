@@ -39,6 +39,7 @@ BATCH, IMAGES, CLASSES = 8, 44, 5  # 44 images: four are left over in each epoch
 CPU = torch.device("cpu")
 
 QUICK = [(name, {}) for name in sorted(METHODS | BASELINES)] + [
+    ("barlow_twins", {"dim": 2 * BATCH}),  # from this width on the loss multiplies images
     ("fast_moco", {"patches": Patches(how="montage")}),
     ("moco", {"bn": "shuffle", "bn_group": 8}),
     ("swav", {"queue_size": 18, "queue_epoch": 1, "freeze_steps": 3, "num_small": 2}),
@@ -65,6 +66,7 @@ CASES = [
     ("simo", {"bn": "shuffle", "bn_group": 8, "batch_size": 16, "symmetric": True}),
     ("simsiam", {"patches": Patches()}),
     ("swav", {"queue_size": 0, "num_small": 2}),
+    ("vicreg", {"dim": 2 * BATCH}),
 ]
 
 

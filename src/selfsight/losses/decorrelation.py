@@ -15,9 +15,8 @@ Scalar = Float[Tensor, ""]
 @at_least_float32
 def barlow_twins(z1: Rows, z2: Rows, *, redundancy: float = 0.0051) -> Scalar:
     """Pull the diagonal of the cross-correlation to 1 and the rest to 0 (equation 1)."""
-    correlation = mean_product(standardize(z1), standardize(z2))
-    diagonal = (1 - correlation.diagonal()).pow(2).sum()
-    return diagonal + redundancy * off_diagonal(correlation)
+    diagonal, off_diagonal = column_products(standardize(z1), standardize(z2))
+    return (1 - diagonal).pow(2).sum() + redundancy * off_diagonal
 
 
 @at_least_float32
@@ -36,10 +35,12 @@ def vicreg(
     """
     loss = invariance * (z1 - z2).pow(2).mean()
     for z in (z1, z2):
-        centered, rows = center(z), global_size(z)
-        cov = mean_product(centered, centered) * (rows / (rows - 1))
-        spread = (1 - (cov.diagonal() + 1e-4).sqrt()).relu().mean()
-        loss = loss + variance / 2 * spread + covariance * off_diagonal(cov) / len(cov)
+        centered = center(z)
+        unbiased = global_size(z) / (global_size(z) - 1)
+        biased, off_diagonal = column_products(centered, centered)
+        spread = (1 - (biased * unbiased + 1e-4).sqrt()).relu().mean()
+        loss = loss + variance / 2 * spread
+        loss = loss + covariance * unbiased**2 * off_diagonal / z.shape[1]
     return loss
 
 
@@ -99,14 +100,26 @@ def center(z: Rows) -> Rows:
     return z - dist.all_sum(z.sum(0)) / global_size(z)
 
 
+def column_products(a: Rows, b: Rows) -> tuple[Float[Tensor, " d"], Scalar]:
+    """The diagonal of `mean_product`, and the sum of the squares of its other elements.
+
+    With few images their products are smaller than those of columns: |A'B|^2 = <AA', BB'>. As A'B
+    then has a low rank, the squares beside its diagonal are no small difference of large numbers.
+    """
+    if 2 * global_size(a) > a.shape[1]:
+        product = mean_product(a, b)
+        others = product - torch.diag(product.diagonal())
+        return product.diagonal(), others.square().sum()
+    images_a = a @ dist.gather(a).T  # [N, G]
+    images_b = images_a if b is a else b @ dist.gather(b).T
+    squares = dist.all_sum((images_a * images_b).sum()) / global_size(a) ** 2
+    diagonal = dist.all_sum((a * b).sum(0)) / global_size(a)
+    return diagonal, squares - diagonal.square().sum()
+
+
 def mean_product(a: Rows, b: Rows) -> Square:
     """The mean over images of the products of two columns, for every pair."""
     return dist.all_sum(a.T @ b) / global_size(a)
-
-
-def off_diagonal(square: Square) -> Scalar:
-    """Sum of the squared off-diagonal elements."""
-    return (square - torch.diag(square.diagonal())).pow(2).sum()
 
 
 def global_size(z: Rows) -> int:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.losses.decorrelation import mean_product, off_diagonal, standardize
+from selfsight.losses.decorrelation import column_products, mean_product, standardize
 from selfsight.losses.float32_losses import at_least_float32, unit
 
 Blocks = Float[Tensor, "k n d"]
@@ -61,7 +61,7 @@ def singular_values(p: Blocks, *, form: Form = "b") -> Scalar:
     z = unit(p).flatten(0, 1)  # [K N, C]
     if form == "a":
         columns = standardize(z)
-        return off_diagonal(mean_product(columns, columns))
+        return column_products(columns, columns)[1]
     if form == "b":
         identity = torch.eye(z.shape[1], device=z.device, dtype=z.dtype)
         return (z.shape[1] * mean_product(z, z) - identity).pow(2).sum()
