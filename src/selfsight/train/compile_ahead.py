@@ -168,6 +168,8 @@ def compile_step(given: dict[str, Any]) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
         torch.cuda.set_per_process_memory_fraction(given["memory"])
+        # Do not time convolutions: compiled code does not depend on which ones cuDNN chooses.
+        torch.backends.cudnn.benchmark_limit = 1
     # The run that started this process has imported the same code.
     recipe, data = from_dict(given["recipe"], trust=True), DataInfo(**given["data"])
     run_one_step(recipe, device, data)
