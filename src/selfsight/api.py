@@ -324,7 +324,7 @@ def reproduce(
             "NAME` lists the arms of a study."
         )
     run = open_run(what)
-    _refuse_options(options, ("seed", "ledger"), f"{run.path} is a run")
+    _refuse_options(options, ("scale", "seed", "ledger"), f"{run.path} is a run")
     return _reproduce_run(run, options, quiet=quiet)
 
 

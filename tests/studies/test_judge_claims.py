@@ -308,3 +308,22 @@ def test_reproduce_needs_a_result_to_compare_with(monkeypatch, tmp_path):
         api.reproduce("methods.simclr")
     with pytest.raises(UserError, match=r'no arm "methods.simclrs"'):
         api.reproduce("methods.simclrs")
+
+
+def test_reproduce_trains_the_small_version_of_an_arm(monkeypatch, tmp_path, capsys):
+    name = f"eqco_negatives.{OTHER}"
+    (job,) = jobs_of(OTHER, scale="small")
+    small = replace(entry_of(job), results={"linear": {"accuracy": 0.4, "low": 0.4, "high": 0.4}})
+    for seed in (0, 1, 2):
+        replace(small, seed=seed).write(tmp_path)
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    trained = []
+    monkeypatch.setattr(
+        run_study, "_train_missing", lambda _, o, *a, **k: trained.append(o) or [asdict(small)]
+    )
+    with pytest.raises(UserError, match=rf"no result of {name} .* --scale cifar10"):
+        api.reproduce(name)
+    main(["reproduce", name, "--scale", "small"])
+    assert trained[0].scale == "small" and "pass" in capsys.readouterr().out
+    with pytest.raises(UserError, match=rf"has no arm .{OTHER}. at the scale imagenette"):
+        api.reproduce(name, scale="imagenette")

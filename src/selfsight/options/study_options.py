@@ -92,6 +92,8 @@ class ReproduceOptions:
     trust: bool = False
     """Runs: allow its recipe to run code from outside selfsight, and to read images from a network.
     Use it only if you trust its author."""
+    scale: Annotated[Scale | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """Arms: small, for the small version of an arm of CIFAR-10. If not given, the arm itself."""
     seed: Number = None
     """Arms: seed of the run. If not given, 0."""
     ledger: Folder = None

@@ -23,7 +23,7 @@ from selfsight.run_files.json_files import to_json
 from selfsight.studies import ARMS, find_study, train_arms
 from selfsight.studies.judge_claims import arm_results, compare_with_ledger
 from selfsight.studies.ledger import RESULTS, Entry, check_writable, read_ledger
-from selfsight.studies.plan_jobs import open_transfer, plan_jobs
+from selfsight.studies.plan_jobs import choose_arms, open_transfer, plan_jobs
 from selfsight.terminal.console import open_console
 
 
@@ -109,7 +109,8 @@ def _train_missing(
 def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[str, Any]:
     """Train an arm of the ledger again, and compare it with the ledger's mean and spread."""
     name, _, short = arm.partition(".")
-    scale = ARMS[arm].scale
+    scale = options.scale or ARMS[arm].scale
+    choose_arms([find_study(name)], [short], scale)  # explains a scale that has no such arm
     if options.ledger and not Path(options.ledger).is_dir():
         raise UserError(f"--ledger is {options.ledger}, which is not a folder with results.")
     ledger = (RESULTS, Path(options.ledger)) if options.ledger else (RESULTS,)
