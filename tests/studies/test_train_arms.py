@@ -81,7 +81,7 @@ def labeled_images(images: CachedImages) -> LabeledData:
 
 
 def jobs_of(*arms, **options) -> list[Job]:
-    options = replace(STUDY_DEFAULTS, arms=arms, **options)
+    options = replace(STUDY_DEFAULTS, arms=arms or None, **options)
     return plan_jobs([EQCO], options, lambda recipe: recipe)
 
 
@@ -96,7 +96,7 @@ def test_studies_are_planned_in_their_order_and_a_run_that_two_share_once():
     studies = [STUDIES["jcl_multi_key"], EQCO]
 
     def planned(*arms, **options):
-        options = replace(STUDY_DEFAULTS, arms=arms, **options)
+        options = replace(STUDY_DEFAULTS, arms=arms or None, **options)
         jobs = plan_jobs(studies, options, lambda recipe: recipe)
         return [(f"{job.study}.{job.arm}", job.recipe.seed) for job in jobs]
 
@@ -336,6 +336,8 @@ def test_an_encoder_is_scored_on_other_images_too_with_their_own_classes(tmp_pat
     alone = train_arms.score(backbone, job.recipe, open_study_data(job, other, cpu, console))
     assert scores.transfer == {"colors3": alone.results} and scores.results != alone.results
     assert [*open_transfer([other, f"again={other}"], quick=True)] == ["colors3", "again"]
+    equals = shapes_of(tmp_path / "a=b", classes=3)
+    assert [*open_transfer([equals, f"x={equals}"], quick=True)] == ["a=b", "x"]
     with pytest.raises(UserError, match=r"which another data set is\. Give it a name"):
         open_transfer([other, other])
     with pytest.raises(UserError, match=r'called "arm", which is not a name'):
@@ -380,6 +382,8 @@ def test_seeds_are_given_once_and_the_ledger_is_checked_before_training(tmp_path
         jobs_of("cifar10_v2_k16", settings=("--seed", "3"))
     with pytest.raises(UserError, match="--seeds has no number"):
         jobs_of("cifar10_v2_k16", seeds=())
+    with pytest.raises(UserError, match="--arms has no name"):
+        replace(STUDY_DEFAULTS, arms=())
     with pytest.raises(UserError, match="It is at --scale imagenette"):
         plan_jobs([STUDIES["methods"]], replace(STUDY_DEFAULTS, arms=["imagenette_moco"]), replace)
     (tmp_path / "file").touch()

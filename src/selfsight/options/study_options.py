@@ -36,7 +36,7 @@ class StudyOptions:
     scale: Annotated[Scale, arg(metavar="NAME")] = "cifar10"
     """Data set of the arms: cifar10, imagenette, stl10, imagenet100 or imagenet; or small, which is
     5,000 images of CIFAR-10 and narrow networks: minutes an arm on a CPU."""
-    arms: Annotated[Sequence[str], arg(metavar="NAME...", help_behavior_hint="")] = ()
+    arms: Annotated[Sequence[str] | None, arg(metavar="NAME...", help_behavior_hint="")] = None
     """Arms to train, as ARM or STUDY.ARM. If not given, all arms of the scale."""
     seeds: Annotated[Sequence[int], arg(metavar="INT...")] = (0,)
     """Seeds; all arms of all studies are trained with the first, then with the next."""
@@ -67,6 +67,8 @@ class StudyOptions:
         check_seeds(self.seeds)
         if not self.seeds:
             raise UserError("--seeds has no number. Name at least one seed, or omit it.")
+        if self.arms is not None and not self.arms:
+            raise UserError("--arms has no name. Name at least one arm, or omit it for all.")
         if self.held_out and self.transfer:
             raise UserError(
                 "--held-out reads no test images, and --transfer scores on test images. Leave one "

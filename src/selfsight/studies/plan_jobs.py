@@ -93,7 +93,7 @@ def plan_jobs(
 
     `adapt` changes a recipe for the device. A run that several arms share is listed once.
     """
-    chosen = choose_arms(studies, options.arms, options.scale)
+    chosen = choose_arms(studies, options.arms or (), options.scale)
     if any(word.split("=")[0] == "--seed" for word in options.settings):
         raise UserError("--seed would train all --seeds with the same one. Use --seeds alone.")
     jobs: dict[tuple[Any, ...], Job] = {}
@@ -215,7 +215,8 @@ def open_transfer(
     opened: dict[str, tuple[Source, Source]] = {}
     for spec in map(str, specs):
         name, equals, path = spec.partition("=")
-        name, path = (name, path) if equals else (Path(spec).name, spec)
+        if not equals or Path(spec).exists():  # a path may have "=" in it
+            name, path = Path(spec).name, spec
         if not name or name == "arm" or name in opened:
             raise UserError(
                 f'--transfer {spec} would be called "{name}", which '
