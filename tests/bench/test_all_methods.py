@@ -98,7 +98,7 @@ def test_rows_are_measured_once_and_again_after_an_error(measured, tmp_path, cap
     assert "80% of 64,000, 1.5 GiB" in capsys.readouterr().out
     table = (tmp_path / "table.md").read_text().splitlines()
     assert "| moco | 51,200 | 64,000 | 80 % | 1.5 | 2.0 | 10.00 | 8.00 |" in " ".join(table)
-    assert "| first_step_blocks | warm | 1.0 | 2.0 | 5.0 | 30.0 | 51,200 |" in table
+    assert "| first_step_blocks | warm | 1.0 | 3.0 | 5.0 | 30.0 | 51,200 |" in table
     assert "| vicreg | CUDA out of memory. |" in table
 
 

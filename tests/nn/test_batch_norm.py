@@ -15,6 +15,7 @@ from selfsight.nn.batch_norm import (
     average_running_statistics,
     convert_batch_norm,
     grouped_batch_norm,
+    spanning_batch_norm,
     track_statistics,
 )
 from selfsight.nn.group_and_layer_norm import StandardizedConv, replace_batch_norm
@@ -207,6 +208,19 @@ def test_a_batch_that_is_not_finite_leaves_the_running_statistics_alone():
     norm(x)
     assert bool(norm.running_mean.isfinite().all()) and bool(norm.running_var.isfinite().all())
     assert norm.running_mean[2] == 0 and norm.running_var[2] == 1
+
+
+@pytest.mark.parametrize("group", [None, 32, 128])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_mean_far_from_zero_costs_no_accuracy(group, layout):
+    """Half a million values per channel, more than float32 can add one after the other."""
+    made = torch.Generator().manual_seed(0)
+    x = torch.randn(128, 3, 64, 64, generator=made).add_(1000).to(memory_format=layout)
+    _, (means, variances), _ = spanning_batch_norm(x, None, None, group, 1e-5)
+    parts = x.double().split(group or len(x))
+    exact = [torch.var_mean(part, (0, 2, 3), correction=0) for part in parts]
+    expected = [torch.stack(each).float() for each in zip(*exact, strict=True)]
+    torch.testing.assert_close([variances, means], expected, rtol=1e-6, atol=0)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it traces

@@ -21,22 +21,22 @@ from selfsight.rng import use_triton
 SECONDS, STEPS = 0.3, 3
 BANDWIDTH = 4.3e9  # bytes in a millisecond
 LARS_BYTES, TEACHER_BYTES = 7 * 4, 3 * 4  # of a parameter, read and written
-NETWORKS = {  # widths of the projector
-    "resnet18": (512, 4096, 256),
-    "resnet50": (2048, 8192, 8192, 8192),  # Barlow Twins'
+HEADS = {  # backbone and widths
+    "MoCo v3's projector and predictor": ("resnet18", (512, 4096, 256, 4096, 256)),
+    "MoCo v3's projector": ("resnet18", (512, 4096, 256)),
+    "Barlow Twins' projector": ("resnet50", (2048, 8192, 8192, 8192)),
 }
 Update = Callable[[], object]
 
 
 def build(name: str, device: torch.device) -> nn.Module:
-    """A backbone and a projector."""
+    """A backbone and its heads."""
     torch.manual_seed(0)
-    backbone: Any = torchvision.models.get_model(name)
+    backbone_name, (features, *widths) = HEADS[name]
+    backbone: Any = torchvision.models.get_model(backbone_name)
     backbone.fc = nn.Identity()
-    projector = torchvision.ops.MLP(
-        NETWORKS[name][0], list(NETWORKS[name][1:]), norm_layer=nn.BatchNorm1d, bias=False
-    )
-    net: Any = nn.Sequential(backbone, projector).to(device)
+    heads = torchvision.ops.MLP(features, widths, norm_layer=nn.BatchNorm1d, bias=False)
+    net: Any = nn.Sequential(backbone, heads).to(device)
     return net.to(memory_format=torch.channels_last)
 
 
@@ -56,23 +56,28 @@ def prepare_lars(net: nn.Module, variant: str, device: torch.device) -> tuple[Up
     return optimizer.step, [*params, *(optimizer.state[p]["momentum_buffer"] for p in params)]
 
 
-def prepare_teacher(net: nn.Module, _: str, device: torch.device) -> tuple[Update, list[Tensor]]:
-    """An update, and the tensors that it changes."""
+def prepare_teacher(
+    net: nn.Module, momentum_on: str, device: torch.device
+) -> tuple[Update, list[Tensor]]:
+    """An update, and the tensors that it changes; the momentum is on the "host" or the "device"."""
     teacher, skipped = Teacher(net), torch.zeros((), device=device)
+    momentum: Any = 0.996
+    if momentum_on == "device":
+        momentum = torch.tensor(momentum, dtype=torch.float64, device=device)
     with torch.no_grad():
         for p in teacher.parameters():
             p.normal_()
-    return lambda: teacher.follow(net, 0.996, skipped=skipped), list(teacher.parameters())
+    return lambda: teacher.follow(net, momentum, skipped=skipped), list(teacher.parameters())
 
 
-def compare(prepare: Any, net: nn.Module, variant: str, device: torch.device) -> list[float]:
+def compare(prepare: Any, net: nn.Module, how: str, device: torch.device) -> list[float]:
     """Milliseconds by torch and by Triton, and the difference after some steps."""
     times: list[float] = []
     results: list[Sequence[Tensor]] = []
     for choose in (lambda _: False, use_triton):
         lars.use_triton = ema_teacher.use_triton = choose  # type: ignore[attr-defined]
         torch.manual_seed(1)
-        update, tensors = prepare(copy.deepcopy(net), variant, device)
+        update, tensors = prepare(copy.deepcopy(net), how, device)
         for _ in range(STEPS):
             update()
         results.append([t.detach().clone() for t in tensors])
@@ -83,18 +88,19 @@ def compare(prepare: Any, net: nn.Module, variant: str, device: torch.device) ->
 
 def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for name in NETWORKS:
+    for name, (backbone, _) in HEADS.items():
         net = build(name, device)
         count = sum(p.numel() for p in net.parameters())
-        print(f"{name} and projector, {count / 1e6:.1f} million parameters: torch, Triton, floor")
-        for label, prepare, variant, size in (
+        print(f"{backbone}, {name}, {count / 1e6:.1f} million parameters: torch, Triton, floor")
+        for label, prepare, how, size in (
             ("LARS, mocov3", prepare_lars, "mocov3", LARS_BYTES),
             ("LARS, clipped", prepare_lars, "clipped", LARS_BYTES),
-            ("teacher", prepare_teacher, "", TEACHER_BYTES),
+            ("teacher", prepare_teacher, "host", TEACHER_BYTES),
+            ("teacher, device", prepare_teacher, "device", TEACHER_BYTES),
         ):
-            by_torch, by_triton, difference = compare(prepare, net, variant, device)
+            by_torch, by_triton, difference = compare(prepare, net, how, device)
             floor = count * size / BANDWIDTH
-            print(f"  {label:<14}{by_torch:8.3f}{by_triton:8.3f}{floor:8.3f}  {difference:.1e}")
+            print(f"  {label:<15}{by_torch:8.3f}{by_triton:8.3f}{floor:8.3f}  {difference:.1e}")
 
 
 if __name__ == "__main__":

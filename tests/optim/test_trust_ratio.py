@@ -38,7 +38,7 @@ def parameters(weights):
     return [torch.nn.Parameter(w.clone()) for w in weights]
 
 
-def by_hand(variant, w, gradients, adapt):
+def by_hand(variant, w, gradients, adapt, beta):
     m = torch.zeros_like(w)
     for g in gradients:
         size, length = float(w.norm()), float(g.norm())
@@ -56,27 +56,28 @@ def by_hand(variant, w, gradients, adapt):
         elif adapt and size > 0 and length + DECAY * size > 0:
             r = TRUST * size / (length + DECAY * size + 1e-8)
         if variant == "simclr":
-            m = BETA * m + LR * r * decayed
+            m = beta * m + LR * r * decayed
             w = w - m
         elif variant == "fastmoco":
-            m = BETA * m + decayed
+            m = beta * m + decayed
             w = w - LR * r * m
         else:
-            m = BETA * m + r * decayed
+            m = beta * m + r * decayed
             w = w - LR * m
     return w
 
 
 @pytest.mark.parametrize("variant", LARS_VARIANTS)
 @pytest.mark.parametrize("adapt", [True, False])
-def test_lars_is_its_variants_equation(tensors, variant, adapt):
+@pytest.mark.parametrize("beta", [BETA, 0.0])
+def test_lars_is_its_variants_equation(tensors, variant, adapt, beta):
     weights, gradients = tensors
     params = parameters(weights)
     group = {"params": params, "adapt": adapt, "weight_decay": DECAY}
-    optimizer = LARS([group], lr=LR, momentum=BETA, trust_coefficient=TRUST, variant=variant)
+    optimizer = LARS([group], lr=LR, momentum=beta, trust_coefficient=TRUST, variant=variant)
     mine = run(optimizer, params, gradients)
     for i, w in enumerate(weights):
-        expected = by_hand(variant, w, [step[i] for step in gradients], adapt)
+        expected = by_hand(variant, w, [step[i] for step in gradients], adapt, beta)
         torch.testing.assert_close(mine[i], expected, rtol=1e-9, atol=1e-14)
 
 

@@ -91,7 +91,9 @@ def step_with_torch(
     variant, lr = group["variant"], group["lr"]
     updates = add_weight_decay(params, grads, group["weight_decay"])
     ratios = trust_ratios(group, params, grads, updates) if group["adapt"] else None
-    memory = {"buffers": buffers, "momentum": group["momentum"]}
+    memory: dict[str, Any] = {"buffers": buffers, "momentum": group["momentum"]}
+    if not group["momentum"]:  # torch's kernel takes no buffers then
+        memory, buffers = {}, updates
     if ratios is not None and variant == "fastmoco":
         sgd_step(params, updates, 0.0, found_inf, **memory)  # updates only the buffers
         sgd_step(params, list(torch._foreach_mul(buffers, ratios)), lr, found_inf)

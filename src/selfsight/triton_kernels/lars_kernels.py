@@ -152,9 +152,9 @@ def factors_kernel(
     chunk: tl.constexpr,
     padded: tl.constexpr,
 ):
-    """Write the factors of a tensor, of its gradient and of its momentum buffer."""
+    """Write two factors of a tensor: that of its gradient, and that of its momentum buffer."""
     tensor = tl.program_id(0)
-    rate = tl.load(lr).to(tl.float64)
+    learning_rate = tl.load(lr).to(tl.float64)
     ratio = tl.full([], 1.0, tl.float64)
     if adapt:
         i, counts = chunk_counts(table + 3 * count, count, chunk, padded)
@@ -175,15 +175,15 @@ def factors_kernel(
             norm = grad_norm + weight_decay * weight_norm
             ratio = trust_coefficient * weight_norm / (norm + 1e-8)
             if variant == "clipped":  # a warm-up begins at lr = 0, where the ratio is clipped
-                ratio = tl.minimum(ratio / rate, 1.0)
+                ratio = tl.minimum(ratio / learning_rate, 1.0)
             if variant == "larc" or variant == "clipped":
                 ratio = tl.where(grad_norm > 0, ratio, 0.0)
         ratio = tl.where((weight_norm > 0) & (norm > 0), ratio, 1.0)
-    inner, outer = ratio, rate
+    inner, outer = ratio, learning_rate
     if variant == "simclr":
-        inner, outer = ratio * rate, tl.full([], 1.0, tl.float64)
+        inner, outer = ratio * learning_rate, tl.full([], 1.0, tl.float64)
     if variant == "fastmoco":
-        inner, outer = tl.full([], 1.0, tl.float64), ratio * rate
+        inner, outer = tl.full([], 1.0, tl.float64), ratio * learning_rate
     tl.store(factors + 2 * tensor, inner.to(tl.float32))
     tl.store(factors + 2 * tensor + 1, outer.to(tl.float32))
 
