@@ -122,12 +122,12 @@ class BatchNorm(nn.Module):
         self._track(batch.means.mean(dim=0), batch.variances.mean(dim=0))
 
     def _track(self, mean: Tensor, var: Tensor) -> None:
-        # A batch with non-finite activations leads to a skipped step and must leave no trace.
-        old_mean, old_var = self.running_mean, self.running_var
-        mean = torch.where(mean.isfinite(), mean.to(old_mean.dtype), old_mean)
-        var = torch.where(var.isfinite(), var.to(old_var.dtype), old_var)
-        old_mean.lerp_(mean, self.momentum)
-        old_var.lerp_(var, self.momentum)
+        # A batch with non-finite activations leads to a skipped step and must leave no trace. Its
+        # variance is not finite either. Each operation on a running statistic costs time to
+        # compile, and `isfinite` and `lerp_` are several.
+        finite = var < math.inf
+        for old, new in ((self.running_mean, mean), (self.running_var, var)):
+            old.copy_(torch.where(finite, old + self.momentum * (new - old), old))
         self.num_batches_tracked.add_(1)  # assigning it would take the compiler ten times as long
 
 
