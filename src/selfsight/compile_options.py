@@ -6,7 +6,8 @@ COMPILE_OPTIONS: dict[str, Any] = {
     # Compile for exact shapes: code for any batch size would be slower, and a run has one.
     "dynamic": False,
     # Merge small independent kernels, such as the batch norms of several groups.
-    "options": {"combo_kernels": True},
+    # Do not look for parts that could be recorded as CUDA graphs: whole steps are recorded.
+    "options": {"combo_kernels": True, "graph_partition": False},
 }
 
 MAX_COMPILED = 512  # versions of one function in a process
