@@ -1,8 +1,10 @@
 """Steps run uncompiled while another process compiles, and the log has the step of the change."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -26,13 +28,16 @@ class Fake(CompileAhead):
 
     def __init__(self, recipe, steps=0):
         super().__init__(recipe, DataInfo(), CPU)
-        self.left, self.started_after = steps, None
+        self.left, self.calls = steps, []
 
     def is_needed(self):
         return True
 
     def start(self):
-        self.started_after = True
+        self.calls.append("start")
+
+    def compile(self):
+        self.calls.append("compile")
 
     def note_compiled(self):
         self.noted = True
@@ -62,7 +67,7 @@ def test_steps_continue_compiled_once_the_second_process_is_done(compiled):
         run_step(batch(state, seed=number))
         seen.append((run_step.recipe.compile, len(compiled)))
     assert seen == [(False, 0)] * 4 + [(True, 1)] * 2
-    assert ahead.step == 4 and ahead.started_after
+    assert ahead.step == 4 and ahead.calls == ["start", "compile"]
     other, runner = made("mocov3")
     for number in range(6):
         runner(batch(other, seed=number))
@@ -87,7 +92,7 @@ def test_a_first_step_that_needs_too_much_memory_uncompiled_is_compiled_at_once(
     monkeypatch.setattr(run_step, "_run", too_much_at_first)
     assert torch.isfinite(run_step(batch(state)).loss)
     assert (state.step, int(run_step.step), ahead.step, len(compiled)) == (1, 1, 0, 1)
-    assert "no memory" in ahead.describe()
+    assert "no memory" in ahead.describe() and ahead.calls == ["start"]
 
 
 def test_it_is_needed_on_one_gpu_if_the_cache_has_no_code_yet(tmp_path, monkeypatch):
@@ -122,8 +127,8 @@ def test_the_second_process_runs_a_step():
         "memory": 1.0,
     }
     command = [sys.executable, "-m", "selfsight.train.compile_ahead"]
-    for settings, code in ((given, 0), (given | {"recipe": {}}, 1)):
-        text = json.dumps(settings)
+    texts = (json.dumps(given), json.dumps(given | {"recipe": {}}), "")
+    for text, code in zip(texts, (0, 1, 0), strict=True):
         done = subprocess.run(command, input=text, text=True, capture_output=True)
         assert done.returncode == code, done.stderr
 
@@ -135,6 +140,7 @@ def test_a_second_process_that_fails_is_named(monkeypatch):
     monkeypatch.setattr(compile_ahead.sys, "executable", "/bin/false")
     ahead = CompileAhead(recipe, DataInfo(), CPU)
     ahead.start()
+    ahead.compile()
     ahead.process.wait()
     ahead.finish(7)
     assert ahead.describe() == (
@@ -149,18 +155,44 @@ def test_a_machine_that_starts_no_process_does_not_end_the_run(monkeypatch):
     monkeypatch.setattr(compile_ahead.sys, "executable", "/does/not/exist")
     ahead = CompileAhead(made("mocov3")[1].recipe, DataInfo(), CPU)
     ahead.start()
+    ahead.compile()
     assert not ahead.is_running()
     ahead.finish(1)
     assert "no process could be started" in ahead.describe()
     ahead.close()
 
 
-def test_nothing_is_started_if_memory_is_short(monkeypatch):
+@pytest.mark.parametrize("step", [9, 10])
+def test_it_compiles_after_the_first_step_and_ends_if_memory_is_short(monkeypatch, tmp_path, step):
+    (tmp_path / "python").write_text("#!/bin/sh\ntouch $0.started\ncat > $0.json\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(compile_ahead.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (19, 100))
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 10)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: step)
     ahead = CompileAhead(made("mocov3")[1].recipe, DataInfo(), CPU)
     ahead.start()
-    assert ahead.process is None and not ahead.is_running()
+    process = ahead.process
+    while not (tmp_path / "python.started").exists():
+        time.sleep(0.01)
+    assert ahead.is_running()
+    ahead.compile()
+    if step == 9:
+        assert process.wait() == 0
+        assert json.loads((tmp_path / "python.json").read_text())["memory"] == 0.1
+    else:
+        assert process.poll() == -signal.SIGKILL and not ahead.is_running()
+        ahead.finish(1)
+        assert "no memory" in ahead.describe()
+    ahead.close()
+
+
+def test_a_run_whose_first_step_is_compiled_at_once_needs_no_second_process(monkeypatch):
+    monkeypatch.setattr(compile_ahead.sys, "executable", "/bin/cat")
+    ahead = CompileAhead(made("mocov3")[1].recipe, DataInfo(), CPU)
+    ahead.start()
+    process = ahead.process
+    ahead.finish(0)
+    assert process.poll() is not None and "no memory" in ahead.describe()
     ahead.close()
 
 

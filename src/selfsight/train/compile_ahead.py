@@ -3,12 +3,13 @@
 The first run of a network on a machine would otherwise wait for the compiler, a minute or more. The
 second process runs one step on random images and ends; then the compile cache has all code, and the
 run compiles in seconds and continues with it. `python -m selfsight.train.compile_ahead` is that
-process; it reads JSON from standard input.
+process; it imports the compiler and waits for JSON on standard input.
 """
 
 import contextlib
 import gc
 import hashlib
+import importlib
 import json
 import os
 import subprocess
@@ -37,6 +38,7 @@ class CompileAhead:
     def __init__(self, recipe: Recipe, data: DataInfo, device: torch.device) -> None:
         self.recipe, self.data, self.device = recipe, data, device
         self.step: int | None = None
+        self.began: float | None = None  # when the second process began to compile
         self.seconds = 0.0
         self.process: subprocess.Popen[bytes] | None = None
         self.errors: Any = None
@@ -55,27 +57,41 @@ class CompileAhead:
         )
 
     def start(self) -> None:
-        """Start the second process, if the memory of the GPU is enough for both.
+        """Start the second process, which imports the compiler and waits.
+
+        Imports take seconds, and the first step too.
+        """
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # read if the process fails
+        try:
+            self.process = start_process(self.errors)
+        except OSError as error:  # for example too many processes
+            self.why_not = f"no process could be started ({error})"
+
+    def compile(self) -> None:
+        """Let the second process compile if the memory of the GPU is enough for both; else end it.
 
         Call it after a step: as much memory as that took is needed for the second process, and
-        again to record a CUDA graph.
+        again to record a CUDA graph. And cuDNN has timed the run's own convolutions by then.
         """
+        if self.process is None:
+            return
         free, total = torch.cuda.mem_get_info(self.device)
         step = torch.cuda.max_memory_reserved(self.device)
         if free < 2 * step:
-            return  # is_running() is False, so that the run compiles by itself
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # read if the process fails
-        self.started = time.monotonic()
-        try:
-            self.process = start_compiling(
-                self.recipe,
-                self.data,
-                self.device,
-                memory=(free - step) / total,
-                errors=self.errors,
-            )
-        except OSError as error:  # for example too many processes
-            self.why_not = f"no process could be started ({error})"
+            self._end()  # is_running() is False, so that the run compiles by itself
+            return
+        self.began = time.monotonic()
+        settings = to_dict(self.recipe)
+        outside = locate_code(list_outside_code(settings))
+        given = {
+            "recipe": settings | {"outside_code": outside},
+            "data": self.data._asdict(),
+            "device": str(self.device),
+            "memory": (free - step) / total,
+        }
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as file:  # it may have ended
+            file.write(json.dumps(given).encode())
 
     def is_running(self) -> bool:
         """Whether the second process still compiles."""
@@ -84,8 +100,10 @@ class CompileAhead:
     def finish(self, step: int) -> None:
         """Note the step from which on compiled code is used."""
         self.step = step
-        if self.process is not None:
-            self.seconds = time.monotonic() - self.started
+        if self.began is None:
+            self._end()
+        else:
+            self.seconds = time.monotonic() - self.began
 
     def describe(self) -> str:
         """One or two sentences on what happened."""
@@ -107,18 +125,20 @@ class CompileAhead:
 
     def close(self) -> None:
         """End the second process."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        self._end()
         if self.errors is not None:
             self.errors.close()
 
+    def _end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
 
-def start_compiling(
-    recipe: Recipe, data: DataInfo, device: torch.device, *, memory: float, errors: Any
-) -> "subprocess.Popen[bytes]":
-    """Start a process that fills the compile cache, with this share of the GPU's memory at most."""
-    process = subprocess.Popen(
+
+def start_process(errors: Any) -> "subprocess.Popen[bytes]":
+    """Start a process that fills the compile cache once it gets JSON; errors go to this file."""
+    return subprocess.Popen(
         # -P: import nothing from the current folder, which may hold untrusted files.
         [sys.executable, "-P", "-m", "selfsight.train.compile_ahead"],
         env=os.environ | inherited_path(),
@@ -126,18 +146,6 @@ def start_compiling(
         stdout=subprocess.DEVNULL,
         stderr=errors,
     )
-    settings = to_dict(recipe)
-    outside = locate_code(list_outside_code(settings))
-    given = {
-        "recipe": settings | {"outside_code": outside},
-        "data": data._asdict(),
-        "device": str(device),
-        "memory": memory,
-    }
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as file:  # it may end at once
-        file.write(json.dumps(given).encode())
-    return process
 
 
 def _mark(recipe: Recipe, data: DataInfo, device: torch.device) -> Path:
@@ -181,4 +189,7 @@ def compile_step(given: dict[str, Any]) -> None:
 if __name__ == "__main__":
     os.nice(NICENESS)
     gc.disable()  # looking for garbage takes a tenth of compiling, and the process ends soon
-    compile_step(json.load(sys.stdin))
+    importlib.import_module("selfsight.train.trial_steps")
+    importlib.import_module("torch._inductor.compile_fx")
+    if text := sys.stdin.read():  # nothing if the run has ended
+        compile_step(json.loads(text))

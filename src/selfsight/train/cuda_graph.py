@@ -57,6 +57,7 @@ class StepRunner:
         self.steps_per_epoch, self.device = steps_per_epoch, device
         self.ahead = ahead if ahead is not None and ahead.is_needed() else None
         if self.ahead is not None:
+            self.ahead.start()
             self.recipe = replace(recipe, compile=False)
         elif is_compiled(recipe, device):
             compile_networks(state.method, blocks=recipe.compile_blocks)
@@ -73,7 +74,7 @@ class StepRunner:
         """Run one step; its result is valid until the next."""
         if self.ahead is not None and self.calls:
             if self.calls == 1:
-                self.ahead.start()
+                self.ahead.compile()
             if not self.ahead.is_running():
                 self._use_compiled(self.ahead)
         self.calls += 1
