@@ -120,10 +120,11 @@ def _pretrain(
                 return _resume(run, recipe, device, clock, trust=True)
             dist.on_first(lambda: new_run_folder.check_folder(run, overwrite=options.overwrite))
             start = import_start(options)
-            recipe, reasons = build_pretrain_recipe(data, options, device, start)
+            console = _console()
+            recipe, reasons = build_pretrain_recipe(data, options, device, start, console=console)
             automatic = options.recipe is None
             start_or_resume.start_run(
-                recipe, reasons, run, device, _console(), clock, automatic=automatic, start=start
+                recipe, reasons, run, device, console, clock, automatic=automatic, start=start
             )
     return run
 

@@ -6,6 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from selfsight import dist
 from selfsight.backbones.input_channels import RULE
@@ -36,7 +37,7 @@ from selfsight.recipe import (
 from selfsight.recipes import auto_recipe
 from selfsight.run_files.run_folder import Run
 from selfsight.train.memory_forecast import foresee_memory
-from selfsight.train.trial_steps import measure_cpu_speed
+from selfsight.train.trial_steps import measure_speed
 from selfsight.views.domains import for_domain
 
 SAMPLE = 128  # images that the automatic recipe is chosen from
@@ -49,10 +50,12 @@ def build_pretrain_recipe(
     start: StartEncoder | None = None,
     *,
     profile: auto_recipe.DataProfile | None = None,
+    console: Console | None = None,
 ) -> tuple[Recipe, dict[str, str]]:
     """Build the recipe of a command, with the reasons for automatic settings.
 
-    `start` is the encoder of --init. Without a `profile` of the data, a sample is read.
+    `start` is the encoder of --init. Without a `profile` of the data, a sample is read. The
+    `console` is told that steps are timed.
     """
     if options.recipe is not None:
         return _adapt(_named_recipe(options), {}, data, options, device, start)
@@ -83,7 +86,9 @@ def build_pretrain_recipe(
 
     recipe, reasons = build(None)
     if "epochs" in reasons and _can_measure_speed(recipe, profile.count, options, device):
-        return build(measure_cpu_speed(recipe, DataInfo(profile.count, 2)))
+        if console is not None:
+            console.print("Timing a few steps, to choose the number of epochs.")
+        return build(measure_speed(recipe, device, DataInfo(profile.count, 2)))
     return recipe, reasons
 
 
@@ -94,11 +99,11 @@ def _can_measure_speed(
 
     Settings of a person may need more memory than there is, which others say in a sentence.
     """
-    if device.type != "cpu" or options.seed is not None or dist.world_size() > 1:
+    if options.seed is not None or dist.world_size() > 1:
         return False
     if 2 * recipe.batch_size > count:  # too few images to train at all
         return False
-    if not (options.settings or options.batch_size or options.init):
+    if device.type != "cpu" or not (options.settings or options.batch_size or options.init):
         return True
     memory = foresee_memory(recipe, count, device)
     return memory.peak <= memory.available

@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from types import SimpleNamespace
+from unittest import mock
 
 import jaxtyping
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfsight import recipe_from_options
+from selfsight import recipe_from_options, rng
 from selfsight.catalog import build_recipe
 from selfsight.errors import UserError
 from selfsight.methods import METHODS
@@ -23,7 +24,7 @@ from selfsight.recipes.auto_recipe import (
 )
 from tests.folders import images
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize("method", [None, *METHODS])
@@ -85,8 +86,7 @@ def test_small_crops_are_small_and_there_are_none_of_small_views(method, monkeyp
         field.name for field in fields(made.method)
     }
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
-    cuda = torch.device("cuda")
-    made, _ = build_auto_recipe(DataProfile(count=1000, short_side=500), cuda, method=method)
+    made, _ = build_auto_recipe(DataProfile(count=1000, short_side=500), CUDA, method=method)
     assert [view.size for view in made.views] == [224] * 2 + [96] * made.method.num_small
     assert made.method.num_small > 0
 
@@ -105,31 +105,36 @@ def test_views_follow_the_images_and_the_cpu_caps_them(side, size):
     assert {view.size for view in made.views} == {size}
 
 
-@given(count=st.integers(16, 2_000_000), speed=st.floats(1, 1e6))
-def test_the_measured_speed_decides_the_epochs(count, speed):
+@given(count=st.integers(16, 2_000_000), speed=st.floats(1, 1e6), gpu=st.booleans())
+def test_the_measured_speed_decides_the_epochs(count, speed, gpu):
     data = DataProfile(count=count, short_side=32)
-    made, reasons = build_auto_recipe(data, CPU, images_per_second=speed)
+    with mock.patch("torch.cuda.is_bf16_supported", return_value=True):
+        made, reasons = build_auto_recipe(data, CUDA if gpu else CPU, images_per_second=speed)
+    choices = auto_recipe.GPU_EPOCHS if gpu else auto_recipe.EPOCHS
+    most = auto_recipe.GPU_MINUTES if gpu else auto_recipe.CPU_MINUTES
     minutes = made.epochs * count / speed / 60
-    fastest, slowest = max(auto_recipe.EPOCHS), min(auto_recipe.EPOCHS)
-    assert minutes <= auto_recipe.CPU_MINUTES or made.epochs == slowest
-    assert minutes > auto_recipe.CPU_MINUTES / 2 or made.epochs == fastest
+    assert minutes <= most or made.epochs == min(choices)
+    assert minutes > most / 2 or made.epochs == max(choices)
     assert f"the measured {speed:.0f} images/s" in reasons["epochs"]
+    assert made.compile == (gpu and rng.has_triton() and made.epochs * count / speed >= 180)
 
 
-def test_the_speed_is_measured_where_no_seed_and_no_epochs_are_given(tmp_path, monkeypatch):
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_the_speed_is_measured_where_no_seed_and_no_epochs_are_given(tmp_path, monkeypatch, device):
     photos, measured = images(tmp_path), []
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     monkeypatch.setattr(
-        recipe_from_options, "measure_cpu_speed", lambda *_: measured.append(0) or 7.0
+        recipe_from_options, "measure_speed", lambda _, on, __: measured.append(on) or 7.0
     )
     for flags, why in (({"seed": 1}, "at an assumed"), ({"epochs": 3}, "")):
-        _, reasons = build_pretrain_recipe(photos, PretrainOptions(**flags), CPU)
+        _, reasons = build_pretrain_recipe(photos, PretrainOptions(**flags), device)
         assert not measured and why in reasons.get("epochs", "")
-    _, reasons = build_pretrain_recipe(photos, PretrainOptions(), CPU)
-    assert measured and "at the measured 7 images/s" in reasons["epochs"]
+    _, reasons = build_pretrain_recipe(photos, PretrainOptions(), device)
+    assert measured == [device] and "at the measured 7 images/s" in reasons["epochs"]
 
 
 def test_no_step_is_timed_that_does_not_fit_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(recipe_from_options, "measure_cpu_speed", None)  # calling it would fail
+    monkeypatch.setattr(recipe_from_options, "measure_speed", None)  # calling it would fail
     too_much = SimpleNamespace(peak=2, available=1)
     monkeypatch.setattr(recipe_from_options, "foresee_memory", lambda *_: too_much)
     _, reasons = build_pretrain_recipe(images(tmp_path), PretrainOptions(batch_size=8), CPU)

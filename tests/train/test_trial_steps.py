@@ -26,10 +26,31 @@ def test_the_speed_is_that_of_the_steps_after_the_first(seconds, monkeypatch):
 
     monkeypatch.setattr(trial_steps, "train", train)
     monkeypatch.setattr(trial_steps.time, "monotonic", lambda: now[0])
-    speed = trial_steps.measure_cpu_speed(recipe, DataInfo(64, 2))
+    speed = trial_steps.measure_speed(recipe, CPU, DataInfo(64, 2))
     assert speed == pytest.approx(recipe.batch_size / seconds)
     assert steps[0] == [(recipe.batch_size, 3, 32, 32)] * 2
     assert now[0] - 1000 <= max(2 * seconds, trial_steps.TIMED_SECONDS + seconds)
+
+
+def test_steps_that_do_not_fit_in_memory_have_no_speed(monkeypatch):
+    def train(*_, **__):
+        raise torch.OutOfMemoryError
+
+    recipe, _ = build_auto_recipe(DataProfile(count=64, short_side=32), CPU)
+    monkeypatch.setattr(trial_steps, "train", train)
+    assert trial_steps.measure_speed(recipe, CPU, DataInfo(64, 2)) is None
+
+
+@pytest.mark.gpu
+def test_timed_steps_leave_the_memory_of_a_gpu_as_it_was():
+    cuda = torch.device("cuda")
+    recipe, _ = build_auto_recipe(DataProfile(count=50_000, short_side=32), cuda)
+    trial_steps.measure_speed(recipe, cuda, DataInfo(50_000, 2))  # libraries keep some memory
+    before = torch.cuda.memory_allocated(cuda)
+    speed = trial_steps.measure_speed(recipe, cuda, DataInfo(50_000, 2))
+    assert speed > 1000
+    assert torch.cuda.memory_allocated(cuda) <= before + 2**20
+    assert torch.cuda.max_memory_allocated(cuda) <= before + 2**20
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, 1000.0), (4, 0.5), (30, 0.5)])

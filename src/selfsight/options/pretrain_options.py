@@ -42,8 +42,8 @@ class PretrainOptions:
     --start.freeze N freezes its first N stages or blocks. If not given, random weights.
     """
     epochs: Number = None
-    """Passes over the images. If not given, as the recipe says; an automatic one on a CPU has as
-    many as 20 minutes allow, by a few steps that are timed."""
+    """Passes over the images. If not given, as the recipe says; an automatic one has as many as 20
+    minutes allow on a CPU and 10 on a GPU, by a few steps that are timed; on a GPU at least 100."""
     batch_size: Number = None
     """Images per step, summed over all processes. If not given, as the recipe says."""
     seed: Number = None

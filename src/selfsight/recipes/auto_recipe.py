@@ -12,17 +12,20 @@ from selfsight.device import adapt_to_device
 from selfsight.methods import MethodConfig
 from selfsight.optim import Optim, Schedule
 from selfsight.recipe import Data, Recipe, method_config, method_name
+from selfsight.train.training_progress import format_duration
 from selfsight.views import View, for_channels
 from selfsight.views.domains import describe_kind, for_domain, for_kind, resolve_domain
 
 Reasons = dict[str, str]
-CPU_MINUTES = 20  # of training
-CPU_SPEED = 2000.0  # images/s of 32 pixels on two cores, where it is not measured
-# Compiled steps are 1.6 times as fast. The first run of a network gets them after a minute or more,
-# while it trains; from 3 minutes on they save more than they cost (docs/performance.md).
-COMPILE_MINUTES = 3
-# Few to choose from: a small change of the speed rarely changes them.
+# Of uncompiled training. Compiled steps are 1.6 times as fast. The first run of a network gets them
+# after a minute or more, while it trains; from COMPILE_MINUTES on they save more than they cost
+# (docs/performance.md).
+CPU_MINUTES, GPU_MINUTES, COMPILE_MINUTES = 20, 10, 3
+CPU_SPEED, GPU_SPEED = 2000.0, 15_000.0  # images/s of 32 pixels, where it is not measured
+# Few to choose from: a small change of the speed rarely changes them. On a GPU at least a hundred,
+# however long that takes.
 EPOCHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 400)
+GPU_EPOCHS = (100, 150, 200, 300, 400, 600, 800, 1000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ def build_auto_recipe(
 
     The batch size is divisible by the number of processes. `image_size` is that of an encoder to
     start from. The views fit the domain and, for images that are not photographs, the statistics
-    of the data. `images_per_second` is the measured speed of training on the CPU; None if it was
+    of the data. `images_per_second` is the measured speed of uncompiled training; None if it was
     not measured.
     """
     reasons: Reasons = {}
@@ -74,8 +77,10 @@ def build_auto_recipe(
     if batch_size is None:
         queue = method is not None and getattr(method_config(method)(), "queue_size", 0) > 0
         batch_size, reasons["batch_size"] = _batch_size(data, size, gpu, queue, processes)
+    speed = images_per_second or _usual_speed(size, backbone, gpu)
     if epochs is None:
-        epochs, reasons["epochs"] = _epochs(data, size, gpu, images_per_second)
+        how = "an assumed" if images_per_second is None else "the measured"
+        epochs, reasons["epochs"] = _epochs(data, gpu, speed, how)
     steps = epochs * max(1, data.count // batch_size)
     config, why = _method(data, method, batch_size, steps, size, gpu)
     reasons |= why
@@ -112,7 +117,7 @@ def build_auto_recipe(
     recipe, adapted = adapt_to_device(recipe, device)
     reasons |= {"precision": "the GPU has bf16"} | adapted
     if recipe.compile:
-        pays_off, reasons["compile"] = _compilation_pays_off(recipe, steps)
+        pays_off, reasons["compile"] = _compilation_pays_off(steps * batch_size / speed / 60)
         recipe = replace(recipe, compile=pays_off)
     return recipe, reasons
 
@@ -184,18 +189,19 @@ def _batch_size(
     return batch, f"{data.count} images give {max(1, data.count // batch)} steps an epoch{why}"
 
 
-def _epochs(
-    data: DataProfile, size: int, gpu: bool, images_per_second: float | None
-) -> tuple[int, str]:
-    if gpu:
-        epochs = int(min(1000, max(100, 4_000_000 / data.count)))
-        return epochs, f"about {epochs * data.count:,} images in total, for a GPU"
-    speed = images_per_second or CPU_SPEED * 32 / size
-    most = CPU_MINUTES * 60 * speed / data.count
-    epochs = max((e for e in EPOCHS if e <= most), default=EPOCHS[0])
-    minutes = epochs * data.count / speed / 60
-    how = "an assumed" if images_per_second is None else "the measured"
-    return epochs, f"{minutes:.0f} min at {how} {speed:.0f} images/s on the CPU"
+def _usual_speed(size: int, backbone: BackboneConfig, gpu: bool) -> float:
+    if not gpu:
+        return CPU_SPEED * 32 / size
+    return GPU_SPEED * (32 / size) ** 1.3 / (2 if backbone.name == "resnet50" else 1)
+
+
+def _epochs(data: DataProfile, gpu: bool, speed: float, how: str) -> tuple[int, str]:
+    choices, minutes = (GPU_EPOCHS, GPU_MINUTES) if gpu else (EPOCHS, CPU_MINUTES)
+    most = minutes * 60 * speed / data.count
+    epochs = max((e for e in choices if e <= most), default=choices[0])
+    duration = format_duration(epochs * data.count / speed)
+    where = "uncompiled on the GPU" if gpu else "on the CPU"
+    return epochs, f"{duration} at {how} {speed:.0f} images/s {where}"
 
 
 def _method(
@@ -269,10 +275,8 @@ def _optim(config: MethodConfig, epochs: int, gpu: bool) -> tuple[Optim, str]:
     return optim, "AdamW trains fastest in short runs; cosine schedule with a short warm-up"
 
 
-def _compilation_pays_off(recipe: Recipe, steps: int) -> tuple[bool, str]:
-    images_per_second = 15_000 * (32 / recipe.views[0].size) ** 1.3
-    images_per_second /= 2 if recipe.backbone.name == "resnet50" else 1
-    minutes = steps * recipe.batch_size / images_per_second / 60
+def _compilation_pays_off(minutes: float) -> tuple[bool, str]:
+    takes = f"the run takes about {minutes:.0f} min"
     if minutes < COMPILE_MINUTES:
-        return False, f"the run takes about {minutes:.0f} min, too short for compilation to pay off"
-    return True, f"the run takes about {minutes:.0f} min, long enough for compilation to pay off"
+        return False, f"{takes}, too short for compilation to pay off"
+    return True, f"{takes} uncompiled, long enough for compilation to pay off"

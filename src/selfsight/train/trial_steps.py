@@ -3,11 +3,10 @@
 import gc
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from selfsight import rng
 from selfsight.errors import UserError
@@ -60,30 +59,35 @@ def _fits(recipe: Recipe, device: torch.device, data: DataInfo) -> bool:
 
 def run_one_step(recipe: Recipe, device: torch.device, data: DataInfo) -> None:
     """Run one step whose batch has the shapes, types and layouts of a batch in training."""
-    index = torch.arange(recipe.batch_size)
-    images = _one_image(recipe, index)
-    if recipe.data.dtype == "uint8":
-        images = images._replace(flat=(255 * images.flat).byte())
-    index = index.to(device)
-    views = compute_views(recipe, images.to(device), index, 0)
-    batch = Batch(views, index % max(1, data.num_classes), index)
     state = build_trial_state(recipe, device, data)
-    for _ in train(state, [batch], recipe, steps_per_epoch=1, device=device):
+    batches = itertools.islice(_batches_of_one_image(recipe, device, data), 1)
+    for _ in train(state, batches, recipe, steps_per_epoch=1, device=device):
         pass
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def measure_cpu_speed(recipe: Recipe, data: DataInfo) -> float:
-    """Images per second of training in one process on the CPU, views included."""
-    device, index = torch.device("cpu"), torch.arange(recipe.batch_size)
-    images, labels = _one_image(recipe, index), index % max(1, data.num_classes)
-    batches = (
-        Batch(compute_views(recipe, images, index, epoch), labels, index)
-        for epoch in itertools.count()
-    )
-    state = build_trial_state(recipe, device, data)
-    return time_steps(state, batches, recipe, steps_per_epoch=1 + TIMED_STEPS, device=device)
+def measure_speed(recipe: Recipe, device: torch.device, data: DataInfo) -> float | None:
+    """Images per second of uncompiled training in one process, views included.
+
+    None if the memory of the device is not enough.
+    """
+    speed = _time_uncompiled(replace(recipe, compile=False), device, data)
+    if device.type == "cuda":
+        gc.collect()  # a recorded step refers to itself, and keeps the memory of its graph
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return speed
+
+
+def _time_uncompiled(recipe: Recipe, device: torch.device, data: DataInfo) -> float | None:
+    try:
+        state = build_trial_state(recipe, device, data)
+        batches = _batches_of_one_image(recipe, device, data)
+        steps = CHOICE + TIMED_STEPS
+        return time_steps(state, batches, recipe, steps_per_epoch=steps, device=device)
+    except torch.OutOfMemoryError:
+        return None
 
 
 def time_steps(
@@ -120,12 +124,19 @@ def build_trial_state(recipe: Recipe, device: torch.device, data: DataInfo) -> S
     return State(method, optimizer, GradScaler(device, enabled=recipe.precision == "fp16"))
 
 
-def _one_image(recipe: Recipe, index: Tensor) -> Ragged:
-    """The same random image, a square of the stored size, for each index."""
+def _batches_of_one_image(recipe: Recipe, device: torch.device, data: DataInfo) -> Iterator[Batch]:
+    """Batches of views of one random image, a square of the stored size."""
     side, channels = recipe.data.store_size, recipe.data.channels
+    index = torch.arange(recipe.batch_size)
     pixels = rng.uniform(rng.key(0, "speed"), index[:1], channels * side**2).float()[0]
+    if recipe.data.dtype == "uint8":
+        pixels = (255 * pixels).byte()
     sizes = torch.full((len(index), 2), side)
-    return Ragged(pixels, torch.zeros_like(index), sizes, channels, (side, side))
+    images = Ragged(pixels, torch.zeros_like(index), sizes, channels, (side, side)).to(device)
+    index = index.to(device)
+    for epoch in itertools.count():
+        views = compute_views(recipe, images, index, epoch)
+        yield Batch(views, index % max(1, data.num_classes), index)
 
 
 def _random_batch(recipe: Recipe, device: torch.device, data: DataInfo) -> Batch:
