@@ -194,9 +194,7 @@ def evaluate(
         encoder = str(folder.path)
     else:
         encoder = str(options.backbone)
-        folder = Run(
-            Path(options.out) if options.out else Path("runs") / new_run_folder.file_name(encoder)
-        )
+        folder = Run(Path(options.out or Path("runs") / new_run_folder.file_name(encoder)))
     device = resolve_device(options.device)
     return evaluation.evaluate(folder, encoder, device, options, quiet=quiet)
 
