@@ -315,6 +315,8 @@ def test_the_small_scale_has_the_arms_of_cifar10_with_narrow_networks_and_a_tent
     assert job.recipe.backbone.name == "resnet8_narrow" and job.command.count("--scale small") == 1
     backbone = large.recipe.backbone
     assert replace(job.recipe, backbone=backbone) == large.recipe
+    arm = STUDIES["fast_moco_epochs"].arms_at("small")[0]
+    assert arm.build().method.dim == 256  # at 2048, the recipe's, a step takes a CPU ten seconds
     monkeypatch.setitem(plan_jobs_module.SIZES, "small", (240, 12))
     monkeypatch.setattr(plan_jobs_module, "SMALL_IMAGES", 60)
     path = shapes_of(tmp_path, count=240)

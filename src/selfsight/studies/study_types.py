@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from selfsight.backbones import BACKBONES, BackboneConfig
 from selfsight.errors import UserError, suggest
+from selfsight.methods.base import MethodConfig
+from selfsight.methods.fast_moco import FastMoCoConfig
+from selfsight.methods.mocov3 import MoCoV3Config
 from selfsight.recipe import Recipe
 from selfsight.recipes import RECIPES
 
@@ -46,7 +49,8 @@ class Arm:
         """Build the recipe with the changed settings."""
         recipe: Recipe = change_settings(RECIPES[self.recipe](), self.settings)
         if self.scale == "small":
-            recipe = replace(recipe, backbone=narrow_network(recipe.backbone))
+            narrow = narrow_network(recipe.backbone)
+            recipe = replace(recipe, backbone=narrow, method=narrow_heads(recipe.method))
         return recipe
 
     @property
@@ -143,6 +147,14 @@ def narrow_network(backbone: BackboneConfig) -> BackboneConfig:
         vit = BACKBONES[backbone.name].keywords
         name = f"vit_{'bn_' * ('mlp_norm' in vit)}narrow{vit['patch']}"
     return replace(backbone, name=name)
+
+
+def narrow_heads(method: MethodConfig) -> MethodConfig:
+    """Give Fast-MoCo, whose heads encode six combinations of each image, MoCo v3's width.
+
+    With its own width a CPU would compute little else.
+    """
+    return replace(method, dim=MoCoV3Config.dim) if isinstance(method, FastMoCoConfig) else method
 
 
 def change_settings(config: Any, settings: Mapping[str, Any]) -> Any:
