@@ -1,7 +1,7 @@
 """EqCo: accuracy against the number of negatives, with and without the margin."""
 
 from selfsight.optim import Optim, Schedule
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 PAPER = "EqCo, arXiv:2010.01929"
 PLOTTED = f"plotted, not printed ({PAPER}, figure 2)"
@@ -56,18 +56,16 @@ def _cifar10(method: str, k: int, *, eqco: bool, high_decay: bool = False) -> Ar
     """50 epochs of MoCo v2 with a queue of 4096, or of SiMo with 511 other keys in its batch."""
     name, negatives = {"v2": ("moco", "queue_size"), "simo": ("simo", "num_negatives")}[method]
     alpha = {"v2": 4096.0, "simo": 511.0}[method] if eqco else None
-    settings = {"epochs": 50, f"method.{negatives}": k, "method.alpha": alpha}
+    settings = {f"method.{negatives}": k, "method.alpha": alpha}
     paper = f"v2_{'eqco_' if eqco else ''}k{k}"
     line = f"{'MoCo v2' if method == 'v2' else 'SiMo'}{' with EqCo' if eqco else ''}"
-    return Arm(
-        name=f"cifar10_{method}_{'eqco_' if eqco else ''}k{k}{'_high_decay' * high_decay}",
-        recipe=f"{name}.cifar10_r18_200ep",
-        settings=settings | (HIGH_DECAY if high_decay else V2_50_EPOCHS if method == "v2" else {}),
-        source="none published at this setting",
-        scale="cifar10",
+    return cifar10_arm(
+        f"{method}_{'eqco_' if eqco else ''}k{k}{'_high_decay' * high_decay}",
+        f"{name}.cifar10_r18_200ep",
+        settings | (HIGH_DECAY if high_decay else V2_50_EPOCHS if method == "v2" else {}),
         like=paper if method == "v2" and not high_decay else "",
         line=f"{line}, weight decay 5e-4" if high_decay else line,
-        x=float(k),
+        x=k,
     )
 
 

@@ -1,6 +1,6 @@
 """Fast-MoCo: the stage of the network at which two halves of a view are combined."""
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 STAGES = ("input", "stage1", "stage2", "stage3", "final", "proj", "pred")
 
@@ -24,19 +24,13 @@ STUDY = Study(
         ),
         # 50 epochs; the three that decide first.
         *(
-            Arm(
-                name=f"cifar10_{stage}",
-                recipe="fast_moco.cifar10_r18_200ep",
-                settings={
-                    "epochs": 50,
-                    "method.patches.stage": stage,
-                    "method.patches.pairs": "adjacent",
-                },
-                source="none published at this setting",
-                scale="cifar10",
+            cifar10_arm(
+                stage,
+                "fast_moco.cifar10_r18_200ep",
+                {"method.patches.stage": stage, "method.patches.pairs": "adjacent"},
                 like=stage,
                 line="adjacent pairs",
-                x=float(STAGES.index(stage)),
+                x=STAGES.index(stage),
             )
             for stage in ("final", "proj", "pred", *STAGES[:4])
         ),

@@ -1,6 +1,6 @@
 """Fast-MoCo against MoCo v3, at equal epochs and at equal wall clock."""
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 # MoCo v3 trains 12 % more images per second, so that 57 epochs take as long as Fast-MoCo's 50.
 AS_LONG = {50: 57, 100: 114}
@@ -8,16 +8,8 @@ FAST, V3 = "orashi/Fast-MoCo, README", "facebookresearch/moco-v3, CONFIG.md"
 
 
 def _cifar10(method: str, recipe: str, epochs: int, like: str = "") -> Arm:
-    return Arm(
-        name=f"cifar10_{method}_{epochs}ep",
-        recipe=recipe,
-        settings={"epochs": epochs},
-        source="none published at this setting",
-        scale="cifar10",
-        like=like,
-        line=method,
-        x=float(epochs),
-    )
+    name = f"{method}_{epochs}ep"
+    return cifar10_arm(name, recipe, {"epochs": epochs}, like=like, line=method, x=epochs)
 
 
 STUDY = Study(

@@ -4,7 +4,7 @@ from typing import Any
 
 from selfsight.nn.combinatorial_patches import Patches
 from selfsight.studies.methods import SIMSIAM_SHORT
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 TABLE_3 = "Fast-MoCo, arXiv:2207.08220, appendix, table 3"
 
@@ -17,17 +17,6 @@ CIFAR10: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "byol": ("BYOL", "byol.cifar10_r18_100ep", {}, BYOL_PATCHES),
     "simsiam": ("SimSiam", "simsiam.cifar10_r18_800ep", SIMSIAM_SHORT, {}),
 }
-
-
-def _cifar10(name: str, recipe: str, settings: dict[str, Any], *, like: str = "") -> Arm:
-    return Arm(
-        name=f"cifar10_{name}",
-        recipe=recipe,
-        settings={"epochs": 50} | settings,
-        source="none published at this setting",
-        scale="cifar10",
-        like=like,
-    )
 
 
 STUDY = Study(
@@ -73,7 +62,7 @@ STUDY = Study(
             source=TABLE_3,
         ),
         *(
-            _cifar10(f"{name}{suffix}", recipe, settings | changes, like=f"{name}{suffix}")
+            cifar10_arm(f"{name}{suffix}", recipe, settings | changes, like=f"{name}{suffix}")
             for name, (_, recipe, settings, with_patches) in CIFAR10.items()
             for suffix, changes in (
                 ("", {}),
@@ -81,8 +70,10 @@ STUDY = Study(
             )
         ),
         # FastSiam is SimSiam with four views: once with SimSiam's batch, once as published.
-        _cifar10("fastsiam", "simsiam.cifar10_r18_800ep", {"method.num_views": 4} | SIMSIAM_SHORT),
-        _cifar10("fastsiam_batch128", "simsiam.cifar10_fastsiam_r18_200ep", {}),
+        cifar10_arm(
+            "fastsiam", "simsiam.cifar10_r18_800ep", {"method.num_views": 4} | SIMSIAM_SHORT
+        ),
+        cifar10_arm("fastsiam_batch128", "simsiam.cifar10_fastsiam_r18_200ep", {}),
     ),
     claims=(
         *(

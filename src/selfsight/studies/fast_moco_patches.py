@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 SOURCE = "none in what we could read (arXiv:2207.08220, section 5.2)"
 RECIPE = "fast_moco.imagenet_r50_20ep"
@@ -15,16 +15,8 @@ HOW = {
 
 def _cifar10(name: str, settings: dict[str, Any], *, like: str = "", n: int | None = None) -> Arm:
     """50 epochs; patches have 16 pixels."""
-    return Arm(
-        name=f"cifar10_{name}",
-        recipe="fast_moco.cifar10_r18_200ep",
-        settings={"epochs": 50} | settings,
-        source="none published at this setting",
-        scale="cifar10",
-        like=like,
-        line="n of 4 patches" if n else "",
-        x=None if n is None else float(n),
-    )
+    line = "n of 4 patches" if n else ""
+    return cifar10_arm(name, "fast_moco.cifar10_r18_200ep", settings, like=like, line=line, x=n)
 
 
 STUDY = Study(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 PAPER = "JCL, arXiv:2009.14776"
 
@@ -21,15 +21,13 @@ def _cifar10(
     name: str, settings: dict[str, Any], *, like: str = "", keys: int | None = None
 ) -> Arm:
     """50 epochs from 4 keys, lambda 2, temperature 0.2: the baseline of jcl_multi_key."""
-    return Arm(
-        name=f"cifar10_{name}",
-        recipe="jcl.cifar10_r18_200ep",
-        settings={"epochs": 50, "optim.schedule.warmup_epochs": 5.0} | settings,
-        source="none published at this setting",
-        scale="cifar10",
+    return cifar10_arm(
+        name,
+        "jcl.cifar10_r18_200ep",
+        {"optim.schedule.warmup_epochs": 5.0} | settings,
         like=like,
         line="lambda 2, temperature 0.2" if keys else "",
-        x=None if keys is None else float(keys),
+        x=keys,
     )
 
 

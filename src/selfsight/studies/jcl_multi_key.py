@@ -1,6 +1,6 @@
 """JCL against the plain loss over the same number of keys, and against MoCo v2."""
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 PAPER = "JCL, arXiv:2009.14776"
 BELOW = "none printed; below JCL at equal memory (JCL, supplement, section 2)"
@@ -73,12 +73,10 @@ STUDY = Study(
         ),
         # 50 epochs; queue, temperature, momentum, batch norm and views are the same in all three.
         *(
-            Arm(
-                name=f"cifar10_{name}",
-                recipe=f"{name.split('_')[0]}.cifar10_r18_200ep",
-                settings={"epochs": 50, "optim.schedule.warmup_epochs": 5.0} | settings,
-                source="none published at this setting",
-                scale="cifar10",
+            cifar10_arm(
+                name,
+                f"{name.split('_')[0]}.cifar10_r18_200ep",
+                {"optim.schedule.warmup_epochs": 5.0} | settings,
                 like=like,
             )
             for name, like, settings in (

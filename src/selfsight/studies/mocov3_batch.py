@@ -1,6 +1,6 @@
 """MoCo v3: batch size of ViT-B/16."""
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 STUDY = Study(
     name="mocov3_batch",
@@ -28,20 +28,17 @@ STUDY = Study(
         ),
         # A small ViT, 50 epochs; as in the paper the learning rate is proportional to the batch.
         *(
-            Arm(
-                name=f"cifar10_batch{batch_size}",
-                recipe="mocov3.cifar10_vit_t4_200ep",
-                settings={
+            cifar10_arm(
+                f"batch{batch_size}",
+                "mocov3.cifar10_vit_t4_200ep",
+                {
                     "batch_size": batch_size,
-                    "epochs": 50,
                     "optim.schedule.warmup_epochs": 10.0,
                     "backbone.freeze_patch": False,
                 },
-                source="none published at this setting",
-                scale="cifar10",
                 like="" if batch_size == 512 else f"batch{batch_size}",
                 line="ViT",
-                x=float(batch_size),
+                x=batch_size,
             )
             for batch_size in (512, 4096, 1024, 2048)
         ),

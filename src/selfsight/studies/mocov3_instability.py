@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.study_types import Arm, Study
+from selfsight.studies.study_types import NONE_PUBLISHED, Arm, Study
 
 NONE = "none published on CIFAR-10; MoCo v3, section 4, plots kNN curves of ViT-B/16 on ImageNet"
 
@@ -43,7 +43,7 @@ STUDY = Study(
             name="supervised",
             recipe="supervised.cifar10_vit_t4_200ep",
             settings={"measure_every": 2, "log_gradients": True},
-            source="none published at this setting",
+            source=NONE_PUBLISHED,
             scale="cifar10",
         ),
     ),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from selfsight.optim import OPTIMS, Optim, Schedule
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 # Linear top-1 by learning rate in units of 1e-4, at batch 4096.
 PUBLISHED = {3.0: 71.6, 5.0: 72.5, 6.0: 70.9, 8.0: 66.5}
@@ -11,16 +11,13 @@ PUBLISHED = {3.0: 71.6, 5.0: 72.5, 6.0: 70.9, 8.0: 66.5}
 
 def _cifar10(name: str, optim: Optim, *, like: str = "") -> Arm:
     """A small ViT, 50 epochs, batch 512; the name has the learning rate before scaling x 1e4."""
-    return Arm(
-        name=f"cifar10_{name}_lr{10000 * optim.lr:02.0f}",
-        recipe="mocov3.cifar10_vit_t4_200ep",
-        settings={
-            "epochs": 50,
+    return cifar10_arm(
+        f"{name}_lr{10000 * optim.lr:02.0f}",
+        "mocov3.cifar10_vit_t4_200ep",
+        {
             "optim": replace(optim, schedule=Schedule(warmup_epochs=10.0)),
             "backbone.freeze_patch": False,
         },
-        source="none published at this setting",
-        scale="cifar10",
         like=like,
         line=name,
         x=round(2000 * optim.lr, 4),

@@ -1,6 +1,6 @@
 """MoCo v3: a frozen random patch projection against a learned one."""
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 # Linear top-1 by learning rate in units of 1e-4.
 LEARNED = {0.5: 70.4, 1.0: 72.2, 1.5: 71.7}
@@ -37,19 +37,16 @@ STUDY = Study(
             for lr, top1 in numbers.items()
         ),
         *(
-            Arm(
-                name=f"cifar10_{projection}_lr{lr:02d}",
-                recipe="mocov3.cifar10_vit_t4_200ep",
-                settings={
-                    "epochs": 50,
+            cifar10_arm(
+                f"{projection}_lr{lr:02d}",
+                "mocov3.cifar10_vit_t4_200ep",
+                {
                     "optim.lr": lr * 1e-4,
                     "optim.schedule.warmup_epochs": 10.0,
                     "backbone.freeze_patch": projection == "random",
                 },
-                source="none published at this setting",
-                scale="cifar10",
                 line=projection,
-                x=float(lr),
+                x=lr,
             )
             for lr in CIFAR10
             for projection in ("learned", "random")

@@ -1,6 +1,6 @@
 """MoCo v3 with and without its predictor."""
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 STUDY = Study(
     name="mocov3_predictor",
@@ -20,28 +20,14 @@ STUDY = Study(
             settings={"method.predictor": False},
             source="none in what we could read",
         ),
-        Arm(
-            name="cifar10_r18",
-            recipe="mocov3.cifar10_r18_100ep",
-            settings={"epochs": 50},
-            source="none published at this setting",
-            scale="cifar10",
-        ),
-        Arm(
-            name="cifar10_r18_no_predictor",
-            recipe="mocov3.cifar10_r18_100ep",
-            settings={"epochs": 50, "method.predictor": False},
-            source="none published at this setting",
-            scale="cifar10",
-        ),
+        cifar10_arm("r18", "mocov3.cifar10_r18_100ep", {}),
+        cifar10_arm("r18_no_predictor", "mocov3.cifar10_r18_100ep", {"method.predictor": False}),
         # A small ViT with a frozen patch projection.
         *(
-            Arm(
-                name=f"cifar10_{name}",
-                recipe="mocov3.cifar10_vit_t4_200ep",
-                settings={"epochs": 50, "optim.schedule.warmup_epochs": 10.0, **settings},
-                source="none published at this setting",
-                scale="cifar10",
+            cifar10_arm(
+                name,
+                "mocov3.cifar10_vit_t4_200ep",
+                {"optim.schedule.warmup_epochs": 10.0, **settings},
                 like=like,
             )
             for name, like, settings in (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 # Linear top-1 by the number of views K, lambda_s (lines) and lambda_b (columns).
 LAMBDAS_S = (0.0, 0.002, 0.004, 0.01)
@@ -37,18 +37,16 @@ def _cifar10(k: int, s: float, b: float, *, form: str = "b") -> Arm:
         "method.brownian_weight": b,
         "method.singular": form,
         "optim.lr": 0.03 * k,
-        "epochs": 50,
     }
     name = f"k{k}_s{1000 * s:03.0f}_b{100 * b:03.0f}"
-    return Arm(
-        name=f"cifar10_{name}{'' if form == 'b' else f'_form_{form}'}",
-        recipe="msbreg.cifar10_r18_100ep",
-        settings=settings,
-        source="none published at this setting",
-        scale="cifar10",
-        like=name if form == "b" else "",
-        line=f"lambda_s {s:g}, lambda_b {b:g}" if form == "b" else "",
-        x=float(k) if form == "b" else None,
+    is_default = form == "b"
+    return cifar10_arm(
+        name if is_default else f"{name}_form_{form}",
+        "msbreg.cifar10_r18_100ep",
+        settings,
+        like=name if is_default else "",
+        line=f"lambda_s {s:g}, lambda_b {b:g}" if is_default else "",
+        x=k if is_default else None,
     )
 
 

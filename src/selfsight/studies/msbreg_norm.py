@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 # Method, norm, batch size, lambda_b, linear top-1. The number of views is not stated there.
 TABLE_4 = [
@@ -27,20 +27,17 @@ BYOL: dict[str, Any] = {
 def _cifar10(norm: str, b: float) -> Arm:
     """50 epochs of BYOL: two views without the singular-value loss."""
     name = f"byol_{norm}_256_b{10000 * b:03.0f}"
-    return Arm(
-        name=f"cifar10_{name}",
-        recipe="msbreg.cifar10_r18_100ep",
-        settings={
+    return cifar10_arm(
+        name,
+        "msbreg.cifar10_r18_100ep",
+        {
             "method.num_views": 2,
             "method.singular_weight": 0.0,
             "method.brownian_weight": b,
             "method.norm": norm,
             "optim.lr": 0.06,
             "batch_size": 256,
-            "epochs": 50,
         },
-        source="none published at this setting",
-        scale="cifar10",
         like=name if b < 5e-2 else "",
     )
 

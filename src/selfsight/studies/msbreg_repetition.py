@@ -1,6 +1,6 @@
 """MSBReg: centroids of four views against two independent pairs."""
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 RECIPE = "msbreg.imagenet100_r18_k4_320ep"
 NO_LOSSES = {"method.singular_weight": 0.0, "method.brownian_weight": 0.0}
@@ -8,21 +8,18 @@ NO_LOSSES = {"method.singular_weight": 0.0, "method.brownian_weight": 0.0}
 
 def _cifar10(k: int, centroid: str, *, like: str = "") -> Arm:
     """50 epochs; the learning rate is proportional to the views, the same for both losses."""
-    return Arm(
-        name=f"cifar10_{'centroid' if centroid == 'leave_one_out' else centroid}_k{k}",
-        recipe="msbreg.cifar10_r18_100ep",
-        settings={
+    return cifar10_arm(
+        f"{'centroid' if centroid == 'leave_one_out' else centroid}_k{k}",
+        "msbreg.cifar10_r18_100ep",
+        {
             "method.num_views": k,
             "method.centroid": centroid,
             "optim.lr": 0.03 * k,
-            "epochs": 50,
             **NO_LOSSES,
         },
-        source="none published at this setting",
-        scale="cifar10",
         like=like,
         line="repetition" if centroid == "repeat" else "centroid",
-        x=float(k),
+        x=k,
     )
 
 

@@ -1,6 +1,6 @@
 """SiMo: accuracy against EqCo's alpha at 256 negatives."""
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 PAPER = "EqCo, arXiv:2010.01929"
 RECIPE = "simo.imagenet_r50_200ep"
@@ -52,19 +52,13 @@ STUDY = Study(
         ),
         # 50 epochs; each query has 256 of the 511 other keys of its batch. The ends decide.
         *(
-            Arm(
-                name=f"cifar10_a{alpha}",
-                recipe="simo.cifar10_r18_200ep",
-                settings={
-                    "epochs": 50,
-                    "method.num_negatives": 256,
-                    "method.alpha": float(alpha),
-                },
-                source="none published at this setting",
-                scale="cifar10",
+            cifar10_arm(
+                f"a{alpha}",
+                "simo.cifar10_r18_200ep",
+                {"method.num_negatives": 256, "method.alpha": float(alpha)},
                 like=f"a{alpha}",
                 line="K = 256",
-                x=float(alpha),
+                x=alpha,
             )
             for alpha in (256, 65536, 4096, 1024, 16384, 262144)
         ),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 PAPER = "EqCo, arXiv:2010.01929"
 RECIPE = "simo.imagenet_r50_100ep"
@@ -12,15 +12,13 @@ def _cifar10(name: str, settings: dict[str, Any], *, like: str = "") -> Arm:
     """50 epochs with K = alpha = 256, as in the paper; the momentum is 0.99."""
     momentum = settings.get("method.momentum", 0.99)
     on_line = "method.bn" not in settings
-    return Arm(
-        name=f"cifar10_{name}",
-        recipe="simo.cifar10_r18_200ep",
-        settings={"epochs": 50, "method.num_negatives": 256, "method.alpha": 256.0} | settings,
-        source="none published at this setting",
-        scale="cifar10",
+    return cifar10_arm(
+        name,
+        "simo.cifar10_r18_200ep",
+        {"method.num_negatives": 256, "method.alpha": 256.0} | settings,
         like=like,
         line="batch norm over the batch" if on_line else "",
-        x=float(round(1 / (1 - momentum))) if on_line else None,
+        x=round(1 / (1 - momentum)) if on_line else None,
     )
 
 

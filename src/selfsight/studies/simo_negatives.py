@@ -1,6 +1,6 @@
 """SiMo: accuracy against the number of negatives, with and without EqCo."""
 
-from selfsight.studies.study_types import Arm, Claim, Study
+from selfsight.studies.study_types import Arm, Claim, Study, cifar10_arm
 
 PAPER = "EqCo, arXiv:2010.01929"
 PLOTTED = f"plotted, not printed ({PAPER}, figure 3)"
@@ -12,20 +12,17 @@ SIZES = (4, 16, 64)
 
 def _cifar10(k: int, *, like: str = "", eqco: bool = True, shared: bool = True) -> Arm:
     """50 epochs; the 511 other keys of a batch are all there are, and alpha with EqCo."""
-    return Arm(
-        name=f"cifar10_k{k}{'' if eqco else '_plain'}{'' if shared else '_own_negatives'}",
-        recipe="simo.cifar10_r18_200ep",
-        settings={
-            "epochs": 50,
+    return cifar10_arm(
+        f"k{k}{'' if eqco else '_plain'}{'' if shared else '_own_negatives'}",
+        "simo.cifar10_r18_200ep",
+        {
             "method.num_negatives": k,
             "method.alpha": 511.0 if eqco and k < 511 else None,  # equal to K it has no effect
             "method.shared_negatives": shared,
         },
-        source="none published at this setting",
-        scale="cifar10",
         like=like,
         line=("EqCo" if eqco else "no margin") + ("" if shared else ", own negatives"),
-        x=float(k),
+        x=k,
     )
 
 

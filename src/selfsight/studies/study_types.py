@@ -20,6 +20,7 @@ Measure = Literal["knn", "knn_200", "linear", "dips", "view_variance"]
 SMALL_IMAGES = 5000  # of CIFAR-10's training images, at the scale `small`
 LARGE_MARGIN = 10.0  # points; at the scale `small` whole trainings gain little more
 LESS_IS_BETTER = ("dips", "view_variance")
+NONE_PUBLISHED = "none published at this setting"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,28 @@ class Arm:
         if self.published is None:
             return self.source
         return f"{self.published} % {self.metric} ({self.source})"
+
+
+def cifar10_arm(
+    name: str,
+    recipe: str,
+    settings: Mapping[str, Any],
+    *,
+    like: str = "",
+    line: str = "",
+    x: int | float | None = None,
+) -> Arm:
+    """An arm on CIFAR-10, of 50 epochs unless the settings say otherwise; none is published."""
+    return Arm(
+        name=f"cifar10_{name}",
+        recipe=recipe,
+        settings={"epochs": 50, **settings},
+        source=NONE_PUBLISHED,
+        scale="cifar10",
+        like=like,
+        line=line,
+        x=None if x is None else float(x),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
