@@ -1,6 +1,6 @@
 """The commands that measure and check: bench, study, reproduce and conformance."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -16,7 +16,6 @@ from selfsight.options.study_options import (
     ReproduceOptions,
     StudyOptions,
 )
-from selfsight.run_files.json_files import print_json
 
 
 def bench(
@@ -25,7 +24,7 @@ def bench(
     *,
     options: Annotated[BenchOptions, INLINE] = BENCH_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Measure how fast a recipe trains on this machine, each part of a step, and the network alone.
 
     Settings of the recipe have flags as in pretrain: --method.bn sync, --data.storage stream.
@@ -36,9 +35,7 @@ def bench(
     """
     from selfsight import bench as benches
 
-    measured = benches.run(recipe, options, quiet=json)
-    if json:
-        print_json(measured)
+    return benches.run(recipe, options, quiet=json)
 
 
 def study(
@@ -47,7 +44,7 @@ def study(
     *,
     options: Annotated[StudyOptions, INLINE] = STUDY_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Train the arms of studies that are missing in the ledger, and write their results to it.
 
     Several studies share one process: images are decoded once, and networks are compiled once.
@@ -61,9 +58,7 @@ def study(
     from selfsight.stopwatch import process_began
     from selfsight.studies.run_study import run_study
 
-    entries = run_study(names, options, quiet=json, began=process_began())
-    if json:
-        print_json(entries)
+    return run_study(names, options, quiet=json, began=process_began())
 
 
 def reproduce(
@@ -72,7 +67,7 @@ def reproduce(
     *,
     options: Annotated[ReproduceOptions, INLINE] = REPRODUCE_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Train a run again and compare the logs, or train an arm again and compare the accuracies.
 
     The exit status is 1 if a number of the log differs by more than the tolerance, or if an
@@ -84,11 +79,7 @@ def reproduce(
     """
     from selfsight import api
 
-    found = api.reproduce(what, options, quiet=json)
-    if json:
-        print_json(found)
-    if not found["passed"]:
-        raise SystemExit(1)
+    return api.reproduce(what, options, quiet=json)
 
 
 def conformance(
@@ -97,7 +88,7 @@ def conformance(
     *,
     options: Annotated[ConformanceOptions, INLINE] = CONFORMANCE_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Check a method: contract, two processes, resume, leakage. The exit status is 1 on a failure.
 
     Large settings are reduced; flags such as --method.dim 16 set them.
@@ -108,8 +99,4 @@ def conformance(
     """
     from selfsight import conformance as suite
 
-    found = suite.run(method, options, quiet=json)
-    if json:
-        print_json(found)
-    if not found["passed"]:
-        raise SystemExit(1)
+    return suite.run(method, options, quiet=json)

@@ -1,7 +1,7 @@
 """The commands that use a trained encoder: export, embed, search, explore, classify, adapt."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -21,7 +21,6 @@ from selfsight.options.encoder_options import (
     SearchOptions,
 )
 from selfsight.options.option_types_and_ranges import INLINE
-from selfsight.run_files.json_files import print_json
 
 
 def export(
@@ -30,7 +29,7 @@ def export(
     *,
     options: Annotated[ExportOptions, INLINE] = EXPORT_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Write the encoder of a run, or any other, for another library; print the code that loads it.
 
     The folder has the weights, the values of the transform, and a model card.
@@ -41,9 +40,7 @@ def export(
     """
     from selfsight import encoder_api
 
-    written = encoder_api.export(run, options, quiet=json)
-    if json:
-        print_json(written)
+    return encoder_api.export(run, options, quiet=json)
 
 
 def embed(
@@ -54,7 +51,7 @@ def embed(
     *,
     options: Annotated[EmbedOptions, INLINE] = EMBED_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Write a vector for each image, with the encoder of a run or any other (--backbone).
 
     Repeat the command to continue a job that was stopped. With torchrun, each process writes its
@@ -68,9 +65,7 @@ def embed(
     from selfsight import encoder_api
 
     run, data = _split_run_and_data(words, "embed", options.backbone)
-    written = encoder_api.embed(run, data, options, quiet=json)
-    if json:
-        print_json(written)
+    return encoder_api.embed(run, data, options, quiet=json)
 
 
 def search(
@@ -81,7 +76,7 @@ def search(
     *,
     options: Annotated[SearchOptions, INLINE] = SEARCH_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Find the images most similar to a query, near-duplicates, and outliers.
 
     The images are embedded first, once, as by `selfsight embed`.
@@ -100,9 +95,7 @@ def search(
             "query.jpg --backbone NAME`."
         )
     run = words[0] if first else None
-    found = encoder_api.search(run, words[first], words[first + 1 :], options, quiet=json)
-    if json:
-        print_json(found)
+    return encoder_api.search(run, words[first], words[first + 1 :], options, quiet=json)
 
 
 def explore(
@@ -113,7 +106,7 @@ def explore(
     *,
     options: Annotated[ExploreOptions, INLINE] = EXPLORE_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Write a page with a map of all images, where groups can be selected and saved as lists.
 
     The page is one file that a browser opens from disk. The images are embedded first, once, as by
@@ -127,9 +120,7 @@ def explore(
     from selfsight import encoder_api
 
     run, data = _split_run_and_data(words, "explore", options.backbone)
-    written = encoder_api.explore(run, data, options, quiet=json)
-    if json:
-        print_json(written)
+    return encoder_api.explore(run, data, options, quiet=json)
 
 
 def classify(
@@ -138,7 +129,7 @@ def classify(
     *,
     options: Annotated[ClassifyOptions, INLINE] = CLASSIFY_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Train a classifier on labeled images and save it; predict other images to a CSV file.
 
     The classifier is a linear head on the encoder's features, or the whole network (--fine-tune),
@@ -150,9 +141,7 @@ def classify(
     """
     from selfsight import encoder_api
 
-    found = encoder_api.classify(run, options, quiet=json)
-    if json:
-        print_json(found)
+    return encoder_api.classify(run, options, quiet=json)
 
 
 def adapt(
@@ -161,7 +150,7 @@ def adapt(
     *,
     options: Annotated[AdaptOptions, INLINE] = ADAPT_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Decide whether to use an encoder unchanged, continue its pretraining, or train from scratch.
 
     Tries all three within a time limit, measures each with intervals, and answers in a sentence.
@@ -174,9 +163,7 @@ def adapt(
     """
     from selfsight.adaptation import try_arms
 
-    found = try_arms.adapt(data, options, quiet=json)
-    if json:
-        print_json(found)
+    return try_arms.adapt(data, options, quiet=json)
 
 
 def _split_run_and_data(

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from selfsight.terminal.console import fit_line, terminal_width, wrap
 from selfsight.version import __version__
@@ -62,7 +63,7 @@ def print_help() -> None:
             print(*fit_line(f"  {head:{longest}} ", [f" {text}"], width), sep="\n")
 
 
-def describe_command(command: Callable[..., None]) -> str:
+def describe_command(command: Callable[..., Any]) -> str:
     """The docstring of a command up to its arguments, and the flags of all commands."""
     text = (inspect.getdoc(command) or "").split("\nArgs:")[0]
     return f"{text.strip()}\n\n{FOOTER}"

@@ -1,13 +1,12 @@
 """The commands that list what the package has: methods, recipes and studies."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from selfsight.errors import UserError, escape, quote_word
 from selfsight.options.option_types_and_ranges import File, Folder, Scale
-from selfsight.run_files.json_files import print_json
 
 
 def methods(
@@ -16,7 +15,7 @@ def methods(
     *,
     cite: bool = False,
     json: bool = False,
-) -> None:
+) -> Any:
     """List the methods, or one of them.
 
     Args:
@@ -32,9 +31,8 @@ def methods(
         from selfsight.cli import cite as citations
 
         entries = [*(citations.cite(name) if name else ()), citations.PROJECT]
-        print_json(entries) if json else print(*entries, sep="\n\n")
-    else:
-        print_json(rows) if json else print_catalog.print_methods(rows)
+        return entries if json else print(*entries, sep="\n\n")
+    return rows if json else print_catalog.print_methods(rows)
 
 
 def recipes(
@@ -43,7 +41,7 @@ def recipes(
     *,
     save: File = None,
     json: bool = False,
-) -> None:
+) -> Any:
     """List the recipes, those with a word in their name, or every flag of one recipe.
 
     Args:
@@ -61,11 +59,11 @@ def recipes(
         save_recipe(catalog.build_recipe(name), Path(save))
         word = quote_word(str(save))
         print(escape(f"Wrote {save}. Train with: selfsight pretrain DATA --recipe {word}"))
-    elif "." in name:
-        print_json(catalog.list_flags(name)) if json else print_catalog.print_flags(name)
-    else:
-        rows = catalog.list_recipes(name)
-        print_json(rows) if json else print_catalog.print_recipes(rows)
+        return None
+    if "." in name:
+        return catalog.list_flags(name) if json else print_catalog.print_flags(name)
+    rows = catalog.list_recipes(name)
+    return rows if json else print_catalog.print_recipes(rows)
 
 
 def studies(
@@ -76,7 +74,7 @@ def studies(
     scale: Annotated[Scale | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None,
     ledger: Folder = None,
     json: bool = False,
-) -> None:
+) -> Any:
     """List the papers' tables and claims, those with a word, or the arms of one.
 
     An arm is trained for the ledger with `selfsight study STUDY --arms ARM`, or as a run of your
@@ -96,15 +94,14 @@ def studies(
 
     if page is not None:
         written = str(_write_page(name, scale or "cifar10", ledger, Path(page)))
-        print_json({"page": written}) if json else print(written)
-    elif scale or ledger:
+        return {"page": written} if json else print(written)
+    if scale or ledger:
         flag = "--scale" if scale else "--ledger"
         raise UserError(f"{flag} is for --page, which was not given. Add it, or omit this flag.")
-    elif name in STUDIES:
-        print_json(catalog.list_arms(name)) if json else print_catalog.print_study(name)
-    else:
-        rows = catalog.list_studies(name)
-        print_json(rows) if json else print_catalog.print_studies(rows)
+    if name in STUDIES:
+        return catalog.list_arms(name) if json else print_catalog.print_study(name)
+    rows = catalog.list_studies(name)
+    return rows if json else print_catalog.print_studies(rows)
 
 
 def _write_page(name: str, scale: Scale, ledger: str | Path | None, path: Path) -> Path:

@@ -26,6 +26,7 @@ from selfsight.cli.split_settings import (
 )
 from selfsight.errors import StoppedError, UserError, describe_failure, escape, suggest
 from selfsight.options.parse_flags import parse_flags
+from selfsight.run_files.json_files import print_json
 from selfsight.stop_signals import exit_status
 from selfsight.terminal.console import is_verbose, set_verbosity
 from selfsight.version import __version__
@@ -55,7 +56,8 @@ def completion(
     print(build_script(shell, flags, catalog.list_names()), end="")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
+# A command prints text, or with --json nothing: then what it returns is printed.
+COMMANDS: dict[str, Callable[..., Any]] = {
     "pretrain": pretrain,
     "resume": resume,
     "replay": replay,
@@ -140,7 +142,7 @@ def _run(args: list[str]) -> None:
     command = COMMANDS[name]
 
     @functools.wraps(command)
-    def prepare(*args: Any, **keywords: Any) -> Callable[[], None]:
+    def prepare(*args: Any, **keywords: Any) -> functools.partial[Any]:
         return functools.partial(command, *args, **keywords)
 
     target: Callable[..., Any] = prepare
@@ -153,4 +155,9 @@ def _run(args: list[str]) -> None:
         target = functools.partial(prepare, options=replace(default, settings=settings))
     about = describe_command(command)
     words = {"args": args, "typed": typed, "prog": f"selfsight {name}"}
-    parse_flags(target, known=known, description=about, **words)()
+    run = parse_flags(target, known=known, description=about, **words)
+    result = run()
+    if run.keywords.get("json") and result is not None:
+        print_json(result)
+    if isinstance(result, dict) and not result.get("passed", True):  # of reproduce, conformance
+        raise SystemExit(1)

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -17,7 +17,6 @@ from selfsight.options.pretrain_options import (
     PretrainOptions,
 )
 from selfsight.options.report_options import REPORT_DEFAULTS, ReportOptions
-from selfsight.run_files.json_files import print_json
 from selfsight.stopwatch import process_began
 
 Data = Annotated[str, tyro.conf.arg(metavar="DATA")]
@@ -64,7 +63,7 @@ def replay(
     device: str = "auto",
     trust: bool = False,
     json: bool = False,
-) -> None:
+) -> Any:
     """Repeat a run up to a step that failed; name the first module whose output is not finite.
 
     The replay starts at the nearest checkpoint and runs uncompiled, on one process. Nothing is
@@ -81,9 +80,7 @@ def replay(
     """
     from selfsight import api
 
-    found = api.replay(run, step=step, device=device, trust=trust, quiet=json)
-    if json:
-        print_json(found)
+    return api.replay(run, step=step, device=device, trust=trust, quiet=json)
 
 
 def evaluate(
@@ -94,7 +91,7 @@ def evaluate(
     compare: bool = False,
     list_protocols: Annotated[bool, tyro.conf.arg(name="protocols")] = False,
     json: bool = False,
-) -> None:
+) -> Any:
     """Evaluate the encoder of one or more runs, or any other, beside the untrained network.
 
     Settings of a protocol that trains are also flags: --head.lr 0.3, --regularization.mixup 0,
@@ -114,26 +111,20 @@ def evaluate(
         from selfsight.cli import print_catalog
         from selfsight.evals.protocols import describe_protocols
 
-        print_json(describe_protocols()) if json else print_catalog.print_table(
-            describe_protocols()
-        )
-        return
+        protocols = describe_protocols()
+        return protocols if json else print_catalog.print_table(protocols)
     from selfsight import api
 
     if not runs and options.backbone is None:
         raise UserError("Give one or more run folders, or --backbone. See: selfsight evaluate -h")
     if compare:
-        records = api.compare(runs, quiet=json)
-        if json:
-            print_json(records)
-        return
+        return api.compare(runs, quiet=json)
     results = {}
     for run in runs or (None,):
         if len(runs) > 1 and not json:
             print(f"\n{escape(str(run))}")
         results[str(run or options.backbone)] = api.evaluate(run, options, quiet=json)
-    if json:
-        print_json(results if len(results) > 1 else next(iter(results.values())))
+    return results if len(results) > 1 else next(iter(results.values()))
 
 
 def report(
@@ -142,7 +133,7 @@ def report(
     *,
     options: Annotated[ReportOptions, INLINE] = REPORT_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Write one self-contained HTML page about a run, and serve it with --serve.
 
     A page about several runs has their curves in one figure, their results in one table, and the
@@ -164,18 +155,17 @@ def report(
         for problem in problems:
             print(escape(problem), file=sys.stderr)
         print(escape(f"Wrote {page}"))
-        return
+        return None
     run = runs[0]
     if options.serve:
         if json:
             raise UserError("--json and --serve exclude each other. Use one of them.")
         from selfsight import api
 
-        api.report(run, options)
-        return
+        return api.report(run, options)
     folder = open_run(run)
     page = pages.write(folder, options.out)
-    print_json(pages.summary(folder)) if json else print(escape(f"Wrote {page}"))
+    return pages.summary(folder) if json else print(escape(f"Wrote {page}"))
 
 
 def doctor(
@@ -184,7 +174,7 @@ def doctor(
     *,
     options: Annotated[DoctorOptions, INLINE] = DOCTOR_DEFAULTS,
     json: bool = False,
-) -> None:
+) -> Any:
     """Summarize a sample of the data, and show the recipe that pretrain would use.
 
     With flags of pretrain, such as --batch-size 4096, also show how much memory a step needs.
@@ -195,6 +185,4 @@ def doctor(
     """
     from selfsight import api
 
-    summary = api.doctor(data, options, quiet=json)
-    if json:
-        print_json(summary)
+    return api.doctor(data, options, quiet=json)

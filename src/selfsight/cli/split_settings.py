@@ -24,13 +24,13 @@ def take_verbosity(args: Sequence[str]) -> tuple[list[str], str | None]:
     return [*words, *args[end:]], levels[-1].removeprefix("--") if levels else None
 
 
-def default_options(command: Callable[..., None]) -> Any:
+def default_options(command: Callable[..., Any]) -> Any:
     """The default of a command's options, or None if it has no options class."""
     parameters = inspect.signature(command).parameters
     return parameters["options"].default if "options" in parameters else None
 
 
-def list_flags(command: Callable[..., None]) -> list[str]:
+def list_flags(command: Callable[..., Any]) -> list[str]:
     """List the flags of a command."""
     hints = typing.get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters.values()
