@@ -6,7 +6,10 @@ import mmap
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 # Terminal (Ctrl-C), scheduler, closed connection, and SLURM before a job's time is over.
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
@@ -19,9 +22,24 @@ def exit_on_signals() -> None:
     Files are written so that a kill at any moment leaves them intact, and an exception would often
     print a traceback of the current import. Training replaces this handler by its own.
     """
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
-            signal.signal(number, _exit)
+    set_handler(_exit)
+
+
+def set_handler(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
+    """Handle these signals; return the handlers before. Only the main thread can do this."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {n: old for n, old in found.items() if old is not signal.SIG_IGN}  # for `nohup`
+    for number in before:
+        signal.signal(number, handler)
+    return before
+
+
+def restore_handlers(before: dict[int, Any]) -> None:
+    """Restore what `set_handler` returned."""
+    for number, handler in before.items():
+        signal.signal(number, handler or signal.SIG_DFL)
 
 
 def explain_bus_errors() -> None:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from selfsight.run_files.run_folder import Run
 from selfsight.runs.compare_runs import compare, format_records, tabulate_seeds
 from selfsight.runs.new_run_folder import choose_folder
 from selfsight.runs.slurm_script import write_flags
-from selfsight.stop_signals import SIGNALS, signal_name
+from selfsight.stop_signals import restore_handlers, set_handler, signal_name
 from selfsight.terminal.console import build_table, open_console
 from selfsight.terminal.progress import LINE_EVERY
 
@@ -194,13 +193,7 @@ def _train_in_processes(
 def _forward_signals() -> Iterator[_Crew]:
     """Forward stop signals to the processes that this one started, and wait for them."""
     crew = _Crew()
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # Python's rule for handlers
-        for number in SIGNALS:
-            handler = signal.getsignal(number)
-            if handler is not signal.SIG_IGN:  # as `nohup` wants it
-                before[number] = handler or signal.SIG_DFL
-                signal.signal(number, crew.stop)
+    before = set_handler(crew.stop)
     try:
         yield crew
     except BaseException:
@@ -209,8 +202,7 @@ def _forward_signals() -> Iterator[_Crew]:
             worker.process.wait()
         raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_handlers(before)
 
 
 def _start(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from selfsight import dist
-from selfsight.stop_signals import SIGNALS, exit_status
+from selfsight.stop_signals import exit_status, restore_handlers, set_handler
 
 FORCE_AFTER = 1.0  # seconds; torchrun repeats a Ctrl-C that the terminal has sent already
 
@@ -34,17 +33,11 @@ class StopRequest:
         self.pending: Callable[[], Tensor] | None = None
 
     def __enter__(self) -> "StopRequest":
-        if threading.current_thread() is threading.main_thread():  # Python's rule for handlers
-            for number in SIGNALS:
-                handler = signal.getsignal(number)
-                if handler is not signal.SIG_IGN:
-                    self.previous_handlers[number] = handler or signal.SIG_DFL
-                    signal.signal(number, self._receive)
+        self.previous_handlers = set_handler(self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous_handlers.items():
-            signal.signal(number, handler)
+        restore_handlers(self.previous_handlers)
 
     def agree(self, *, save: bool, now: bool) -> Request:
         """Return what any process requests; every process calls this once per step.
