@@ -8,13 +8,7 @@ from pathlib import Path
 from selfsight.errors import UserError
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.run_files.json_files import explain_write_errors
-from selfsight.run_files.run_folder import Run
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-from selfsight.run_files.run_folder import LOCK
+from selfsight.run_files.run_folder import LOCK, Run
 
 
 def choose_folder(data: str, options: PretrainOptions) -> Path:

@@ -104,9 +104,7 @@ def decode(
     if data.startswith(TIFF_MAGICS):
         samples = read_format(data)
         if samples is not None and is_photo(samples.channels, samples.dtype):
-            pixels = read_samples(data)
-            assert pixels is not None  # read_format knows it
-            upright = make_upright(pixels, samples.orientation)
+            upright = make_upright(read_samples(data, samples), samples.orientation)
             return _convert_pixels(upright, store_size, channels)
     pixels = decode_with_libjpeg(data, store_size) if channels == 3 else None
     if pixels is not None:
@@ -127,9 +125,9 @@ def _decode_samples(data: Encoded, store_size: int | None, channels: int, dtype:
         return resize_to_store(to_stored(data, channels, dtype), store_size)
     check_bytes(len(data))
     known = read_format(data, channels)
-    pixels = None if known is None else read_samples(data, channels)
-    orientation = 1 if known is None else known.orientation
-    if pixels is None:
+    if known is not None:
+        pixels, orientation = read_samples(data, known, channels), known.orientation
+    else:
         with open_with_pillow(data) as image:
             try:
                 orientation = pillow_orientation(image)

@@ -75,13 +75,8 @@ def read_format(data: bytes | np.ndarray, channels: int | None = None) -> Sample
     return None
 
 
-def read_samples(data: bytes | np.ndarray, channels: int | None = None) -> np.ndarray | None:
-    """Read all samples [H, W, C] of an image; None if it has 8 bits, for decode_image.py."""
-    known = read_format(data, channels)
-    if known is None:
-        return None
-    if isinstance(data, np.ndarray):
-        return data
+def read_samples(data: bytes, known: SampleFormat, channels: int | None = None) -> np.ndarray:
+    """Read all samples [H, W, C] of an image that `read_format` has described."""
     if data.startswith(NPY_MAGIC):
         return read_array(data, channels)
     if data.startswith(PNG_MAGIC):
