@@ -162,9 +162,9 @@ def trained_parameters(method: nn.Module) -> list[nn.Parameter]:
     return [p for p in method.parameters() if p.requires_grad]
 
 
-def step_optimizer(subject: Subject, method: Method, step: int = 0) -> Step:
+def step_optimizer(subject: Subject, method: Method) -> Step:
     """Run forward, backward and the optimizer, but not `after_step`."""
-    result = subject.forward(method, step)
+    result = subject.forward(method)
     result.loss.backward()
     torch.optim.SGD(trained_parameters(method), lr=0.1).step()
     return result

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from selfsight.check_settings import COUNT, POSITIVE, check_setting
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import Features
-from selfsight.evals.feature_statistics import unit
+from selfsight.evals.feature_statistics import unit_or_zero
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.prediction_scores import Scores, score_predictions
 from selfsight.terminal.progress import track
@@ -121,7 +121,7 @@ def neighbors_in_blocks(
 
     def blocks() -> Iterator[tuple[int, int, Tensor]]:
         for start in range(0, len(bank), BLOCK):
-            block = _unit_rows(bank[start : start + BLOCK].to(device))
+            block = unit_or_zero(bank[start : start + BLOCK].to(device))
             for i in range(len(parts)):
                 yield start, i, block
 
@@ -131,7 +131,7 @@ def neighbors_in_blocks(
         if leave_one_out:
             own = torch.arange(first - start, last - start, device=device)
             exclude = torch.where(own < len(block), own, -1)
-        q = _unit_rows(queries[first:last].to(device))
+        q = unit_or_zero(queries[first:last].to(device))
         values, rows = nearest_neighbors(block, q, k=min(k, len(block)), exclude=exclude)
         rows += start
         if not start:
@@ -144,11 +144,6 @@ def neighbors_in_blocks(
         rows = torch.cat([nearest[i][1], rows], dim=1).gather(1, order)
         nearest[i] = values[:, :k].clone(), rows[:, :k].clone()
     return torch.cat([v for v, _ in nearest]), torch.cat([r for _, r in nearest])
-
-
-def _unit_rows(h: Tensor) -> Tensor:
-    """Rows of length one; those of a diverged network become zero, which scores like chance."""
-    return unit(h).nan_to_num(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -37,6 +37,7 @@ from selfsight.evals.prediction_scores import Scores, score_predictions
 from selfsight.optim import cosine
 from selfsight.terminal.progress import track
 
+MOMENTUM = 0.9
 RANGES: dict[str, Range] = {
     "lrs": LEARNING_RATE,
     "weight_decays": NOT_NEGATIVE,
@@ -53,7 +54,6 @@ def sgd_sweep(
     num_classes: int,
     epochs: int,
     batch_size: int,
-    momentum: float = 0.9,
     seed: int = 0,
     progress: str | None = None,
 ) -> Float[Tensor, "s d k"]:
@@ -75,7 +75,7 @@ def sgd_sweep(
         target = y[rows].expand(len(settings), -1)[..., None]
         error = log_p.exp().scatter_add(2, target, -torch.ones_like(target, dtype=x.dtype))
         grad = torch.einsum("nd,snk->sdk", x[rows], error) / len(rows)
-        velocity = momentum * velocity + grad + decay * weights
+        velocity = MOMENTUM * velocity + grad + decay * weights
         weights = weights - lr * float(cosine(step / total, 1.0, 0.0)) * velocity
     return weights
 
@@ -137,7 +137,7 @@ class LinearSGDProbe:
     def settings(self) -> dict[str, Any]:
         """The settings that decided the numbers, for the result file."""
         return {
-            "solver": "SGD, momentum 0.9, cosine",
+            "solver": f"SGD, momentum {MOMENTUM}, cosine",
             "standardized": True,
             **asdict(self.grid),
             "held_out_share": 0.1,

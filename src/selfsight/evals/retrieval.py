@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from selfsight.check_settings import COUNT, check_setting
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import Features
-from selfsight.evals.feature_statistics import unit
+from selfsight.evals.feature_statistics import unit_or_zero
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.prediction_scores import PerImage, Scores, score_per_image
 from selfsight.terminal.progress import track
@@ -64,7 +64,7 @@ def rank_bank(
     With `leave_one_out` the queries are the bank, and no row retrieves itself.
     """
     # Rows of a diverged network become zero, which ranks all images equally.
-    bank, queries = (unit(h).nan_to_num(0.0, 0.0, 0.0) for h in (bank, queries))
+    bank, queries = (unit_or_zero(h) for h in (bank, queries))
     parts = torch.arange(len(queries), device=bank.device)
     found = []
     for part in track(parts.split(chunk or max(1, MAX_RANKED // len(bank))), progress):

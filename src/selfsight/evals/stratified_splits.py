@@ -16,6 +16,7 @@ from selfsight.evals.eval_images import Images
 from selfsight.run_files.json_files import read_object, write_json
 
 FOLDS = 5
+TEST_SHARE = 0.2
 SPLIT = {"train": list[int], "test": list[int], "notes": list[str]}  # in its file
 
 
@@ -30,7 +31,7 @@ class Split(NamedTuple):
 def stratified(
     labels: Int64[Tensor, " n"],
     *,
-    test_share: float = 0.2,
+    test_share: float = TEST_SHARE,
     seed: int = 0,
     class_names: Sequence[str] = (),
 ) -> Split:
@@ -57,17 +58,15 @@ def stratified(
     return Split((~is_test).nonzero()[:, 0], is_test.nonzero()[:, 0], _notes(single))
 
 
-def assign_folds(y: Int64[Tensor, " n"], *, seed: int, folds: int = FOLDS) -> Int64[Tensor, " n"]:
-    """Assign each image to a fold; every class is spread evenly over them."""
+def assign_folds(y: Int64[Tensor, " n"], *, seed: int) -> Int64[Tensor, " n"]:
+    """Assign each image to one of FOLDS folds; every class is spread evenly over them."""
     u = rng.uniform(rng.key(seed, "folds"), torch.arange(len(y)), 1)[:, 0]
     order = u.argsort(stable=True)
     order = order[y.cpu()[order].argsort(stable=True)]  # by class, in random order within
-    return torch.empty_like(order).scatter(0, order, torch.arange(len(y)) % folds)
+    return torch.empty_like(order).scatter(0, order, torch.arange(len(y)) % FOLDS)
 
 
-def load_or_create_split(
-    folder: Path, images: Images, *, test_share: float = 0.2, seed: int = 0
-) -> Split:
+def load_or_create_split(folder: Path, images: Images, *, seed: int = 0) -> Split:
     """Load the split of these images from the folder, or create and save it.
 
     The file name is a hash of the images' names and labels: another set has another file.
@@ -77,17 +76,15 @@ def load_or_create_split(
             "These images have no labels, so they cannot be split by class. Put each class into "
             "its own sub-folder, or evaluate without labels."
         )
-    content = repr((list(images.names), images.labels.tolist(), test_share, seed))
+    content = repr((list(images.names), images.labels.tolist(), TEST_SHARE, seed))
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     path = folder / f"split-{digest}.json"
     saved = read_object(path)
     if saved is None:
-        split = stratified(
-            images.labels, test_share=test_share, seed=seed, class_names=images.class_names
-        )
+        split = stratified(images.labels, seed=seed, class_names=images.class_names)
         saved = {
             "seed": seed,
-            "test_share": test_share,
+            "test_share": TEST_SHARE,
             "images": len(images),
             "notes": list(split.notes),
             "train": split.train.tolist(),

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from selfsight.evals.feature_statistics import unit
+from selfsight.evals.feature_statistics import unit_or_zero
 from selfsight.terminal.console import open_console
 
 MIN_TSNE_POINTS = 50  # fewer have no neighborhoods that a map could preserve
@@ -17,7 +17,7 @@ ANNOUNCED = 1000  # points from which t-SNE takes seconds, and a line says so
 
 def reduce_to_plane(h: Float[Tensor, "n d"]) -> tuple[str, Float[np.ndarray, "n 2"]]:
     """Reduce features to two dimensions, by t-SNE or, for few points, PCA; also its name."""
-    x = unit(h).nan_to_num(0.0, 0.0, 0.0).double().cpu().numpy()
+    x = unit_or_zero(h).double().cpu().numpy()
     x = x - x.mean(axis=0)
     is_one_point = np.ptp(x) == 0  # neither method has anything to divide by
     if is_one_point or len(x) < MIN_TSNE_POINTS or min(x.shape) < 3:

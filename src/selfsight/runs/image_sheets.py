@@ -15,7 +15,7 @@ from selfsight.data.eval_transform import EvalTransform
 from selfsight.evals.eval_images import EvalImages, Images
 from selfsight.evals.extract_features import Features
 from selfsight.evals.extract_features import features as compute_features
-from selfsight.evals.feature_statistics import unit
+from selfsight.evals.feature_statistics import unit_or_zero
 from selfsight.evals.knn import nearest_neighbors
 from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.recipe import Recipe
@@ -109,7 +109,7 @@ def write_neighbors(
     query = query.to(features.h.device)
     similarities, columns = [], [query[:, None]]
     for found in (features, untrained) if untrained is not None else (features,):
-        h = unit(found.h).nan_to_num(0.0, 0.0, 0.0)
+        h = unit_or_zero(found.h)
         similarity, nearest = nearest_neighbors(h, h[query], k=k, exclude=query)
         similarities.append(similarity)
         columns.append(nearest)

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from selfsight.evals.select_checkpoint import CRITERIA, Criterion
 from selfsight.studies.ledger import Entry
-from selfsight.studies.study_types import Measure
 
 
 class Regret(NamedTuple):
-    """The accuracy that choosing a run by a criterion loses, among runs of equal length."""
+    """The linear accuracy that choosing a run by a criterion loses, among runs of equal length."""
 
     network: str
     epochs: int
@@ -23,7 +22,7 @@ class Regret(NamedTuple):
     """The same for a run that is chosen at random, on average."""
 
 
-def list_regrets(scale: str, entries: Sequence[Entry], measure: Measure = "linear") -> list[Regret]:
+def list_regrets(scale: str, entries: Sequence[Entry]) -> list[Regret]:
     """Rows for each network, length and criterion, which needs two runs or more that have it.
 
     Runs are comparable if they have the same data set, network and number of epochs. Those that
@@ -42,7 +41,7 @@ def list_regrets(scale: str, entries: Sequence[Entry], measure: Measure = "linea
             pairs = [
                 (score, accuracy)
                 for score, run in zip(column, runs, strict=True)
-                if score is not None and (accuracy := run.accuracy(measure)) is not None
+                if score is not None and (accuracy := run.accuracy("linear")) is not None
             ]
             if len(pairs) < 2:
                 continue

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from selfsight import rng
-from selfsight.evals.feature_statistics import unit
+from selfsight.evals.feature_statistics import unit_or_zero
 from selfsight.evals.knn import neighbors_in_blocks
 from selfsight.evals.tsne_map import reduce_to_plane
 from selfsight.vectors.search_images import OUTLIER_NEIGHBORS, Neighbors, score_outliers
@@ -93,7 +93,7 @@ def cluster(h: Float[Tensor, "n d"], count: int) -> Int64[np.ndarray, " n"]:
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    x = unit(h).nan_to_num(0.0, 0.0, 0.0).float()
+    x = unit_or_zero(h).float()
     x = x - x.mean(dim=0)
     _, directions = torch.linalg.eigh(x.T @ x)
     reduced = (x @ directions[:, -CLUSTER_DIMS:]).numpy()

@@ -14,7 +14,7 @@ from selfsight.data.image_limits import UnreadableError
 from selfsight.encoders.image_encoder import ImageEncoder
 from selfsight.encoders.load_run_networks import RunCheckpoint, load_method
 from selfsight.evals.extract_features import features, module_device
-from selfsight.evals.feature_statistics import unit
+from selfsight.evals.feature_statistics import unit_or_zero
 from selfsight.evals.knn import nearest_neighbors
 from selfsight.recipe import Recipe, eval_transform
 from selfsight.run_files.run_folder import Run
@@ -45,12 +45,12 @@ def build_finder(run: Run, recipe: Recipe, device: torch.device, *, trust: bool)
     images = open_run_images(run, recipe, device, trust=trust)
     subset = sample_images(images, NEIGHBOR_IMAGES, recipe.seed)
     stored = features(backbone, images, transform, index=subset, progress="images")
-    bank = unit(stored.h).nan_to_num(0.0, 0.0, 0.0)
+    bank = unit_or_zero(stored.h)
 
     def find(data: bytes) -> dict[str, Any]:
         # At the stored size, as the images it is compared with.
         pixels = _decode(data, recipe)
-        h = unit(encoder.encode(pixels)[None].float()).nan_to_num(0.0, 0.0, 0.0)
+        h = unit_or_zero(encoder.encode(pixels)[None].float())
         k = min(SHOWN, len(bank))
         similarity, rows = nearest_neighbors(bank, h.to(module_device(backbone)), k=k)
         index = stored.index[rows[0]].cpu()
