@@ -15,11 +15,11 @@ from selfsight import dist
 from selfsight.backbones import BackboneConfig
 from selfsight.methods import DataInfo, Method, MethodConfig, Moment, Step
 from selfsight.nn import Backbone, Teacher
+from selfsight.train.skipped_steps import STATISTICS
 from selfsight.views import View
 
 SEED, TOTAL_STEPS, STEPS_PER_EPOCH = 3, 100, 10
 DATA = DataInfo(num_images=40, num_classes=5)
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))  # attributes that torch keeps
 # The most that a setting has in a check, by its name: enough to see a mistake, and fast.
 SMALL_SETTINGS = {

@@ -24,7 +24,9 @@ def free_disk(folder: Path) -> int:
     while not os.path.exists(folder):  # False, without raising, where access is denied
         folder = folder.parent
     disk = os.statvfs(folder)
-    old = sum(map(_size, (*folder.glob("*.pixels"), *list_abandoned(folder))))
+    old = sum(
+        _size_and_use(file)[0] for file in (*folder.glob("*.pixels"), *list_abandoned(folder))
+    )
     return min(cache_limit(), disk.f_bavail * disk.f_frsize + old)
 
 
@@ -35,28 +37,21 @@ def evict(folder: Path, needed: int) -> None:
     that were killed are removed first.
     """
     remove_abandoned(folder)
-    files = sorted(folder.glob("*.pixels"), key=_last_use)
-    total = needed + sum(map(_size, files))
-    for file in files:
+    files = {file: _size_and_use(file) for file in folder.glob("*.pixels")}
+    total = needed + sum(size for size, _ in files.values())
+    for file, (size, _) in sorted(files.items(), key=lambda item: item[1][1]):
         if total <= cache_limit():
             return
-        total -= _size(file)
+        total -= size
         # The index first: without it pixels do not count.
         file.with_suffix(INDEX_SUFFIX).unlink(missing_ok=True)
         file.unlink(missing_ok=True)
 
 
-def _size(file: Path) -> int:
-    """Bytes of a file; 0 if another run has removed it meanwhile."""
+def _size_and_use(file: Path) -> tuple[int, float]:
+    """Bytes of a file, and when it was last used; 0 if another run has removed it meanwhile."""
     try:
-        return file.stat().st_size
+        about = file.stat()
     except FileNotFoundError:
-        return 0
-
-
-def _last_use(file: Path) -> float:
-    """When a file was last used; 0 if another run has removed it meanwhile."""
-    try:
-        return file.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+        return 0, 0.0
+    return about.st_size, about.st_mtime

@@ -35,8 +35,8 @@ class EvalImages:
         self.loaded: dict[tuple[object, ...], CachedImages] = {}
         self.first: dict[str, Any] = {"transform": transform}
         if store_size is not None:
-            self.first = {"store_size": store_size, "channels": transform.channels}
-            self.first |= {} if transform.dtype == "uint8" else {"dtype": transform.dtype}
+            kind = {"channels": transform.channels, "dtype": transform.dtype}
+            self.first = {"store_size": store_size, **kind}
         first = self.load_first()
         self.names, self.labels, self.class_names = first.names, first.labels, first.class_names
         self.skipped = first.skipped
@@ -65,8 +65,7 @@ class EvalImages:
 
     def pixels(self, store_size: int, channels: int, dtype: str = "uint8") -> CachedImages:
         """All images with a short side of at most `store_size`, for random crops."""
-        kind = {} if dtype == "uint8" else {"dtype": dtype}
-        return self._load(store_size=store_size, channels=channels, **kind)
+        return self._load(store_size=store_size, channels=channels, dtype=dtype)
 
     def load_first(self) -> CachedImages:
         """All images as they were decoded first: as crops, or at the stored size."""

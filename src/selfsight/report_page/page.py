@@ -16,7 +16,7 @@ from selfsight.report_page import score_figures
 from selfsight.report_page.curves import curves
 from selfsight.report_page.feature_figures import features
 from selfsight.report_page.json_values import TEXTS, Json, Records, finite_items, latest, section
-from selfsight.run_files.json_files import explain_write_errors, to_json, write_text
+from selfsight.run_files.json_files import to_json, write_file
 from selfsight.run_files.run_folder import Run, open_run
 from selfsight.run_files.run_results import put_main_first
 
@@ -33,11 +33,8 @@ SHEETS = {"views.png": "image/png", "map.jpg": "image/jpeg", "neighbors.jpg": "i
 
 def write(run: Run, out: str | Path | None = None) -> Path:
     """Write the page, to `report.html` in the run folder if no file is given; return its path."""
-    page = build(run)
     path = run.report if out is None else Path(out)
-    with explain_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, page)
+    write_file(path, build(run))
     return path
 
 

@@ -27,7 +27,7 @@ from selfsight.report_page.page import (
     list_analyses,
 )
 from selfsight.report_page.score_figures import read_interval
-from selfsight.run_files.json_files import explain_write_errors, write_text
+from selfsight.run_files.json_files import write_file
 from selfsight.run_files.run_folder import Run, group_seeds, open_run, select_settings
 from selfsight.run_files.run_results import find_headline, find_training_data, name_results
 
@@ -68,10 +68,7 @@ def write_several(runs: Sequence[Run], out: str | Path | None = None) -> tuple[P
     if not contents:
         raise UserError(" ".join(problems))
     content = _content(contents, problems)
-    page = build_page("several_runs.html", content, SCRIPTS)
-    with explain_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, page)
+    write_file(path, build_page("several_runs.html", content, SCRIPTS))
     return path, problems
 
 

@@ -36,9 +36,14 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file."""
+    write_file(path, format_json(value) + "\n")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file, and its folder if there is none; explain why if that is impossible."""
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, format_json(value) + "\n")
+        write_text(path, text)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,6 +1,6 @@
 """Write the image sheets of the report: training views, the map of features, nearest neighbors."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -231,13 +231,18 @@ def pad_to_square(image: Image.Image, side: int) -> Image.Image:
     return ImageOps.pad(image, (side, side), method, color=BACKGROUND)
 
 
-def write_sheet(run: Run, name: str, tiles: Iterable[Image.Image], columns: int) -> None:
-    """Write equal square tiles as one image, row by row."""
-    tiles = list(tiles)
+def build_sheet(tiles: Sequence[Image.Image], columns: int) -> Image.Image:
+    """Put equal square tiles into one image, row by row."""
     side = tiles[0].width
     sheet = Image.new("RGB", (columns * side, -(-len(tiles) // columns) * side), BACKGROUND)
     for i, tile in enumerate(tiles):
         sheet.paste(tile, (i % columns * side, i // columns * side))
+    return sheet
+
+
+def write_sheet(run: Run, name: str, tiles: Sequence[Image.Image], columns: int) -> None:
+    """Write equal square tiles as one image."""
+    sheet = build_sheet(tiles, columns)
     run.images.mkdir(parents=True, exist_ok=True)
     with replace_file(run.images / name) as file:
         sheet.save(file, "PNG" if name.endswith(".png") else "JPEG", quality=85)

@@ -90,14 +90,12 @@ def build_rows(e: RunEvidence) -> list[EvidenceRow]:
         ends = "" if e.rank_ends is None else " [{:.1f}, {:.1f}]".format(*e.rank_ends)
         bad, value = has_lost_rank(e), f"{e.trained_rank:.1f}{ends}{_of_images(e)}"
         add("rank against untrained", value, expected, bad, "directions lost", "no directions lost")
-    for score in e.labeled:
+    for score in (*e.labeled, *e.not_counted):
         expected = f"clearly above {score.untrained:.1%} (untrained)"
-        value = f"{score.accuracy:.1%} of {score.images:,} images"
-        add(score.name, value, expected, False, "", _describe_score(score))
-    for score in e.not_counted:
-        expected = f"clearly above {score.untrained:.1%} (untrained)"
-        value = f"{score.accuracy:.1%} of {score.images:,} images"
-        add(score.name, value, expected, True, f"{_describe_score(score)}; not counted", "")
+        value, meaning = f"{score.accuracy:.1%} of {score.images:,} images", _describe_score(score)
+        if score in e.not_counted:
+            meaning += "; not counted"
+        add(score.name, value, expected, False, "", meaning)
     if e.pixels is not None and e.labeled:
         bad = e.pixels > e.labeled[0].accuracy
         expected = f"below {e.labeled[0].accuracy:.1%} ({e.labeled[0].name})"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from selfsight.report_page.page import build_page
-from selfsight.run_files.json_files import explain_write_errors, write_text
+from selfsight.run_files.json_files import write_file
 from selfsight.studies.ledger import Entry
 from selfsight.studies.ledger_plots import PLOT_CAPTIONS, PLOT_TITLES, draw_study
 from selfsight.studies.result_tables import (
@@ -59,9 +59,7 @@ SHOW_TITLE = (
 
 def write_study_page(study: Study, scale: Scale, entries: Sequence[Entry], path: Path) -> Path:
     """Write the page of a study on one data set; return its path."""
-    with explain_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, build_study_page(study, scale, entries))
+    write_file(path, build_study_page(study, scale, entries))
     return path
 
 

@@ -15,7 +15,7 @@ from selfsight.data.eval_transform import EvalTransform
 from selfsight.data.sources.source import clean
 from selfsight.errors import UserError
 from selfsight.report_page.explore_page import Group, MapPage, Thumbnails, measure_page, write_page
-from selfsight.runs.image_sheets import BACKGROUND, to_bytes, to_image
+from selfsight.runs.image_sheets import BACKGROUND, build_sheet, to_bytes, to_image
 from selfsight.vectors.map_layout import lay_out
 from selfsight.vectors.search_images import Vectors, describe_not_listed, fits_list
 
@@ -154,7 +154,7 @@ def _build_thumbnails(
     largest = list(_decode_tiles(source, tried, transform, SIDES[0]))
     for side in SIDES:
         tiles = [tile.resize((side, side), Image.Resampling.BOX) for tile in largest]
-        each = sum(_base64_size(_encode_sheet(tiles, side, 8))) / len(tiles) / MARGIN
+        each = sum(_base64_size(_encode_sheet(tiles, 8))) / len(tiles) / MARGIN
         if each * len(index) <= room or side == SIDES[-1]:
             break
     count = min(len(index), int(room / each))
@@ -166,10 +166,10 @@ def _build_thumbnails(
     for tile in _decode_tiles(source, chosen, transform, side, progress=True):
         waiting.append(tile)
         if len(waiting) == per_sheet:
-            sheets.append(_encode_sheet(waiting, side, columns))
+            sheets.append(_encode_sheet(waiting, columns))
             waiting = []
     if waiting:
-        sheets.append(_encode_sheet(waiting, side, columns))
+        sheets.append(_encode_sheet(waiting, columns))
     tile_of = np.full(len(index), -1)
     tile_of[shown] = np.arange(count)
     return Thumbnails(side, columns, per_sheet, sheets, tile_of, count)
@@ -205,11 +205,7 @@ def _decode_tiles(
             )
 
 
-def _encode_sheet(tiles: Sequence[Image.Image], side: int, columns: int) -> bytes:
-    rows = -(-len(tiles) // columns)
-    sheet = Image.new("RGB", (min(columns, len(tiles)) * side, rows * side), BACKGROUND)
-    for i, tile in enumerate(tiles):
-        sheet.paste(tile, (i % columns * side, i // columns * side))
+def _encode_sheet(tiles: Sequence[Image.Image], columns: int) -> bytes:
     file = io.BytesIO()
-    sheet.save(file, "WEBP", quality=QUALITY)
+    build_sheet(tiles, min(columns, len(tiles))).save(file, "WEBP", quality=QUALITY)
     return file.getvalue()

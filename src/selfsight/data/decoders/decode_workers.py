@@ -72,8 +72,9 @@ def decode_images(
     cores = available_cpus()
     start_new = processes is None and decoder == "cpu" and workers is None
     workers = cores if workers is None else max(1, workers)
-    settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "crop": crop}
-    settings |= {} if dtype == "uint8" else {"dtype": dtype}
+    settings: dict[str, Any] = dict(
+        store_size=store_size, channels=channels, dtype=dtype, crop=crop
+    )
     with contextlib.ExitStack() as stack:
         if start_new and (new := start_processes(source, len(index), cores)):
             processes = new
@@ -172,18 +173,8 @@ class DecodeProcesses:
         """Wait until the processes have started; return whether all of them have."""
         return self.started.wait(seconds) and self.idle.qsize() == self.count
 
-    def decode(
-        self,
-        requests: Sequence[Request],
-        *,
-        channels: int,
-        dtype: str = "uint8",
-        store_size: int | None = None,
-        crop: Crop | None = None,
-    ) -> list[Decoded]:
-        """Decode each image, or return the reason why it cannot be decoded."""
-        settings: dict[str, Any] = {"store_size": store_size, "channels": channels, "crop": crop}
-        settings["dtype"] = dtype
+    def decode(self, requests: Sequence[Request], **settings: Any) -> list[Decoded]:
+        """Decode each image as `try_decode` does by these settings."""
         with contextlib.suppress(queue.Empty):  # no worker is idle
             worker = self.idle.get_nowait()
             try:
