@@ -26,14 +26,7 @@ from selfsight.errors import UserError, list_first
 from selfsight.methods import DataInfo
 from selfsight.options.pretrain_options import PretrainOptions
 from selfsight.outside_code import import_name, list_outside_code
-from selfsight.recipe import (
-    Recipe,
-    has_photos,
-    list_differences,
-    method_name,
-    override,
-    to_dict,
-)
+from selfsight.recipe import Recipe, has_photos, list_differences, method_name, override, to_dict
 from selfsight.recipes import auto_recipe
 from selfsight.run_files.run_folder import Run
 from selfsight.train.memory_forecast import foresee_memory

@@ -8,12 +8,7 @@ from selfsight.evals import few_label_settings, fine_tune_settings, linear_probe
 from selfsight.evals.classifier_settings import ClassifierSettings, Regularization
 from selfsight.evals.detection import DetectorSettings
 from selfsight.evals.protocol_flags import apply_flags, apply_options
-from selfsight.evals.protocols import (
-    PROTOCOLS,
-    build_evaluator,
-    describe_protocols,
-    get_protocol,
-)
+from selfsight.evals.protocols import PROTOCOLS, build_evaluator, describe_protocols, get_protocol
 from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.optim.lr_scaling import scaled_lr
 from selfsight.options.eval_options import EvalOptions

@@ -9,12 +9,7 @@ import torch
 from selfsight.backbones.resnet import BasicBlock, ResNet
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
-from selfsight.exporters.export_encoder import (
-    TARGETS,
-    _check_images,
-    describe_encoder,
-    with_folder,
-)
+from selfsight.exporters.export_encoder import TARGETS, _check_images, describe_encoder, with_folder
 from selfsight.options.encoder_options import ExportOptions
 from tests.exporters.saved_run import shake
 

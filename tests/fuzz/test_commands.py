@@ -19,14 +19,7 @@ from selfsight import api
 from selfsight.cli.main import COMMANDS, main
 from selfsight.methods import METHODS
 from tests.folders import images
-from tests.fuzz.cases import (
-    SEED,
-    STOPPED,
-    assert_none_failed,
-    pick_cases,
-    run_case,
-    stop_after,
-)
+from tests.fuzz.cases import SEED, STOPPED, assert_none_failed, pick_cases, run_case, stop_after
 from tests.fuzz.test_settings import WORDS, small_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

@@ -10,14 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms.v2 import functional as tv
 
 from selfsight.errors import UserError
-from selfsight.views import (
-    PRESETS,
-    View,
-    apply_views_reference,
-    for_channels,
-    moco_v2,
-    swav,
-)
+from selfsight.views import PRESETS, View, apply_views_reference, for_channels, moco_v2, swav
 from selfsight.views.sampling import sample_view_params, view_keys
 from selfsight.views.spatial import blur_radius
 

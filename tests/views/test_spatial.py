@@ -8,16 +8,7 @@ from PIL import ImageFilter
 from torchvision.transforms.v2 import functional as tv
 
 from selfsight.views import spatial
-from selfsight.views.spatial import (
-    blur,
-    blur_radius,
-    crop,
-    cutout,
-    flip,
-    noise,
-    rotate,
-    sobel,
-)
+from selfsight.views.spatial import blur, blur_radius, crop, cutout, flip, noise, rotate, sobel
 
 
 def images(n=4, height=18, width=18):

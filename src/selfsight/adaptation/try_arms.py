@@ -42,11 +42,7 @@ from selfsight.evals.eval_images import EvalImages
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.prediction_scores import Scores
 from selfsight.exporters.export_encoder import export_encoder
-from selfsight.options.encoder_options import (
-    ADAPT_DEFAULTS,
-    AdaptOptions,
-    ExportOptions,
-)
+from selfsight.options.encoder_options import ADAPT_DEFAULTS, AdaptOptions, ExportOptions
 from selfsight.options.eval_options import EvalOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.options.pretrain_options import PretrainOptions

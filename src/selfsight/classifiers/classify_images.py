@@ -8,11 +8,7 @@ from typing import Any
 import torch
 
 from selfsight.check_settings import RESTORE
-from selfsight.classifiers.classifier_file import (
-    SavedClassifier,
-    read_classifier,
-    save_classifier,
-)
+from selfsight.classifiers.classifier_file import SavedClassifier, read_classifier, save_classifier
 from selfsight.classifiers.fit_classifier import FINE_TUNE, fine_tune, train_head
 from selfsight.classifiers.image_classifier import ImageClassifier
 from selfsight.classifiers.predictions_csv import write_predictions

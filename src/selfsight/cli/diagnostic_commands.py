@@ -5,10 +5,7 @@ from typing import Annotated, Any
 import tyro
 
 from selfsight.options.bench_options import BENCH_DEFAULTS, BenchOptions
-from selfsight.options.conformance_options import (
-    CONFORMANCE_DEFAULTS,
-    ConformanceOptions,
-)
+from selfsight.options.conformance_options import CONFORMANCE_DEFAULTS, ConformanceOptions
 from selfsight.options.option_types_and_ranges import INLINE
 from selfsight.options.study_options import (
     REPRODUCE_DEFAULTS,

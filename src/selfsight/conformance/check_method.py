@@ -25,10 +25,7 @@ from selfsight.conformance.start_processes import RankError
 from selfsight.errors import UserError
 from selfsight.methods import MethodConfig
 from selfsight.methods.base import validate_method
-from selfsight.options.conformance_options import (
-    CONFORMANCE_DEFAULTS,
-    ConformanceOptions,
-)
+from selfsight.options.conformance_options import CONFORMANCE_DEFAULTS, ConformanceOptions
 from selfsight.options.parse_flags import parse_flags
 from selfsight.recipe import list_differences, method_config
 

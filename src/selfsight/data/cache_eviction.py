@@ -3,11 +3,7 @@
 import os
 from pathlib import Path
 
-from selfsight.data.cache_files import (
-    INDEX_SUFFIX,
-    list_abandoned,
-    remove_abandoned,
-)
+from selfsight.data.cache_files import INDEX_SUFFIX, list_abandoned, remove_abandoned
 from selfsight.data.image_limits import read_number
 
 LIMIT_VARIABLE = "SELFSIGHT_CACHE_GIB"  # environment variable

@@ -22,12 +22,7 @@ from selfsight.data.decoders.resize_to_store import stored_size
 from selfsight.data.decoders.scientific_images import is_photo
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.image_store import CachedImages, ImageStore
-from selfsight.data.pixel_cache import (
-    cache_key,
-    has_entry,
-    load_images,
-    resolve_channels,
-)
+from selfsight.data.pixel_cache import cache_key, has_entry, load_images, resolve_channels
 from selfsight.data.sources.source import Source
 from selfsight.data.stream import StreamedImages
 from selfsight.errors import UserError

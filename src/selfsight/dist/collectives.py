@@ -14,9 +14,7 @@ import torch.distributed._functional_collectives as collectives
 from jaxtyping import Int64, Shaped
 from torch import Tensor, nn
 
-from selfsight.dist.rendezvous import (
-    read_integer,
-)
+from selfsight.dist.rendezvous import read_integer
 from selfsight.errors import RunError, UserError
 
 Result = TypeVar("Result")

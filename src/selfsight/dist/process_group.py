@@ -11,14 +11,7 @@ import torch.distributed as dist
 
 from selfsight.dist.collectives import local_rank, world_size
 from selfsight.dist.heartbeat import GRACE, Heartbeat
-from selfsight.dist.rendezvous import (
-    explain_loss,
-    find_place,
-    join,
-    leave,
-    report_failure,
-    timeout,
-)
+from selfsight.dist.rendezvous import explain_loss, find_place, join, leave, report_failure, timeout
 from selfsight.errors import RunError, describe_failure, is_lost_connection, is_timeout
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})

@@ -4,11 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from selfsight.evals.bootstrap_intervals import (
-    Interval,
-    difference_interval,
-    replicate_interval,
-)
+from selfsight.evals.bootstrap_intervals import Interval, difference_interval, replicate_interval
 from selfsight.evals.prediction_scores import PerImage
 
 

@@ -14,12 +14,7 @@ from selfsight.exporters.exported_encoder import (
     find_shape_gap,
     save_weights,
 )
-from selfsight.exporters.network_shape import (
-    LibraryNet,
-    NetworkShape,
-    ResNetShape,
-    ViTShape,
-)
+from selfsight.exporters.network_shape import LibraryNet, NetworkShape, ResNetShape, ViTShape
 from selfsight.run_files.json_files import write_json
 
 

@@ -5,11 +5,7 @@ from pathlib import Path
 import torch
 
 from selfsight.backbones.library_weight_names import TORCHVISION_VIT, to_theirs
-from selfsight.exporters.exported_encoder import (
-    ExportedEncoder,
-    add_positions,
-    find_shape_gap,
-)
+from selfsight.exporters.exported_encoder import ExportedEncoder, add_positions, find_shape_gap
 from selfsight.exporters.network_shape import LibraryNet, NetworkShape, OtherNet, ResNetShape
 from selfsight.run_files.json_files import replace_file
 

@@ -7,14 +7,7 @@ from typing import Annotated
 from tyro.conf import Suppress, arg
 
 from selfsight.check_settings import check_settings
-from selfsight.options.option_types_and_ranges import (
-    RANGES,
-    Device,
-    Folder,
-    Images,
-    Name,
-    Number,
-)
+from selfsight.options.option_types_and_ranges import RANGES, Device, Folder, Images, Name, Number
 
 
 @dataclass(frozen=True, kw_only=True)

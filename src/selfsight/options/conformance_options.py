@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from tyro.conf import Suppress
 
 from selfsight.check_settings import check_settings
-from selfsight.options.option_types_and_ranges import (
-    RANGES,
-    Name,
-)
+from selfsight.options.option_types_and_ranges import RANGES, Name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,7 @@ from selfsight.report_page.json_values import (
     round_number,
     section,
 )
-from selfsight.report_page.page import (
-    build_page,
-    check_links,
-    describe_verdict,
-    list_analyses,
-)
+from selfsight.report_page.page import build_page, check_links, describe_verdict, list_analyses
 from selfsight.report_page.score_figures import read_interval
 from selfsight.run_files.json_files import write_file
 from selfsight.run_files.run_folder import Run, group_seeds, open_run, select_settings

@@ -23,11 +23,7 @@ from selfsight.evals.detection import DetectionDataset, DetectionEvaluator
 from selfsight.evals.eval_images import EvalImages, augmentation_size
 from selfsight.evals.extract_features import Features
 from selfsight.evals.multilabel_data import MultilabelData, to_squares
-from selfsight.evals.protocols import (
-    Evaluator,
-    build_evaluator,
-    get_protocol,
-)
+from selfsight.evals.protocols import Evaluator, build_evaluator, get_protocol
 from selfsight.nn import Backbone
 from selfsight.options.eval_options import EvalOptions
 from selfsight.run_files.json_files import write_json
@@ -47,11 +43,7 @@ from selfsight.runs.labeled_sources import (
     open_labeled,
 )
 from selfsight.runs.open_run_images import open_run_images
-from selfsight.runs.result_fingerprint import (
-    identify_boxes,
-    identify_images,
-    identify_multilabel,
-)
+from selfsight.runs.result_fingerprint import identify_boxes, identify_images, identify_multilabel
 from selfsight.runs.score_encoders import (
     FeatureCache,
     score_label_free,

@@ -18,22 +18,11 @@ from selfsight.evals.eval_images import describe_transform
 from selfsight.evals.extract_features import Features
 from selfsight.evals.prediction_scores import Scores
 from selfsight.outside_code import list_outside_code, locate_code
-from selfsight.recipe import (
-    Recipe,
-    Start,
-    eval_transform,
-    list_changed,
-    method_name,
-    to_dict,
-)
+from selfsight.recipe import Recipe, Start, eval_transform, list_changed, method_name, to_dict
 from selfsight.run_files.json_files import write_json
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.build_result import collect_arrays, collect_scores
-from selfsight.runs.environment import (
-    compare_environments,
-    describe_environment,
-    device_name,
-)
+from selfsight.runs.environment import compare_environments, describe_environment, device_name
 from selfsight.runs.image_sheets import write_map_and_neighbors, write_views
 from selfsight.runs.new_run_folder import restore_old_run, set_old_run_aside
 from selfsight.runs.open_run_images import (

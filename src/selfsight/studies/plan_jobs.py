@@ -20,11 +20,7 @@ from selfsight.evals.stratified_splits import stratified
 from selfsight.options.study_options import StudyOptions
 from selfsight.recipe import Recipe, eval_transform, override
 from selfsight.run_files.run_folder import Run
-from selfsight.runs.open_run_images import (
-    Fingerprint,
-    fingerprint_everywhere,
-    open_recipe_images,
-)
+from selfsight.runs.open_run_images import Fingerprint, fingerprint_everywhere, open_recipe_images
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe
 from selfsight.studies.study_types import SMALL_IMAGES, Arm, Scale, Study, narrow_network
 

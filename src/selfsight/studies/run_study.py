@@ -14,11 +14,7 @@ from selfsight import dist
 from selfsight.device import adapt_to_device, resolve_device
 from selfsight.errors import UserError
 from selfsight.options.parse_flags import change_options
-from selfsight.options.study_options import (
-    STUDY_DEFAULTS,
-    ReproduceOptions,
-    StudyOptions,
-)
+from selfsight.options.study_options import STUDY_DEFAULTS, ReproduceOptions, StudyOptions
 from selfsight.run_files.json_files import to_json
 from selfsight.studies import ARMS, find_study, train_arms
 from selfsight.studies.judge_claims import arm_results, compare_with_ledger

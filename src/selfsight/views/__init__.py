@@ -1,9 +1,6 @@
 """Views of images: view_settings, sampling (random parameters), apply (operations on batches)."""
 
-from selfsight.views.apply import (
-    apply_views,
-    apply_views_reference,
-)
+from selfsight.views.apply import apply_views, apply_views_reference
 from selfsight.views.paper_augmentations import (
     PRESETS,
     barlow_twins,

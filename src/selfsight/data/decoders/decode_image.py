@@ -34,10 +34,7 @@ from selfsight.data.decoders.scientific_images import (
     to_stored,
 )
 from selfsight.data.decoders.tiff import MAGICS as TIFF_MAGICS
-from selfsight.data.image_limits import (
-    UnreadableError,
-    check_bytes,
-)
+from selfsight.data.image_limits import UnreadableError, check_bytes
 
 Encoded = bytes | np.ndarray  # a file's content, or HWC pixels that need no decoding
 Decoded = np.ndarray | str  # pixels [C, H, W], or the reason why there are none

@@ -14,12 +14,7 @@ import pyarrow.parquet as pq
 
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.data.image_limits import UnreadableError
-from selfsight.data.sources.parquet_file import (
-    ParquetError,
-    RowGroup,
-    check_row_groups,
-    open_table,
-)
+from selfsight.data.sources.parquet_file import ParquetError, RowGroup, check_row_groups, open_table
 from selfsight.data.sources.parquet_labels import (
     OPEN_THREADS,
     LabelColumn,

@@ -14,13 +14,7 @@ from selfsight.data.cgroup_limits import free_memory
 from selfsight.data.dataset_index import IndexWriter, load_or_write_index
 from selfsight.data.sources.parquet_file import check_row_groups, open_table
 from selfsight.data.sources.remote_files import File
-from selfsight.data.sources.source import (
-    UNLABELED,
-    clean,
-    digest,
-    encode_labels,
-    sort_class_names,
-)
+from selfsight.data.sources.source import UNLABELED, clean, digest, encode_labels, sort_class_names
 from selfsight.errors import UserError, list_first, suggest
 from selfsight.terminal.progress import track
 

@@ -11,11 +11,7 @@ from selfsight.data.decoders.decode_image import read_header
 from selfsight.data.decoders.pillow_formats import open_with_pillow
 from selfsight.data.image_limits import UnreadableError
 from selfsight.data.sources.parquet_file import check_row_groups, open_table
-from selfsight.data.sources.parquet_labels import (
-    MAX_CLASS_NUMBER,
-    find_label_column,
-    read_features,
-)
+from selfsight.data.sources.parquet_labels import MAX_CLASS_NUMBER, find_label_column, read_features
 from selfsight.data.sources.remote_files import File
 from selfsight.errors import UserError
 from selfsight.evals.detection.instances import (
