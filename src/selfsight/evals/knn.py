@@ -191,19 +191,15 @@ class KNN:
         return score_predictions(queries.y, {"accuracy": first} | guesses)
 
     @property
-    def num_voters(self) -> int:
-        """How many images can vote on each query."""
-        return len(self.data.train_index) - (not self.data.has_test_images)
-
-    @property
     def effective_ks(self) -> tuple[int, ...]:
         """The ks that are at most the number of voters; if there is none, that number."""
-        return tuple(k for k in self.ks if k <= self.num_voters) or (self.num_voters,)
+        most = self.data.num_candidates
+        return tuple(k for k in self.ks if k <= most) or (most,)
 
     def settings(self) -> dict[str, Any]:
         """The settings that decided the numbers, for the result file."""
         settings: dict[str, Any] = {"k": list(self.effective_ks), "temperature": self.temperature}
-        if too_large := [k for k in self.ks if k > self.num_voters]:
+        if too_large := [k for k in self.ks if k > self.data.num_candidates]:
             ks = " and ".join(map(str, too_large))
-            settings["note"] = f"without k = {ks}: only {self.num_voters} images can vote."
+            settings["note"] = f"without k = {ks}: only {self.data.num_candidates} images can vote."
         return settings

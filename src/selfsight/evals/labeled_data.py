@@ -103,6 +103,11 @@ class LabeledData:
         return self.test is not None or self.split is not None
 
     @property
+    def num_candidates(self) -> int:
+        """How many training images each test image is compared with, itself left out."""
+        return len(self.train_index) - (not self.has_test_images)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on the labels that were read, and on classes in only one of the two sets."""
         train, test = (set(y.unique().tolist()) for y in self.labels())

@@ -140,7 +140,7 @@ def as_multilabel(data: LabeledData) -> MultilabelData:
         test=data.train if data.test is None else data.test,
         test_y=test_y,
         test_index=None if data.split is None else data.split.test,
-        class_names=data.train.class_names or tuple(map(str, range(data.num_classes))),
+        class_names=data.class_names,
         transform=to_squares(data.transform),
         batch_size=data.batch_size,
         autocast=data.autocast,

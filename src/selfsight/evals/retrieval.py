@@ -127,21 +127,18 @@ class Retrieval:
     @property
     def effective_ks(self) -> tuple[int, ...]:
         """The ks that are at most the number of images to rank."""
-        return tuple(k for k in self.ks if k <= self._num_ranked)
+        return tuple(k for k in self.ks if k <= self.data.num_candidates)
 
     def settings(self) -> dict[str, Any]:
         """The settings that decided the numbers, for the result file."""
         notes = []
-        if too_large := [str(k) for k in self.ks if k > self._num_ranked]:
+        if too_large := [str(k) for k in self.ks if k > self.data.num_candidates]:
             ks = " and ".join(too_large)
-            notes.append(f"Retrieval without k = {ks}: only {self._num_ranked} images are ranked.")
+            most = self.data.num_candidates
+            notes.append(f"Retrieval without k = {ks}: only {most} images are ranked.")
         if missing := int((~self._has_relevant()).sum()):
             notes.append(f"{missing} test images have no training image of their class: left out.")
         return {"similarity": "cosine", "k": list(self.effective_ks), "notes": notes}
-
-    @property
-    def _num_ranked(self) -> int:
-        return len(self.data.train_index) - (not self.data.has_test_images)
 
     def _has_relevant(self) -> Bool[Tensor, " m"]:
         """Whether each test image has an image of its class to retrieve."""

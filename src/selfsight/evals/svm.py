@@ -80,6 +80,7 @@ class SVM:
         """Mean average precision over the classes, and that of each class."""
         x, test_x = normalize_rows(train.h), normalize_rows(test.h)
         classes, _ = self._scorable_classes(train.y, test.y)
+        names = self.data.class_names
         fits = self._fit(x, train.y, test_x, classes)
         y, scores = test.y[:, classes].numpy(), np.stack([fit.scores for fit in fits], axis=1)
         precisions, eleven = [], []
@@ -98,7 +99,7 @@ class SVM:
             "fold_map": float(np.mean([fitted.fold_precision for fitted in fits])),
             "classes": float(len(classes)),
             "not_converged": float(sum(not fitted.converged for fitted in fits)),
-            **{f"ap_{self._name(c)}": value for c, value in zip(classes, precisions, strict=True)},
+            **{f"ap_{names[c]}": value for c, value in zip(classes, precisions, strict=True)},
         }
 
     def settings(self) -> dict[str, Any]:
@@ -138,26 +139,21 @@ class SVM:
         assert x.y is not None and isinstance(self.data, LabeledData)
         return MultilabelFeatures(x.h, one_hot(x.y, self.data.num_classes))
 
-    def _name(self, c: int) -> str:
-        data = self.data
-        names = data.class_names if isinstance(data, MultilabelData) else data.train.class_names
-        return names[c] if names else str(c)
-
     def _scorable_classes(
         self, train: Int8[Tensor, "n c"], test: Int8[Tensor, "m c"]
     ) -> tuple[list[int], tuple[str, ...]]:
         """Classes with enough images in both sets, and a sentence on each of the others."""
-        classes, notes = [], []
+        classes, notes, names = [], [], self.data.class_names
         for c in range(train.shape[1]):
             positives = int((train[:, c] == PRESENT).sum())
             negatives = len(train) - positives
             if min(positives, negatives) < self.folds:
                 notes.append(
-                    f'Class "{self._name(c)}" is left out: {positives} training images have it '
+                    f'Class "{names[c]}" is left out: {positives} training images have it '
                     f"and {negatives} do not, but {self.folds} folds need {self.folds} of each."
                 )
             elif not bool((test[:, c] == PRESENT).any()):
-                notes.append(f'Class "{self._name(c)}" is left out: no test image has it.')
+                notes.append(f'Class "{names[c]}" is left out: no test image has it.')
             else:
                 classes.append(c)
         if not classes:

@@ -149,11 +149,7 @@ class DetectionEvaluator:
             ):
                 height, width = images.objects.sizes[i].tolist()
                 local[i] = to_detections(answer, (height, width), scaled)
-        gathered: list[Any] = [local]
-        if dist.world_size() > 1:
-            gathered = [None] * dist.world_size()
-            torch.distributed.all_gather_object(gathered, local)
-        merged = {i: x for detections in gathered for i, x in detections.items()}
+        merged = {i: x for detections in dist.gather_objects(local) for i, x in detections.items()}
         return [merged[i] for i in range(len(images.objects))]
 
 
