@@ -91,12 +91,8 @@ class Case:
         if self.network == "vit_s":
             recipe = replace(recipe, backbone=build_recipe(VIT_S).backbone)
         views = () if self.views is None else ("--method.num-views", str(self.views))
-        given = {"batch_size": self.batch_size(batch_size)}
+        given = {"batch_size": batch_size or NETWORKS[self.network].batch_size}
         return override(recipe, given, (*views, *flags), command="bench --all")
-
-    def batch_size(self, given: int | None) -> int:
-        """Images of a step: those of the command, or else the network's."""
-        return given or NETWORKS[self.network].batch_size
 
 
 def list_cases(only: Sequence[str] = ()) -> list[Case]:
@@ -176,7 +172,7 @@ def measure_all(
             break
         title = NETWORKS[case.network].title
         console.print(f"    measuring {case.name} with {title} ...", highlight=False)
-        row = _measure(case, device, prepare, batch_size, flags, seconds, times)
+        row = _measure(case, device, prepare, flags, seconds, times)
         longest = max(longest, row["seconds"])
         row |= {"setting": setting, "version": describe_version()}
         path = case.path(folder)
@@ -233,7 +229,6 @@ def _measure(
     case: Case,
     device: torch.device,
     prepare: Callable[[Case], tuple[Recipe, Source]],
-    batch_size: int | None,
     flags: Sequence[str],
     seconds: float,
     times: PassTimes,
@@ -248,7 +243,7 @@ def _measure(
                 case.recipe,
                 recipe.data.path,
                 device.type,
-                batch_size=case.batch_size(batch_size),
+                batch_size=recipe.batch_size,
                 flags=(*flags, *FIRST_STEPS[case.method]),
                 seconds=seconds,
             )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from selfsight import dist
@@ -97,7 +96,7 @@ def load_newest(
             unusable[path] = str(error)
             continue
         for bad, why in unusable.items():
-            _console().print(
+            open_console(stderr=True, quiet=dist.rank() != 0).print(
                 f"{bad} cannot be used: it {why}. The checkpoint before it, of step "
                 f"{state['step']}, is used: {path.name}.",
                 soft_wrap=True,
@@ -323,7 +322,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _console() -> Console:
-    return open_console(stderr=True, quiet=dist.rank() != 0)

@@ -99,7 +99,9 @@ class FiniteWatch(TorchDispatchMode):
         node = torch._C._current_autograd_node()
         if node is None:
             module = self.stack[-1] if self.stack else None
-            self.suspects.append(Suspect(operation, place_of(_frames()), module, False))
+            self.suspects.append(
+                Suspect(operation, place_of(traceback.extract_stack()), module, False)
+            )
             return
         number = node._sequence_nr()
         inside = [call for call in self.calls if call[0] <= number < call[1]]
@@ -181,10 +183,6 @@ def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
         if path.is_relative_to(PACKAGE) and path != Path(__file__).resolve():
             return f"{path.relative_to(PACKAGE.parent)}, line {frame.lineno}"
     return ""
-
-
-def _frames() -> list[traceback.FrameSummary]:
-    return list(traceback.extract_stack())
 
 
 def _place_in_text(lines: Iterable[str]) -> str:
