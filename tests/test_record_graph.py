@@ -25,7 +25,7 @@ def cuda(monkeypatch):
         yield
 
     recorded = SimpleNamespace(replay=lambda: events.append("replay"))
-    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(record_graph, "recording_stream", stream)
     monkeypatch.setattr(torch.cuda, "current_stream", stream)
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "graph", graph)
@@ -43,6 +43,19 @@ def test_a_function_runs_some_times_and_is_replayed_then_with_each_calls_tensors
     inputs = seen[-1]
     assert inputs[0].tolist() == [WARMUP_CALLS + 2] * 2 and inputs[1] == WARMUP_CALLS + 2
     assert cuda.count("wait") == 2 * (WARMUP_CALLS + 3)
+
+
+def test_a_process_records_on_one_stream_of_each_device(monkeypatch):
+    """cuBLAS keeps memory for each stream, so that every training would leave some more."""
+    kind = torch.cuda.Stream
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: mock.Mock(spec=kind))
+    record_graph.recording_stream.cache_clear()
+    devices = [torch.device("cuda", i) for i in (0, 1, 0)]
+    try:
+        first, other, again = map(record_graph.recording_stream, devices)
+    finally:
+        record_graph.recording_stream.cache_clear()
+    assert first is again and first is not other
 
 
 def test_what_cannot_be_recorded_runs_as_before(cuda, monkeypatch):

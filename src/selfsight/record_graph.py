@@ -1,6 +1,7 @@
 """Record a function of tensors as a CUDA graph: a replay launches all of its kernels at once."""
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -10,6 +11,12 @@ from torch import Tensor
 
 Result = TypeVar("Result")
 WARMUP_CALLS = 3  # before anything is recorded: compilers and libraries choose kernels
+
+
+@functools.cache
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which this process records: cuBLAS keeps memory for each it has used."""
+    return torch.cuda.Stream(device)
 
 
 def record_graph(
@@ -55,7 +62,7 @@ class RecordedFunction:
 
     def __init__(self, function: Callable[..., object], device: torch.device) -> None:
         self.function, self.calls = function, 0
-        self.stream = torch.cuda.Stream(device)
+        self.stream = recording_stream(device)
 
     def __call__(self, *tensors: Tensor) -> None:
         """Run it on a separate stream, for which the current one waits."""

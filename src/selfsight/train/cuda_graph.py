@@ -16,7 +16,7 @@ from selfsight import dist
 from selfsight.methods import Step
 from selfsight.optim import set_lr
 from selfsight.recipe import Recipe
-from selfsight.record_graph import WARMUP_CALLS, on_stream, record_graph
+from selfsight.record_graph import WARMUP_CALLS, on_stream, record_graph, recording_stream
 from selfsight.train.compile import compile_networks, is_compiled
 from selfsight.train.compile_ahead import CompileAhead
 from selfsight.train.ddp import distribute
@@ -64,7 +64,7 @@ class StepRunner:
         self.step = torch.tensor(state.step, device=device)
         self.forward = distribute(state.method, device)
         recorded = record and can_record(recipe, device)
-        self.stream = torch.cuda.Stream(device) if recorded else None
+        self.stream = recording_stream(device) if recorded else None
         self.calls, self.mode = 0, "plain"
         self.milliseconds: dict[str, float] = {}  # of a step, in each mode
         self.events: list[tuple[Any, Any]] = []  # start and end of the steps that are timed
