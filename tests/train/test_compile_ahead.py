@@ -47,6 +47,14 @@ class Fake(CompileAhead):
         return self.left >= 0
 
 
+@pytest.fixture(autouse=True)
+def resets(monkeypatch):
+    """The devices whose peak of memory was reset."""
+    resets = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", resets.append)
+    return resets
+
+
 @pytest.fixture
 def compiled(monkeypatch):
     """The calls that compile networks."""
@@ -186,10 +194,12 @@ def test_it_compiles_after_the_first_step_and_ends_if_memory_is_short(monkeypatc
     ahead.close()
 
 
-def test_a_run_whose_first_step_is_compiled_at_once_needs_no_second_process(monkeypatch):
+def test_a_run_whose_first_step_is_compiled_at_once_needs_no_second_process(monkeypatch, resets):
     monkeypatch.setattr(compile_ahead.sys, "executable", "/bin/cat")
     ahead = CompileAhead(made("mocov3")[1].recipe, DataInfo(), CPU)
+    assert not resets
     ahead.start()
+    assert resets == [CPU]  # steps that were tried before, maybe of a larger batch, do not count
     process = ahead.process
     ahead.finish(0)
     assert process.poll() is not None and "no memory" in ahead.describe()

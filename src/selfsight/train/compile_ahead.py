@@ -57,10 +57,12 @@ class CompileAhead:
         )
 
     def start(self) -> None:
-        """Start the second process, which imports the compiler and waits.
+        """Start the second process, which imports the compiler and waits; call it before a step.
 
         Imports take seconds, and the first step too.
         """
+        # The memory of what the device did before, such as steps that were tried, counts no more.
+        torch.cuda.reset_peak_memory_stats(self.device)
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # read if the process fails
         try:
             self.process = start_process(self.errors)

@@ -76,7 +76,6 @@ def measure_speed(recipe: Recipe, device: torch.device, data: DataInfo) -> float
     if device.type == "cuda":
         gc.collect()  # a recorded step refers to itself, and keeps the memory of its graph
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
     return speed
 
 
