@@ -32,9 +32,10 @@ def test_the_speed_is_that_of_the_steps_after_the_first(seconds, monkeypatch):
     assert now[0] - 1000 <= max(2 * seconds, trial_steps.TIMED_SECONDS + seconds)
 
 
-def test_steps_that_do_not_fit_in_memory_have_no_speed(monkeypatch):
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
+def test_steps_that_fail_have_no_speed(error, monkeypatch):
     def train(*_, **__):
-        raise torch.OutOfMemoryError
+        raise error
 
     recipe, _ = build_auto_recipe(DataProfile(count=64, short_side=32), CPU)
     monkeypatch.setattr(trial_steps, "train", train)

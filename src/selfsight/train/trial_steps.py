@@ -70,7 +70,7 @@ def run_one_step(recipe: Recipe, device: torch.device, data: DataInfo) -> None:
 def measure_speed(recipe: Recipe, device: torch.device, data: DataInfo) -> float | None:
     """Images per second of uncompiled training in one process, views included.
 
-    None if the memory of the device is not enough.
+    None if torch raises an error, such as one of memory: the run will raise it too, and explain it.
     """
     speed = _time_uncompiled(replace(recipe, compile=False), device, data)
     if device.type == "cuda":
@@ -85,7 +85,7 @@ def _time_uncompiled(recipe: Recipe, device: torch.device, data: DataInfo) -> fl
         batches = _batches_of_one_image(recipe, device, data)
         steps = CHOICE + TIMED_STEPS
         return time_steps(state, batches, recipe, steps_per_epoch=steps, device=device)
-    except torch.OutOfMemoryError:
+    except RuntimeError:
         return None
 
 
