@@ -29,7 +29,7 @@ from selfsight.outside_code import import_name, list_outside_code
 from selfsight.recipe import Recipe, has_photos, list_differences, method_name, override, to_dict
 from selfsight.recipes import auto_recipe
 from selfsight.run_files.run_folder import Run
-from selfsight.train.memory_forecast import foresee_memory
+from selfsight.train.memory_forecast import check_memory, foresee_memory
 from selfsight.train.trial_steps import measure_speed
 from selfsight.views.domains import for_domain
 
@@ -78,10 +78,11 @@ def build_pretrain_recipe(
         return _adapt(recipe, reasons, data, options, device, start)
 
     recipe, reasons = build(None)
-    if "epochs" in reasons and _can_measure_speed(recipe, profile.count, options, device):
+    count = auto_recipe.count_images(profile, recipe.data.tile)
+    if "epochs" in reasons and _can_measure_speed(recipe, count, options, device):
         if console is not None:
             console.print("Timing a few steps, to choose the number of epochs.")
-        return build(measure_speed(recipe, device, DataInfo(profile.count, 2)))
+        return build(measure_speed(recipe, device, DataInfo(count, 2)))
     return recipe, reasons
 
 
@@ -96,7 +97,13 @@ def _can_measure_speed(
         return False
     if 2 * recipe.batch_size > count:  # too few images to train at all
         return False
-    if device.type != "cpu" or not (options.settings or options.batch_size or options.init):
+    if not (options.settings or options.batch_size or options.init):
+        return True
+    if device.type == "cuda":  # where a step may take too much; weights begin on the host
+        try:
+            check_memory(recipe, count, device)
+        except UserError:
+            return False
         return True
     memory = foresee_memory(recipe, count, device)
     return memory.peak <= memory.available

@@ -137,8 +137,23 @@ def test_no_step_is_timed_that_does_not_fit_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe_from_options, "measure_speed", None)  # calling it would fail
     too_much = SimpleNamespace(peak=2, available=1)
     monkeypatch.setattr(recipe_from_options, "foresee_memory", lambda *_: too_much)
-    _, reasons = build_pretrain_recipe(images(tmp_path), PretrainOptions(batch_size=8), CPU)
+    photos = images(tmp_path)
+    _, reasons = build_pretrain_recipe(photos, PretrainOptions(batch_size=8), CPU)
     assert "at an assumed" in reasons["epochs"]
+    # On a GPU a step may be tried, but weights begin in the memory of the host.
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (2**30, 2**30))
+    options = PretrainOptions(method="moco", settings=["--method.queue-size", "80000000"])
+    _, reasons = build_pretrain_recipe(photos, options, CUDA)
+    assert "at an assumed" in reasons["epochs"]
+
+
+def test_the_speed_is_measured_where_few_images_are_cut_into_many_tiles(monkeypatch):
+    monkeypatch.setattr(recipe_from_options, "measure_speed", lambda *_: 70.0)
+    facts = DataProfile(count=20, short_side=2000, size=(2000, 2000))
+    options = PretrainOptions(domain="microscopy")
+    made, reasons = build_pretrain_recipe("slides", options, CPU, profile=facts)
+    assert 2 * made.batch_size > 20 and "at the measured 70 images/s" in reasons["epochs"]
 
 
 def test_digits_are_not_mirrored_unless_a_domain_is_named():

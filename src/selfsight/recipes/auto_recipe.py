@@ -67,7 +67,7 @@ def build_auto_recipe(
         size, reasons["views"] = image_size, f"the encoder to start from expects {image_size} px"
     tile, why_tile = _tile(data, size, domain)
     if tile is not None:
-        data = replace(data, count=data.count * _count_tiles(data, tile), short_side=tile)
+        data = replace(data, count=count_images(data, tile), short_side=tile)
         reasons["data.tile"] = why_tile
     store, reasons["data.store_size"] = _store_size(data, size)
     backbone, reasons["backbone"] = _backbone(data, size, gpu)
@@ -144,6 +144,11 @@ def _tile(data: DataProfile, size: int, domain: str) -> tuple[int | None, str]:
     width, height = data.size
     count = _count_tiles(data, tile)
     return tile, f"images of {width} x {height} px give {count} tiles each, at their own scale"
+
+
+def count_images(data: DataProfile, tile: int | None) -> int:
+    """Number of images to train on: of the tiles that these are cut into, if they are."""
+    return data.count if tile is None else data.count * _count_tiles(data, tile)
 
 
 def _count_tiles(data: DataProfile, tile: int) -> int:
