@@ -25,7 +25,8 @@ from selfsight.train.training_state import State
 
 WARMUP_STEPS = WARMUP_CALLS  # before anything is timed or recorded
 TIMED_STEPS = 5  # in each mode
-CHOICE = WARMUP_STEPS + 3 + 2 * TIMED_STEPS  # the step before which the faster mode is chosen
+RECORDING = WARMUP_STEPS + 1 + TIMED_STEPS  # the step that is recorded
+CHOICE = RECORDING + 2 + TIMED_STEPS  # the step before which the faster mode is chosen
 
 
 def can_record(recipe: Recipe, device: torch.device) -> bool:
@@ -133,7 +134,7 @@ class StepRunner:
 
     def _choose_mode(self, batch: Batch) -> None:
         """Time plain steps, record the graph, time it, and choose the faster."""
-        if self.calls == WARMUP_STEPS + 1 + TIMED_STEPS:
+        if self.calls == RECORDING:
             self.milliseconds["plain"] = self._read_timing()
             self.replay = self._record(batch)
             self.mode = "graph" if self.replay else "plain"

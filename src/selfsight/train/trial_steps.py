@@ -14,7 +14,7 @@ from selfsight.methods import DataInfo
 from selfsight.optim import build_optimizer
 from selfsight.ragged_batch import Ragged
 from selfsight.recipe import Recipe
-from selfsight.train.cuda_graph import CHOICE, can_record
+from selfsight.train.cuda_graph import CHOICE, RECORDING, WARMUP_STEPS, can_record
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.init_weights import build_method
 from selfsight.train.loop import train
@@ -23,6 +23,7 @@ from selfsight.train.training_state import State
 
 TRIAL_STEPS = 2  # in the second one the optimizer has its state
 TIMED_SECONDS, TIMED_STEPS = 2.0, 20  # whichever comes first
+SLOW_SECONDS = 0.5  # of up to five plain steps
 
 
 def halve_batch_until_it_fits(recipe: Recipe, device: torch.device, data: DataInfo) -> Recipe:
@@ -84,7 +85,9 @@ def _time_uncompiled(recipe: Recipe, device: torch.device, data: DataInfo) -> fl
         state = build_trial_state(recipe, device, data)
         batches = _batches_of_one_image(recipe, device, data)
         steps = CHOICE + TIMED_STEPS
-        return time_steps(state, batches, recipe, steps_per_epoch=steps, device=device)
+        return time_steps(
+            state, batches, recipe, steps_per_epoch=steps, device=device, plain_if_slow=True
+        )
     except RuntimeError:
         return None
 
@@ -96,9 +99,15 @@ def time_steps(
     *,
     steps_per_epoch: int,
     device: torch.device,
+    plain_if_slow: bool = False,
 ) -> float:
-    """Train for some steps that are thrown away; returns images per second."""
-    untimed = CHOICE if can_record(recipe, device) else 1
+    """Train for some steps that are thrown away; returns images per second.
+
+    Where steps may be a CUDA graph, those after the choice are timed. With `plain_if_slow`, plain
+    ones are enough if launching their kernels takes no time beside them.
+    """
+    recorded = can_record(recipe, device)
+    untimed = CHOICE if recorded else 1
     steps = train(state, batches, recipe, steps_per_epoch=steps_per_epoch, device=device)
     ends = [time.monotonic()]
     for number, _ in enumerate(steps, 1):
@@ -108,8 +117,11 @@ def time_steps(
         timed, spent = number - untimed, ends[-1] - ends[min(untimed, number)]
         if timed == TIMED_STEPS or (timed > 1 and spent > TIMED_SECONDS):
             break
-    # Of a training that ends before, all steps but the first, or that one.
-    first = next(n for n in (untimed, 1, 0) if n < len(ends) - 1 or n == 0)
+        is_plain = recorded and WARMUP_STEPS + 1 < number < RECORDING
+        if plain_if_slow and is_plain and ends[-1] - ends[WARMUP_STEPS] > SLOW_SECONDS:
+            break
+    # If training has ended before, the steps after the warm-up, or all but the first, or that one.
+    first = next(n for n in (untimed, WARMUP_STEPS, 1, 0) if n < len(ends) - 1 or n == 0)
     seconds = max(ends[-1] - ends[first], 1e-6)
     return max(1, len(ends) - 1 - first) * recipe.batch_size / seconds
 
