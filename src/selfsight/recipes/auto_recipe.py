@@ -17,9 +17,9 @@ from selfsight.views import View, for_channels
 from selfsight.views.domains import describe_kind, for_domain, for_kind, resolve_domain
 
 Reasons = dict[str, str]
-# Of uncompiled training. Compiled steps are 1.6 times as fast. The first run of a network gets them
-# after a minute or more, while it trains; from COMPILE_MINUTES on they save more than they cost
-# (docs/performance.md).
+# Of uncompiled training. A ResNet-18 trains 1.9 times as fast compiled as beside the process that
+# compiles. The first run of a network gets compiled steps after a minute or more, while it trains;
+# from COMPILE_MINUTES on they save more than they cost (docs/performance.md).
 CPU_MINUTES, GPU_MINUTES, COMPILE_MINUTES = 20, 10, 3
 CPU_SPEED, GPU_SPEED = 2000.0, 15_000.0  # images/s of 32 pixels, where it is not measured
 # Few to choose from: a small change of the speed rarely changes them. On a GPU at least a hundred,
