@@ -72,3 +72,20 @@ def test_products_of_few_images_are_as_exact_in_float32_as_those_of_columns(loss
         torch.autograd.grad(found, rounded), torch.autograd.grad(expected, exact), strict=True
     ):
         assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of torch's own, while it compiles
+@pytest.mark.parametrize("images", [24, 200])
+@pytest.mark.parametrize("loss", [barlow_twins, vicreg])
+def test_on_a_gpu_products_of_images_and_of_columns_are_compiled(loss, images):
+    torch.manual_seed(0)
+    here = [torch.randn(images, 128, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    there = [z.detach().cuda().requires_grad_() for z in here]
+    expected, found = loss(*here), loss(*there)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-9)
+    theirs = torch.autograd.grad(expected, here)
+    for ours, other in zip(torch.autograd.grad(found, there), theirs, strict=True):
+        torch.testing.assert_close(ours.cpu(), other, rtol=1e-7, atol=1e-12)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert loss(*(z.bfloat16() for z in there)).dtype == torch.float32

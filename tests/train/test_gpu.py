@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from selfsight import api
 from selfsight.backbones import BackboneConfig
 from selfsight.bench.first_step import measure_first_step
 from selfsight.data import CachedImages
@@ -15,14 +16,19 @@ from selfsight.data.loader import Loader
 from selfsight.methods import METHODS, DataInfo, Moment
 from selfsight.optim import OPTIMS, Optim, Schedule, build_optimizer
 from selfsight.recipe import Recipe
-from selfsight.train.cuda_graph import TIMED_STEPS, WARMUP_STEPS, StepRunner
+from selfsight.recipes import auto_recipe
+from selfsight.train import checkpoint
+from selfsight.train.cuda_graph import CHOICE, StepRunner
 from selfsight.train.cudnn_and_determinism import configure_torch
 from selfsight.train.grad_scaler import GradScaler
 from selfsight.train.init_weights import build_method
 from selfsight.train.loop import load_batches
 from selfsight.train.training_state import State
 from selfsight.views import View
+from tests.folders import images as write_images
 from tests.methods.small import SMALL
+from tests.train.test_frozen_parameters import LAYERS
+from tests.train.test_pretrain import SLIM, flag, killed, same
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,7 +36,7 @@ pytestmark = [
 ]
 
 BATCH, SIZE, COUNT = 8, 32, 64
-STEPS = WARMUP_STEPS + 2 * TIMED_STEPS + 8  # some after plain or graph is chosen
+STEPS = CHOICE + 5  # some after plain or graph is chosen
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -54,8 +60,11 @@ def test_the_first_run_of_a_network_trains_while_another_process_compiles():
     assert found["warm"]["compiled"] == ""
 
 
-def build(name, optim, *, recorded, **changes):
-    """A state, the runner of its steps, and batches of images that lie on the GPU."""
+def build(name, optim, *, recorded, saved=None, **changes):
+    """A state, the runner of its steps, and batches of images that lie on the GPU.
+
+    The state is the initial one, or the one that was `saved`.
+    """
     config = METHODS[name](**SMALL[name])
     recipe = Recipe(
         method=config,
@@ -76,12 +85,14 @@ def build(name, optim, *, recorded, **changes):
     method = build_method(recipe, device, DataInfo(COUNT, 2))
     optimizer = build_optimizer(recipe.optim, method.named_parameters(), batch_size=BATCH)
     state = State(method, optimizer, GradScaler(device, enabled=False))
+    if saved is not None:
+        state.load_state_dict(saved)
     loader = Loader(images.to(device), batch_size=BATCH, seed=0, device=device)
     configure_torch(recipe, device)
     stepper = StepRunner(state, recipe, steps_per_epoch=COUNT // BATCH, device=device)
     if not recorded:
         stepper.stream = None
-    return state, stepper, load_batches(loader, recipe, 0)
+    return state, stepper, load_batches(loader, recipe, state.step)
 
 
 def steps(name, optim, *, recorded):
@@ -132,6 +143,88 @@ def test_every_optimizer_can_be_recorded(kind):
     plain, _ = steps("mocov3", optim, recorded=False)
     replayed, _ = steps("mocov3", optim, recorded=True)
     assert torch.equal(plain, replayed)
+
+
+FROZEN = CHOICE  # steps, so that some replays are frozen; an epoch has eight
+FREEZE = {
+    "dino": {"freeze_epochs": FROZEN * BATCH // COUNT, "free_scale": True},
+    "swav": {"freeze_steps": FROZEN},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(OPTIMS))
+@pytest.mark.parametrize("name", sorted(FREEZE))
+def test_a_recorded_step_leaves_a_frozen_layer_as_it_was(name, kind, monkeypatch):
+    monkeypatch.setitem(SMALL, name, SMALL[name] | FREEZE[name])
+    schedule = Schedule(warmup_epochs=1)
+    optim = Optim(name=kind, lr=0.01, weight_decay=0.1, scale="none", schedule=schedule)
+    found = []
+    for recorded in (False, True):
+        state, stepper, batches = build(name, optim, recorded=recorded)
+        layers = [state.method.get_parameter(layer) for layer in LAYERS[name]]
+        start = [layer.detach().clone() for layer in layers]
+        for _ in range(FROZEN):
+            stepper(next(batches))
+        for layer, old in zip(layers, start, strict=True):
+            torch.testing.assert_close(layer, old, rtol=1e-5, atol=0)  # SwAV's are rescaled
+        for layer in layers:
+            assert not any(bool(x.any()) for x in tree_leaves(state.optimizer.state[layer]))
+        for _ in range(STEPS - FROZEN):
+            stepper(next(batches))
+        assert not any(torch.equal(layer, old) for layer, old in zip(layers, start, strict=True))
+        found.append([layer.detach().clone() for layer in layers])
+    assert set(stepper.milliseconds) == {"plain", "graph"}
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("mocov3", "adamw"), ("moco", "sgd"), ("swav", "lars"), ("dino", "lamb")]
+)
+def test_steps_after_a_checkpoint_have_the_bits_of_those_without(name, kind, tmp_path):
+    """Before it and after it steps are recorded."""
+    optim = replace(OPTIMS[kind], lr=0.01, schedule=Schedule(warmup_epochs=1))
+    state, stepper, batches = build(name, optim, recorded=True)
+    for _ in range(STEPS):
+        stepper(next(batches))
+    torch.save(state.state_dict(), tmp_path / "state.pt")
+    for _ in range(STEPS):
+        stepper(next(batches))
+    saved = torch.load(tmp_path / "state.pt", map_location="cuda", weights_only=True)
+    other, stepper, batches = build(name, optim, recorded=True, saved=saved)
+    for _ in range(STEPS):
+        stepper(next(batches))
+    assert state.step == other.step == 2 * STEPS
+    assert same(state.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_repeatable_run_that_is_killed_and_resumed_has_the_bits_of_one_that_is_not(
+    compiled, tmp_path
+):
+    photos = write_images(tmp_path / "photos", count=18)
+    small = [word for key, v in SMALL["moco"].items() for word in flag(f"method.{key}", v)]
+    compiling = "--compile" if compiled else "--no-compile"
+    settings = [*small, *SLIM, "--repeatable", compiling]
+
+    def pretrain(out):  # two steps an epoch
+        command = {"method": "moco", "epochs": 12, "batch_size": 8, "labels": True}
+        command |= {"device": "cuda", "resume": True, "settings": settings}
+        return api.pretrain(photos, out=tmp_path / out, **command)
+
+    whole = pretrain("whole")
+    with killed(after=CHOICE + 3):
+        pretrain("cut")
+    assert same(checkpoint.load(whole), checkpoint.load(pretrain("cut")))
+
+
+def test_an_automatic_run_is_as_long_as_its_measured_speed_allows(tmp_path, monkeypatch):
+    monkeypatch.setattr(auto_recipe, "GPU_EPOCHS", (2, 10**6))
+    photos = write_images(tmp_path / "photos")
+    settings = ["--backbone.name", "resnet8_narrow"]
+    run = api.pretrain(photos, device="cuda", out=tmp_path / "run", settings=settings)
+    recipe = run.saved_recipe()
+    assert "at the measured" in recipe["reasons"]["epochs"]
+    assert recipe["epochs"] == 2 == run.records()[-1]["epoch"] and not recipe["compile"]
 
 
 def test_gradient_norms_and_views_outside_the_kernels_can_be_recorded():
