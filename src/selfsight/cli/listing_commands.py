@@ -85,7 +85,8 @@ def studies(
         page: Write verdicts, figures and all runs of this study to an HTML file.
         scale: Data set of that page: small, cifar10, imagenette, stl10, imagenet100 or imagenet. If
             not given, cifar10.
-        ledger: Folder with results for that page, in addition to the package's.
+        ledger: Folder with results for that page, in addition to the package's; results on other
+            images take their place.
         json: Print JSON instead of text.
     """
     from selfsight import catalog
@@ -107,17 +108,26 @@ def studies(
 def _write_page(name: str, scale: Scale, ledger: str | Path | None, path: Path) -> Path:
     """Write the page of a study and return its path."""
     from selfsight.studies import find_study
-    from selfsight.studies.ledger import RESULTS, read_ledger
+    from selfsight.studies.judge_claims import arm_results
+    from selfsight.studies.ledger import read_ledger, read_results
     from selfsight.studies.study_page import write_study_page
+    from selfsight.terminal.console import open_console
 
     if not name:
         raise UserError("--page is of one study, and none is named: selfsight studies NAME --page.")
-    if ledger and not Path(ledger).is_dir():
-        raise UserError(
-            f"--ledger is {quote_word(str(ledger))}, which is not a folder with results."
-        )
     study = find_study(name)
     if scale not in (known := sorted(study.scales)):
         raise UserError(f"{name} has no arms on {scale}. Give --scale {' or '.join(known)}.")
-    folders = (RESULTS, *([Path(ledger)] if ledger else []))
-    return write_study_page(study, scale, read_ledger(folders), path)
+    entries = read_results(scale, ledger)
+    if ledger:
+        own = read_ledger([Path(ledger)])
+        shown = [
+            e for result in arm_results(study, scale, entries) for e in result.entries.values()
+        ]
+        if missing := len(own) - sum(entry in shown for entry in own):
+            open_console(stderr=True).print(
+                f"{missing} of {len(own)} results in {ledger} are not on the page: they are of "
+                "other arms, of another scale or held-out images, or have other settings.",
+                soft_wrap=True,
+            )
+    return write_study_page(study, scale, entries, path)

@@ -52,7 +52,8 @@ class StudyOptions:
     quick: bool = False
     """Try every arm with a tiny network, few images and one epoch."""
     ledger: Folder = None
-    """Folder of the results. If not given, the package's own."""
+    """Folder to write the results to; arms that the package has are not trained again.
+    If not given, the package's own."""
     work: Annotated[str | Path, arg(metavar="FOLDER")] = Path("runs/studies")
     """Folder for the run folders, where interrupted arms continue."""
     device: Device = "auto"
@@ -99,7 +100,8 @@ class ReproduceOptions:
     seed: Number = None
     """Arms: seed of the run. If not given, 0."""
     ledger: Folder = None
-    """Arms: folder with results to compare with, in addition to the package's."""
+    """Arms: folder with results to compare with, in addition to the package's; results on other
+    images take their place."""
     device: Device = "auto"
     """auto, cpu or cuda."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsight.check_settings import check_fields, field_types
-from selfsight.errors import UserError
+from selfsight.errors import UserError, quote_word
 from selfsight.recipe import Data, Recipe, Start, from_dict, to_dict
 from selfsight.run_files.json_files import read_object, to_json, write_json
 
@@ -70,6 +70,12 @@ class Entry:
     def shared_gpu(self) -> bool:
         """Whether other processes used the GPU too, so that its times say little."""
         return self.other_memory_gib > CONTEXT_GIB
+
+    @property
+    def source_images(self) -> int:
+        """Training images of its data set, with those that were held out."""
+        held_out = self.images["test"] if self.scored_on == "held-out" else 0
+        return self.images["train"] + held_out
 
     @property
     def network(self) -> str:
@@ -134,6 +140,27 @@ def read_ledger(folders: Iterable[Path] = (RESULTS,)) -> list[Entry]:
     return list(found.values())
 
 
+def read_results(scale: str, folder: str | Path | None, package: Path = RESULTS) -> list[Entry]:
+    """Read the entries of the package and of a folder, to compare those of a scale.
+
+    If the folder has results on other images than the package, only the folder's are read.
+    """
+    if folder is None:
+        return read_ledger([package])
+    if not Path(folder).is_dir():
+        name = quote_word(str(folder))
+        raise UserError(f"--ledger is {name}, which is not a folder with results.")
+    own = [e for e in read_ledger([Path(folder)]) if e.scale == scale and not e.quick]
+    counts = sorted({entry.source_images for entry in own})
+    if len(counts) > 1:
+        raise UserError(
+            f"{folder} has results at the scale {scale} on {counts[0]:,} and on {counts[-1]:,} "
+            "training images, which are not comparable. Keep them in two folders."
+        )
+    entries = read_ledger([package, Path(folder)])
+    return [e for e in entries if not counts or e.scale != scale or e.source_images in counts]
+
+
 def _read_entry(path: Path) -> Entry:
     """Read one file; raise a UserError that names it and the field that is wrong."""
     saved = read_object(path)
@@ -153,6 +180,7 @@ def _read_entry(path: Path) -> Entry:
                     "to 1 in its interval. Delete the file, and train its arm again."
                 )
     check_fields(saved["seconds"], {}, path, required=["train", "total"], prefix="seconds.")
+    check_fields(saved["images"], {}, path, required=["train", "test"], prefix="images.")
     return Entry(**{name: value for name, value in saved.items() if name in declared})
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from selfsight.studies.judge_claims import ArmResult, arm_results
 from selfsight.studies.ledger import Entry
-from selfsight.studies.result_tables import DATA_SETS
+from selfsight.studies.result_tables import DATA_SETS, name_images
 from selfsight.studies.study_types import Claim, Measure, Scale, Study
 
 BARS = (
@@ -107,7 +107,9 @@ def draw_varied(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dic
             data_sets[DATA_SETS[arm.scale]] = None
     colors = _choose_colors(results)
     series = [Series(name=k, points=sorted(v), color=colors[k]) for k, v in ours.items()]
-    plots = {"": _chart(f"{DATA_SETS[scale]}, ours: linear accuracy, %", study.varied, series)}
+    plots = {
+        "": _chart(f"{name_images(scale, results)}, ours: linear accuracy, %", study.varied, series)
+    }
     if published:
         series = [
             Series(name=k, points=sorted(v), color=colors[k], dash="4 3")
@@ -158,7 +160,7 @@ def draw_accuracy(study: Study, scale: Scale, results: Sequence[ArmResult]) -> d
     if any(row[3] is not None for row in rows):
         marks.add("published")
     key = _draw_key([], marks, bottom + 40)
-    title = f"{DATA_SETS[scale]}: kNN accuracy (k = 200), %"
+    title = f"{name_images(scale, results)}: kNN accuracy (k = 200), %"
     return {"": _frame(title, [*parts, *key], bottom + 38 + ROW * len(key))}
 
 
@@ -172,7 +174,7 @@ def draw_time(scale: Scale, results: Sequence[ArmResult]) -> dict[str, str]:
     if len(points) < 2:
         return {}
     series = Series(name="", points=points, color=COLORS[0], joined=False)
-    title = f"{DATA_SETS[scale]}: kNN accuracy (k = 200), %"
+    title = f"{name_images(scale, results)}: kNN accuracy (k = 200), %"
     x_title = "minutes, from the start of the process to the last result"
     return {"_time": _chart(title, x_title, [series], linear=True)}
 
@@ -202,7 +204,7 @@ def draw_curves(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dic
             name = result.arm.name.removeprefix(f"{scale}_")
             series.append(Series(name=name, points=points, color=colors[line], dash=dash))
         if len(series) > 1:
-            title = f"{DATA_SETS[scale]}, first seed: {title}"
+            title = f"{name_images(scale, results)}, first seed: {title}"
             plots[end] = _chart(title, "epoch", series, linear=True)
     return plots
 
@@ -226,7 +228,7 @@ def draw_variance(study: Study, scale: Scale, results: Sequence[ArmResult]) -> d
             series.append(Series(name=name, points=points, color=color))
     if len(series) < 2:
         return {}
-    title = f"{DATA_SETS[scale]}, first seed: share of images, %"
+    title = f"{name_images(scale, results)}, first seed: share of images, %"
     return {"_variance": _chart(title, "variance over views, %", series, linear=True)}
 
 

@@ -22,16 +22,10 @@ from selfsight.recipe import Recipe, eval_transform, override
 from selfsight.run_files.run_folder import Run
 from selfsight.runs.open_run_images import Fingerprint, fingerprint_everywhere, open_recipe_images
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe
-from selfsight.studies.study_types import SMALL_IMAGES, Arm, Scale, Study, narrow_network
+from selfsight.studies.study_types import SIZES, SMALL_IMAGES, Arm, Scale, Study, narrow_network
 
 HELD_OUT_SHARE = 0.1  # of the training images of each class, for tuning: 5,000 of CIFAR-10's
 QUICK_BATCH, QUICK_IMAGES = 64, 1200
-SIZES = {  # training images and classes of the data sets
-    "cifar10": (50_000, 10),
-    "small": (50_000, 10),
-    "imagenette": (9_469, 10),
-    "imagenet": (1_281_167, 1_000),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +242,12 @@ def open_split(path: str, split: str, *, quick: bool) -> Source:
         )
     source = open_source(path, split=split, labels=True)
     return _take_some(source, QUICK_IMAGES) if quick else source
+
+
+def count_images(scale: str, path: str) -> int:
+    """Number of training images that runs of this scale have in this data set."""
+    source = open_split(path, "train", quick=False)
+    return len(_take_some(source, SMALL_IMAGES) if scale == "small" else source)
 
 
 def _compare_with_scale(scale: str, source: Source) -> str:

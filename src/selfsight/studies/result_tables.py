@@ -9,7 +9,7 @@ from selfsight.errors import UserError
 from selfsight.studies.judge_claims import ArmResult, arm_results, judge
 from selfsight.studies.ledger import Entry
 from selfsight.studies.rank_runs import list_regrets
-from selfsight.studies.study_types import Arm, Measure, Scale, Study
+from selfsight.studies.study_types import SIZES, SMALL_IMAGES, Arm, Measure, Scale, Study
 
 MEASURES: dict[Measure, str] = {
     "knn_200": "kNN, k = 200",
@@ -28,6 +28,14 @@ NOT_RUN = "not run"
 VERDICTS = ("holds", "does not hold", "unclear", NOT_RUN)
 TRANSFER = "The same frozen encoders on other images, linear accuracy in percent:"
 SHARED = "shared GPU"  # in place of times, where all runs shared it with other processes
+
+
+def name_images(scale: Scale, results: Sequence[ArmResult]) -> str:
+    """The data set, or the number of the images if other ones were trained on."""
+    expected = SMALL_IMAGES if scale == "small" else SIZES.get(scale, (0,))[0]
+    counts = {entry.source_images for one in results for entry in one.entries.values()}
+    is_other = expected and counts and expected not in counts
+    return f"{max(counts):,} other images" if is_other else DATA_SETS[scale]
 
 
 def list_results(study: Study, scale: str, entries: Sequence[Entry]) -> list[dict[str, Any]]:

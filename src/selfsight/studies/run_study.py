@@ -18,8 +18,14 @@ from selfsight.options.study_options import STUDY_DEFAULTS, ReproduceOptions, St
 from selfsight.run_files.json_files import to_json
 from selfsight.studies import ARMS, find_study, train_arms
 from selfsight.studies.judge_claims import arm_results, compare_with_ledger
-from selfsight.studies.ledger import RESULTS, Entry, check_writable, read_ledger
-from selfsight.studies.plan_jobs import choose_arms, open_transfer, plan_jobs
+from selfsight.studies.ledger import (
+    RESULTS,
+    Entry,
+    check_writable,
+    read_ledger,
+    read_results,
+)
+from selfsight.studies.plan_jobs import choose_arms, count_images, open_transfer, plan_jobs
 from selfsight.terminal.console import open_console
 
 
@@ -74,7 +80,11 @@ def _train_missing(
         raise UserError(f"--data is missing: where are the images of {options.scale}?")
     jobs = plan_jobs(studies, options, lambda recipe: adapt_to_device(recipe, device)[0])
     repeat = options.quick or options.again
-    todo = [job for job in jobs if repeat or not job.is_done(entries)]
+    alike = entries
+    if options.ledger and options.data and not repeat:  # its images may be others
+        count = count_images(options.scale, str(options.data))
+        alike = [entry for entry in entries if entry.source_images == count]
+    todo = [job for job in jobs if repeat or not job.is_done(alike)]
     console.print(
         f"{', '.join(names)} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
     )
@@ -107,16 +117,20 @@ def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[s
     name, _, short = arm.partition(".")
     scale = options.scale or ARMS[arm].scale
     choose_arms([find_study(name)], [short], scale)  # explains a scale that has no such arm
-    if options.ledger and not Path(options.ledger).is_dir():
-        raise UserError(f"--ledger is {options.ledger}, which is not a folder with results.")
-    ledger = (RESULTS, Path(options.ledger)) if options.ledger else (RESULTS,)
-    entries = read_ledger(ledger)
+    entries = read_results(scale, options.ledger, RESULTS)
     results = arm_results(find_study(name), scale, entries)
     result = next(result for result in results if result.arm.name == short)
     if not any(entry.results for entry in result.entries.values()):
         raise UserError(
             f"The ledger has no result of {arm} with its present settings to compare with. Train "
             f"it first: selfsight study {name} --scale {scale} --arms {short}"
+        )
+    known = {entry.source_images for entry in result.entries.values()}
+    if options.data and (count := count_images(scale, str(options.data))) not in known:
+        raise UserError(
+            f"{options.data} gives {count:,} training images, and {arm} was trained on "
+            f"{max(known):,}. Give the same images with --data, or with --ledger the folder of "
+            "results on these."
         )
     device = resolve_device(options.device)
     settings = {"command": "reproduce", "arm": arm} | vars(options)

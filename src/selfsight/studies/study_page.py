@@ -6,15 +6,16 @@ from pathlib import Path
 
 from selfsight.report_page.page import build_page
 from selfsight.run_files.json_files import write_file
+from selfsight.studies.judge_claims import arm_results
 from selfsight.studies.ledger import Entry
 from selfsight.studies.ledger_plots import PLOT_CAPTIONS, PLOT_TITLES, draw_study
 from selfsight.studies.result_tables import (
-    DATA_SETS,
     MEASURES,
     TRANSFER,
     describe_runs,
     list_results,
     list_transfer,
+    name_images,
     tabulate_judgments,
 )
 from selfsight.studies.study_types import Scale, Study
@@ -82,7 +83,7 @@ def build_study_page(study: Study, scale: Scale, entries: Sequence[Entry]) -> st
     ]
     return build_page(
         "study.html",
-        {"title": f"{study.name} on {DATA_SETS[scale]}"},
+        {"title": f"{study.name} on {name_images(scale, arm_results(study, scale, entries))}"},
         (),
         kind="study",
         script=SHOW_TITLE,

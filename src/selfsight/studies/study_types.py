@@ -18,6 +18,12 @@ Scale = Literal["imagenet", "imagenet100", "stl10", "imagenette", "cifar10", "sm
 # variance of features over the views of an image, in percent of the largest.
 Measure = Literal["knn", "knn_200", "linear", "dips", "view_variance"]
 SMALL_IMAGES = 5000  # of CIFAR-10's training images, at the scale `small`
+SIZES = {  # training images and classes of the data sets
+    "cifar10": (50_000, 10),
+    "small": (50_000, 10),
+    "imagenette": (9_469, 10),
+    "imagenet": (1_281_167, 1_000),
+}
 LARGE_MARGIN = 10.0  # points; at the scale `small` whole trainings gain little more
 LESS_IS_BETTER = ("dips", "view_variance")
 NONE_PUBLISHED = "none published at this setting"
