@@ -13,6 +13,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 import selfsight
+from selfsight.backbones.flops import multiply_adds
 from selfsight.cli.main import main
 from selfsight.data import CachedImages
 from selfsight.data.eval_transform import standard_transform
@@ -196,6 +197,18 @@ def test_the_time_of_an_arm_is_estimated_from_the_most_similar_entry():
     shared = [entries[0], entry_of(k16, other_memory_gib=10.0)]  # its time says little
     assert estimate_seconds(k16.recipe, shared, "CPU", 50000) == pytest.approx(9)
     assert estimate_seconds(k16.recipe, shared[1:], "CPU", 50000) == pytest.approx(115)
+
+
+def test_another_network_takes_as_much_longer_as_it_has_more_multiplications():
+    small, large = jobs_of("cifar10_v2_k16", scale="small") + jobs_of("cifar10_v2_k16")
+    more = multiply_adds(large.recipe.backbone) / multiply_adds(small.recipe.backbone)
+    assert more > 100
+    seconds = estimate_seconds(large.recipe, [entry_of(small)], "CPU", 50000)
+    assert seconds == pytest.approx(100 * more + 15)
+    # The same network with another method says more than another network with the same method.
+    (simo,) = jobs_of("cifar10_simo_k16")
+    entries = [entry_of(small), entry_of(simo)]
+    assert estimate_seconds(large.recipe, entries, "CPU", 50000) == pytest.approx(115)
 
 
 def test_an_arm_begins_only_if_it_is_expected_to_end_in_time(monkeypatch, tmp_path, capsys):

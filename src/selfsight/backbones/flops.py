@@ -1,5 +1,7 @@
 """Count the parameters and multiply-adds of a network without allocating weights."""
 
+from functools import cache
+
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -12,6 +14,7 @@ def parameters(config: BackboneConfig) -> int:
         return sum(p.numel() for p in config.build().parameters())
 
 
+@cache
 def multiply_adds(config: BackboneConfig) -> int:
     """Count the multiply-adds of one image: convolutions, linear layers, attention."""
     with torch.device("meta"):

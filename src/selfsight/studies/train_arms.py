@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from selfsight import dist
+from selfsight.backbones.flops import multiply_adds
 from selfsight.data import Source
 from selfsight.data.loader import check_batch_size
 from selfsight.errors import DivergedError, StoppedError
@@ -49,28 +50,31 @@ EVALUATION_SECONDS = 20.0  # kept free for it, before anything is measured
 def estimate_seconds(recipe: Recipe, entries: Sequence[Entry], device: str, images: int) -> float:
     """Estimate how long an arm takes by the most similar entry of this device.
 
-    Runs that shared the GPU took several times as long, and count only if there are no others.
+    Another network takes as much longer as it has more multiplications. Runs that shared the GPU
+    took several times as long, and count only if there are no others.
     """
     views = len(recipe.views)
-    work = recipe.epochs * images * views
+    work: float = recipe.epochs * images * views
 
     def likeness(entry: Entry) -> tuple[bool, ...]:
         trained = entry.recipe
         return (
             entry.recipe_hash == hash_recipe(recipe),
-            trained["method"]["name"] == to_dict(recipe)["method"]["name"],
             entry.network == recipe.backbone.name,
+            trained["method"]["name"] == to_dict(recipe)["method"]["name"],
             len(trained["views"]) == views,
             trained["batch_size"] == recipe.batch_size,
         )
 
-    usable = [e for e in entries if e.device == device and "train" in e.seconds and not e.diverged]
+    usable = [e for e in entries if e.device == device and e.trained and not e.diverged]
     if not usable:
         speed = UNKNOWN_SPEED["cpu" if device == "CPU" else "cuda"]
         return work / speed + EVALUATION_SECONDS
     nearest = max([e for e in usable if not e.shared_gpu] or usable, key=likeness)
-    trained = nearest.recipe
-    done = nearest.epochs * nearest.images["train"] * len(trained["views"])
+    assert nearest.trained is not None
+    done = nearest.epochs * nearest.images["train"] * len(nearest.trained.views)
+    if nearest.trained.backbone != recipe.backbone:
+        work *= multiply_adds(recipe.backbone) / multiply_adds(nearest.trained.backbone)
     seconds = nearest.seconds
     rest = seconds["first_step"] + seconds["evaluate"]
     return seconds["train"] * work / done + rest
