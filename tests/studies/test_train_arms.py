@@ -1,6 +1,7 @@
 """The runner of studies: what is missing, what fits in the time, and the ledger it writes."""
 
 import json
+import os
 import time
 from dataclasses import asdict, replace
 
@@ -291,6 +292,27 @@ def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_
         assert stopped.value.signal_number == 15
         seconds = json.loads((job.run_folder(tmp_path).path / "seconds.json").read_text())
         assert (seconds["first_step"], seconds["train"]) == pytest.approx(expected, abs=0.5)
+
+
+def test_arms_that_are_trained_again_begin_with_the_interrupted_one_and_end_with_the_newest(
+    monkeypatch, tmp_path
+):
+    arms = ("cifar10_v2_k4096", "cifar10_v2_k16", "cifar10_v2_eqco_k16", "cifar10_simo_k16")
+    first, second, third, fourth = jobs_of(*arms)
+    for job in (first, second, fourth):
+        path = job.run_folder(tmp_path).checkpoints / "last.pt"
+        path.parent.mkdir(parents=True)
+        path.touch()
+    for job, seconds in ((first, 20), (second, 10)):  # trained to the end, the first one last
+        finished = job.run_folder(tmp_path).path / train_arms.ENTRY
+        finished.touch()
+        os.utime(finished, (seconds, seconds))
+    planned = []
+    monkeypatch.setattr(train_arms, "run_jobs", lambda jobs, *_, **__: planned.extend(jobs) or [])
+    selfsight.study(
+        "eqco_negatives", arms=arms, again=True, work=tmp_path, device="cpu", quiet=True
+    )
+    assert [job.arm for job in planned] == [job.arm for job in (fourth, third, second, first)]
 
 
 def test_images_must_exist_and_have_a_test_split(tmp_path):

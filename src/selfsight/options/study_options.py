@@ -59,7 +59,7 @@ class StudyOptions:
     device: Device = "auto"
     """auto, cpu or cuda."""
     again: bool = False
-    """Also train arms that are already in the ledger."""
+    """Also train arms that are already in the ledger, last those that --work has."""
     settings: Suppress[Sequence[str]] = ()
     """Settings to change in every arm, as flags: ("--optim.lr", "0.06")."""
 

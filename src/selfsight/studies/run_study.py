@@ -85,6 +85,10 @@ def _train_missing(
         count = count_images(options.scale, str(options.data))
         alike = [entry for entry in entries if entry.source_images == count]
     todo = [job for job in jobs if repeat or not job.is_done(alike)]
+    if options.again:  # so that a command which is repeated for lack of time reaches every arm
+        turns = [train_arms.find_turn(job, Path(options.work)) for job in todo]
+        order = dist.on_first(lambda: sorted(range(len(todo)), key=turns.__getitem__))
+        todo = [todo[i] for i in order]
     console.print(
         f"{', '.join(names)} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
     )

@@ -31,6 +31,7 @@ from selfsight.stopwatch import Stopwatch
 from selfsight.studies.ledger import RESULTS, Entry, hash_recipe
 from selfsight.studies.measure_label_free import LabelFree, measure_label_free
 from selfsight.studies.plan_jobs import Job, StudyData, decode_transfer, open_study_data
+from selfsight.train.checkpoint import LAST
 from selfsight.train.online_eval import build_online_knn
 from selfsight.train.pretrain import pretrain
 from selfsight.train.training_progress import format_duration
@@ -78,6 +79,14 @@ def estimate_seconds(recipe: Recipe, entries: Sequence[Entry], device: str, imag
     seconds = nearest.seconds
     rest = seconds["first_step"] + seconds["evaluate"]
     return seconds["train"] * work / done + rest
+
+
+def find_turn(job: Job, work: Path) -> float:
+    """Sort key of arms that are trained again: what was interrupted, and last the newest run."""
+    run = job.run_folder(work)
+    if (run.path / ENTRY).exists():
+        return (run.path / ENTRY).stat().st_mtime
+    return -1.0 if (run.checkpoints / LAST).exists() else 0.0
 
 
 def run_jobs(
