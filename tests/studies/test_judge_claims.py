@@ -8,7 +8,7 @@ from scipy import stats
 
 from selfsight import api
 from selfsight.cli.main import main
-from selfsight.errors import UserError
+from selfsight.errors import StoppedError, UserError
 from selfsight.studies import STUDIES, Claim, run_study
 from selfsight.studies.judge_claims import (
     SPREAD_OF_OTHERS,
@@ -298,7 +298,7 @@ def test_reproduce_says_pass_or_fail_with_the_difference(
     else:
         main(command)
     printed = capsys.readouterr().out
-    assert printed.startswith("FAIL" if status else "pass")
+    assert printed.startswith("FAIL" if status else "pass") and "expected within ±" in printed
     assert f"(difference {accuracy - 70:+.2f})" in printed
 
 
@@ -308,6 +308,20 @@ def test_reproduce_needs_a_result_to_compare_with(monkeypatch, tmp_path):
         api.reproduce("methods.simclr")
     with pytest.raises(UserError, match=r'no arm "methods.simclrs"'):
         api.reproduce("methods.simclrs")
+
+
+def test_an_arm_that_is_stopped_while_it_is_reproduced_starts_over(monkeypatch, tmp_path):
+    for entry in result(OTHER, {0: 70.0, 1: 70.2}).entries.values():
+        entry.write(tmp_path)
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+
+    def stop(*_, **__):
+        raise StoppedError("Repeat the command to continue it.", 2)
+
+    monkeypatch.setattr(run_study, "_train_missing", stop)
+    with pytest.raises(StoppedError, match=r"^Stopped while .* start over\.$") as stopped:
+        api.reproduce(f"eqco_negatives.{OTHER}", device="cpu", quiet=True)
+    assert stopped.value.signal_number == 2
 
 
 def test_reproduce_trains_the_small_version_of_an_arm(monkeypatch, tmp_path, capsys):

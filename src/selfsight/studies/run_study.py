@@ -12,7 +12,7 @@ import torch
 
 from selfsight import dist
 from selfsight.device import adapt_to_device, resolve_device
-from selfsight.errors import UserError
+from selfsight.errors import StoppedError, UserError
 from selfsight.options.parse_flags import change_options
 from selfsight.options.study_options import STUDY_DEFAULTS, ReproduceOptions, StudyOptions
 from selfsight.run_files.json_files import to_json
@@ -141,21 +141,25 @@ def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[s
     with dist.process_group(device.type, settings), contextlib.ExitStack() as stack:
         # An empty folder: it is trained from the start, whatever was trained before.
         folder = dist.on_first(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
-        trained = _train_missing(
-            [name],
-            StudyOptions(
-                data=options.data,
-                scale=scale,
-                arms=(short,),
-                seeds=(options.seed or 0,),
-                again=True,
-                ledger=folder,
-                work=Path(folder) / "work",
-            ),
-            device,
-            quiet=quiet,
-            began=time.monotonic(),
-        )
+        try:
+            trained = _train_missing(
+                [name],
+                StudyOptions(
+                    data=options.data,
+                    scale=scale,
+                    arms=(short,),
+                    seeds=(options.seed or 0,),
+                    again=True,
+                    ledger=folder,
+                    work=Path(folder) / "work",
+                ),
+                device,
+                quiet=quiet,
+                began=time.monotonic(),
+            )
+        except StoppedError as error:
+            sentence = f"Stopped while training {arm} again. Repeat the command to start over."
+            raise StoppedError(sentence, error.signal_number) from None
     (entry,) = (Entry(**saved) for saved in trained)
     compared = compare_with_ledger(entry, result, results, entries)
     if not quiet and dist.rank() == 0:
@@ -164,5 +168,6 @@ def reproduce_arm(arm: str, options: ReproduceOptions, *, quiet: bool) -> dict[s
                 f"{'pass' if row.passed else 'FAIL'}  {row.measure}: {row.accuracy:.2f} % against "
                 f"{row.mean:.2f} ± {row.tolerance:.2f} (difference {row.accuracy - row.mean:+.2f})"
             )
+        print("Another run is expected within ±, with a probability of 95 %.")
     passed = bool(compared) and all(row.passed for row in compared)
     return {"arm": arm, "passed": passed, "compared": [row._asdict() for row in compared]}
