@@ -23,7 +23,7 @@ from selfsight.evals.feature_statistics import effective_rank
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
-from selfsight.studies import STUDIES, train_arms
+from selfsight.studies import STUDIES, run_study, train_arms
 from selfsight.studies import plan_jobs as plan_jobs_module
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
 from selfsight.studies.measure_label_free import measure_label_free, select_test_images
@@ -136,6 +136,37 @@ def test_one_command_and_one_call_train_several_studies(monkeypatch):
     assert planned == [both, both, both[:1]]
     with pytest.raises(UserError, match="No study is named"):
         selfsight.study([])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Verdicts and figures: selfsight studies eqco_negatives --page eqco_negatives.html"),
+        (["--quick"], "its numbers are not results"),
+        (["--held-out"], ""),
+        (["--optim.lr", "0.5"], ""),
+    ],
+)
+def test_a_study_says_which_command_shows_its_results(words, said, monkeypatch, tmp_path, capsys):
+    (job,) = jobs_of("cifar10_v2_k16")
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    monkeypatch.setattr(train_arms, "run_jobs", lambda *_, **__: [entry_of(job)])
+    main(["study", "eqco_negatives", "--arms", "cifar10_v2_k16", "--device", "cpu", *words])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert said in printed and printed.count("selfsight studies") == (not words)
+    assert "1 of 1 runs to do." in printed and "The ledger has" not in printed
+
+
+def test_a_study_says_where_the_runs_are_that_it_leaves_out(monkeypatch, tmp_path, capsys):
+    (job,) = jobs_of("cifar10_v2_k16")
+    entry_of(job).write(tmp_path)
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    main(["study", "eqco_negatives", "--arms", "cifar10_v2_k16", "--device", "cpu"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.endswith(
+        "0 of 1 runs to do. The ledger has the others: `selfsight studies NAME` shows them, "
+        "--again repeats them."
+    )
 
 
 def test_an_arm_is_done_by_a_run_of_the_same_settings_and_seed_only(tmp_path):

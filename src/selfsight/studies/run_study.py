@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from selfsight import dist
 from selfsight.device import adapt_to_device, resolve_device
-from selfsight.errors import StoppedError, UserError
+from selfsight.errors import StoppedError, UserError, quote_word
 from selfsight.options.parse_flags import change_options
 from selfsight.options.study_options import STUDY_DEFAULTS, ReproduceOptions, StudyOptions
 from selfsight.run_files.json_files import to_json
@@ -61,7 +62,22 @@ def run_study(
     settings = {"command": "study", "studies": names} | vars(options)
     device = resolve_device(options.device)
     with dist.process_group(device.type, settings):
-        return _train_missing(names, options, device, quiet=quiet, began=began)
+        trained = _train_missing(names, options, device, quiet=quiet, began=began)
+        if trained:
+            _print_next_steps(names, options, open_console(quiet=quiet or dist.rank() != 0))
+    return trained
+
+
+def _print_next_steps(names: Sequence[str], options: StudyOptions, console: Console) -> None:
+    """Print the commands that show the verdicts, if the runs count for them."""
+    if options.quick:
+        console.print("A --quick study shows that its arms run; its numbers are not results.")
+    elif not options.held_out and not options.settings:
+        folder = str(options.ledger or "")
+        own = f" --ledger {quote_word(folder)}" if folder and Path(folder).is_dir() else ""
+        for name in names:
+            words = f"selfsight studies {name} --page {name}.html --scale {options.scale}{own}"
+            console.print(f"Verdicts and figures: {words}", soft_wrap=True, highlight=False)
 
 
 def _train_missing(
@@ -89,8 +105,14 @@ def _train_missing(
         turns = [train_arms.find_turn(job, Path(options.work)) for job in todo]
         order = dist.on_first(lambda: sorted(range(len(todo)), key=turns.__getitem__))
         todo = [todo[i] for i in order]
+    others = (
+        " The ledger has the others: `selfsight studies NAME` shows them, --again repeats them."
+        if len(todo) < len(jobs)
+        else ""
+    )
     console.print(
-        f"{', '.join(names)} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do.",
+        f"{', '.join(names)} at the scale {options.scale}: {len(todo)} of {len(jobs)} runs to do."
+        f"{others}"
     )
     written = None if options.quick and not options.ledger else ledger
     if todo and written is not None:
