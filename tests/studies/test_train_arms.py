@@ -4,6 +4,7 @@ import json
 import os
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from selfsight.evals.feature_statistics import effective_rank
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.recipe import to_dict
+from selfsight.runs.run_lock import lock_run
 from selfsight.studies import STUDIES, run_study, train_arms
 from selfsight.studies import plan_jobs as plan_jobs_module
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
@@ -344,6 +346,30 @@ def test_arms_that_are_trained_again_begin_with_the_interrupted_one_and_end_with
         "eqco_negatives", arms=arms, again=True, work=tmp_path, device="cpu", quiet=True
     )
     assert [job.arm for job in planned] == [job.arm for job in (fourth, third, second, first)]
+
+
+def test_a_run_folder_that_cannot_be_used_is_explained_without_flags_that_study_lacks(tmp_path):
+    (job,) = jobs_of("cifar10_v2_k16")
+    data = StudyData(one_pixel_images(), labeled_images(one_pixel_images()))
+    cpu, console = torch.device("cpu"), Console(quiet=True)
+
+    def train(work):
+        train_arms.run_job(job, data, cpu, console, work=work, end=None, startup=0.0)
+
+    run, said = job.run_folder(tmp_path), []
+    with pytest.raises(UserError, match="cannot be created") as error:
+        train(Path("/proc/x"))
+    said.append(str(error.value))
+    with lock_run(run), pytest.raises(UserError, match="is being written by") as error:
+        train(tmp_path)
+    said.append(str(error.value))
+    run.checkpoints.mkdir(parents=True)
+    (run.checkpoints / checkpoint.LAST).write_bytes(b"half")
+    with pytest.raises(UserError, match="No checkpoint") as error:
+        checkpoint.load(run)
+    said.append(str(error.value))
+    assert not any("--" in sentence for sentence in said)
+    assert f"delete {run.path} and start the run again" in said[-1]
 
 
 def test_images_must_exist_and_have_a_test_split(tmp_path):

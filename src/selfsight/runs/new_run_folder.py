@@ -33,12 +33,12 @@ def file_name(name: str) -> str:
 
 
 def create_folder(folder: Path) -> None:
-    """Create a folder of --out; raise a UserError if that is impossible."""
+    """Create a folder; raise a UserError if that is impossible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"The folder {folder} cannot be created: {error.strerror}. Give another --out."
+            f"The folder {folder} cannot be created: {error.strerror}. Give another folder."
         ) from error
 
 

@@ -77,7 +77,8 @@ def check_local(run: Run, recipe: Recipe, *, trust: bool) -> None:
     if not recipe.data.path:
         raise UserError(
             f"{run.path} does not name its images: `selfsight study` trained it on some of a data "
-            "set. Repeat that command to continue it, or give other images: --labeled DATA."
+            "set. Repeat that command to continue it, or give images: --labeled DATA to "
+            "evaluate, --data DATA to reproduce."
         )
     url = find_url(recipe.data.path)
     if url is not None and not trust:

@@ -54,7 +54,7 @@ def _acquire(folder: Path) -> int:
             os.close(handle)
             raise UserError(
                 f"{folder} is being written by {holder or 'another process'}. Wait for it, "
-                "stop it, or give another --out."
+                "stop it, or give another folder."
             ) from None
         except OSError:  # a file system without locks
             break

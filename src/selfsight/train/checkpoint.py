@@ -107,7 +107,7 @@ def load_newest(
         what = "recipe.json or a checkpoint" if run.recipe_path.name in reasons else "one"
         raise UserError(
             f"No checkpoint in {run.checkpoints} can be used: {reasons}. Restore {what} from a "
-            "copy, or start the run again with --overwrite."
+            f"copy, or delete {run.path} and start the run again."
         )
     return None
 
