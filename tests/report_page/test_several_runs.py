@@ -144,3 +144,17 @@ def test_a_browser_draws_every_run_hides_one_and_obeys_no_name(runs, browser, tm
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert window.complaints == []
     window.context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1200, 420])
+def test_a_long_name_does_not_cover_the_next_column(width, browser, tmp_path):
+    names = ["jcl_multi_key.cifar10_jcl_multi_key.seed0.6d271d9494b0", "short"]
+    page, _ = write_several([folders.make_run(tmp_path / name) for name in names])
+    window = Window(browser)
+    tab = window.open_file(page)
+    tab.set_viewport_size({"width": width, "height": 800})
+    button = tab.get_by_role("button", name=names[0]).bounding_box()
+    method = tab.locator("#runs tbody tr").first.locator("td").first.bounding_box()
+    assert button["x"] + button["width"] <= method["x"] and button["width"] > 100
+    window.context.close()
