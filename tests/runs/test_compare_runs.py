@@ -86,6 +86,21 @@ def test_seeds_of_one_recipe_have_a_spread_of_their_own(tmp_path):
     assert compare(runs).spreads[0].values == spreads[0].values  # the same seed again: not counted
 
 
+def test_every_k_has_a_spread_over_seeds(tmp_path):
+    recipe = json.dumps({"seed": 0, "epochs": 1})
+    runs = [Run(tmp_path / f"moco-seed{seed}") for seed in range(2)]
+    for seed, run in enumerate(runs):
+        run.path.mkdir()
+        run.recipe_path.write_text(recipe.replace('"seed": 0', f'"seed": {seed}'))
+        found = {"accuracy_k20": 0.5 + seed / 10, "accuracy_k200": 0.4 + seed / 10}
+        run.write_result("knn", found | {"settings": {}})
+    lines = tabulate_seeds(compare(runs).spreads)
+    assert [(line["measure"], line["mean"]) for line in lines] == [
+        ("knn k20", "55.0%"),
+        ("knn k200", "45.0%"),
+    ]
+
+
 def test_runs_of_other_tasks_are_neither_compared_nor_averaged(tmp_path):
     runs = [write_scores(tmp_path / str(i), torch.arange(100) % 2, seed=i) for i in range(2)]
     for run, count in zip(runs, (3, 6), strict=True):

@@ -103,7 +103,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
     numbers = {name: _numbers(of_run.results, measures[name]) for name, of_run in named.items()}
     headlines = list(dict.fromkeys(m for name in named for m in _headlines(measures[name])))
     free = dict.fromkeys(m for of_run in named.values() for m in _label_free(of_run.results))
-    spreads = [s for m in (*headlines, *free) for s in _spread_over_seeds(m, named)]
+    every = dict.fromkeys(m for of_run in measures.values() for m in of_run)
+    spreads = [s for m in (*every, *free) for s in _spread_over_seeds(m, named)]
     for spread in spreads:
         for name in spread.runs:
             numbers[name] |= spread.numbers()
