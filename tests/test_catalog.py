@@ -140,6 +140,20 @@ def test_a_study_is_listed_with_its_arms_within_80_columns(capsys):
     arm = next(row for row in rows if row["name"] == "eqco_negatives.v1_eqco_k256")
     assert arm["published"] == 60.4
     assert arm["settings"] == ["--method.queue-size 256", "--method.alpha 65536"]
+    of_scale = {row["scale"]: row for row in rows if row["name"] == "eqco_negatives.cifar10_v2_k16"}
+    assert of_scale.keys() == {"cifar10", "small"}
+    assert of_scale["cifar10"]["linear"] != of_scale["small"]["linear"] and arm["seeds"] == 0
+
+
+def test_verdicts_have_the_scale_above_them_if_no_arm_was_run(capsys, monkeypatch):
+    monkeypatch.setattr("selfsight.cli.print_catalog.read_ledger", list)
+    lines = printed(capsys, "studies", "mocov3_batch").splitlines()
+    verdict = next(i for i, line in enumerate(lines) if line.startswith("  not run: "))
+    assert lines[verdict - 2 : verdict] == ["", "Ours on cifar10, none of 4 arms:"]
+
+
+def test_one_run_is_not_called_runs(capsys):
+    assert not re.search(r"\b1 runs", printed(capsys, "studies"))
 
 
 def test_methods_are_listed_with_their_papers(capsys):

@@ -188,8 +188,11 @@ def list_studies(word: str = "") -> list[Row]:
 def list_arms(name: str) -> list[Row]:
     """List the arms of a study: changes to the recipe, published numbers and ours."""
     study, entries = STUDIES[name], read_ledger()
-    scales = {arm.scale for arm in study.arms}
-    ours = {row["arm"]: row for scale in scales for row in list_results(study, scale, entries)}
+    ours = {
+        (scale, row["arm"]): row
+        for scale in study.scales
+        for row in list_results(study, scale, entries)
+    }
     return [
         {
             "name": f"{name}.{arm.name}",
@@ -199,10 +202,9 @@ def list_arms(name: str) -> list[Row]:
             "published": arm.published,
             "metric": arm.metric,
             "source": arm.source,
-            "seeds": ours[arm.name]["seeds"],
-            **{m: ours[arm.name][m] for m in ("knn", "knn_200", "linear")},
+            **{m: ours[arm.scale, arm.name][m] for m in ("seeds", "knn", "knn_200", "linear")},
         }
-        for arm in study.arms
+        for arm in (*study.arms, *study.arms_at("small"))
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from selfsight.catalog import Row, find_paper, list_changed_flags, list_flags
+from selfsight.errors import count_noun
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS, STUDIES, Arm, Study
 from selfsight.studies.ledger import read_ledger
@@ -97,7 +98,8 @@ def print_studies(rows: list[Row]) -> None:
         )
         for scale, done in row["done"].items():
             if done["runs"]:
-                arms = f"{done['arms']} of {done['of']} arms trained, {done['runs']} runs"
+                runs = count_noun(done["runs"], "run")
+                arms = f"{done['arms']} of {done['of']} arms trained, {runs}"
                 _print_wrapped(f"{'':{indent}}{scale}: {arms}", indent=indent)
     print()
     _print_wrapped(
@@ -161,7 +163,10 @@ def _print_results(study: Study) -> None:
                 else:
                     text = f"seeds {row['seeds']}, kNN k=200 {knn}, linear {linear}"
                     print(start.rstrip(), *wrap(text, terminal_width(), indent=4), sep="\n")
-        for row in list_judgments(study, scale, entries):
+        judged = list_judgments(study, scale, entries)
+        if judged and not rows:
+            print(f"\nOurs on {scale}, none of {total} arms:")
+        for row in judged:
             note = f"({row['note']})" if row["note"] else ""
             text = f"{row['verdict']}: {row['claim']} {row['difference']} {note}".rstrip()
             print(*wrap(text, terminal_width(), indent=4, first=2), sep="\n")

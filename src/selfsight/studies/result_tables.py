@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from selfsight.errors import UserError
+from selfsight.errors import UserError, count_noun
 from selfsight.studies.judge_claims import ArmResult, arm_results, judge
 from selfsight.studies.ledger import Entry
 from selfsight.studies.rank_runs import list_regrets
@@ -249,8 +249,8 @@ def describe_runs(study: Study, scale: str, entries: Sequence[Entry]) -> str:
     devices = sorted({run.device for run in runs})
     commits = sorted({run.version.get("commit") or run.version["sources"] for run in runs})
     return (
-        f"{text}, {len(runs)} runs in all; {', '.join(devices)}; code: {', '.join(commits)}. "
-        f"`selfsight study {study.name} --scale {scale}`\n"
+        f"{text}, {count_noun(len(runs), 'run')} in all; {', '.join(devices)}; "
+        f"code: {', '.join(commits)}. `selfsight study {study.name} --scale {scale}`\n"
     )
 
 
