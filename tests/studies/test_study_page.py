@@ -61,6 +61,26 @@ def test_variances_within_an_image_are_drawn_over_each_other():
     assert "variance over views, %" not in without
 
 
+def test_small_networks_are_not_drawn_beside_what_is_published_for_large_ones():
+    methods, pages = STUDIES["methods"], {}
+    for scale in ("cifar10", "small"):
+        options = replace(STUDY_DEFAULTS, arms=("moco", "simclr"), scale=scale)
+        jobs = plan_jobs([methods], options, lambda recipe: recipe)
+        scores = {"knn_200": {"accuracy": 0.5, "low": 0.4, "high": 0.6}}
+        results = {"knn": scores["knn_200"], "linear": scores["knn_200"]} | scores
+        entries = [entry_of(job, results=results, version={"commit": "abc"}) for job in jobs]
+        pages[scale] = build_study_page(methods, scale, entries)
+    assert ">published</text>" in pages["cifar10"] and ">published</text>" not in pages["small"]
+    assert "82.6 kNN (k = 200) on CIFAR-10" in pages["small"].replace("\u00a0", " ")
+
+
+def test_memory_is_a_column_if_it_was_measured():
+    entries = entries_of("cifar10_v2_k16", 70.0)
+    assert "<th>memory</th>" not in build_study_page(EQCO, "cifar10", entries)
+    entries = [replace(entries[0], peak_memory_gib=4.0)]
+    assert "<th>memory</th>" in build_study_page(EQCO, "cifar10", entries)
+
+
 def test_a_study_without_runs_says_so():
     page = build_study_page(EQCO, "cifar10", [])
     assert "No arm was run" in page and "Too few arms were run" in page

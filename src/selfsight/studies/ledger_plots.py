@@ -127,7 +127,8 @@ def draw_accuracy(study: Study, scale: Scale, results: Sequence[ArmResult]) -> d
     for result in results:
         if result.mean("knn_200") is not None:
             arm = arms.get(result.arm.like, result.arm)
-            published = arm.published if "kNN (k = 200)" in arm.metric else None
+            is_alike = arm.scale == scale and "kNN (k = 200)" in arm.metric
+            published = arm.published if is_alike else None
             rows.append((*_measured(result, "knn_200"), published, result.arm.name))
     if len(rows) < 2:
         return {}

@@ -37,6 +37,7 @@ th, td { overflow-wrap: normal; }
 #arms table { font-size: 0.85rem; }
 #arms th, #arms td { padding-inline: 0.3rem; }
 #arms td:nth-child(n+4):nth-child(-n+6) { min-width: 6rem; }
+#arms td:nth-child(10) { white-space: nowrap; }
 """
 DIFFERENCES = (
     "The difference is the accuracy of the arm that should be better, or keep up, minus that of "
@@ -68,10 +69,11 @@ def build_study_page(study: Study, scale: Scale, entries: Sequence[Entry]) -> st
     """Build the page of a study from the ledger; it needs no network."""
     judged = tabulate_judgments(study, scale, entries)
     results = list_results(study, scale, entries)
+    seen = [row for row in results if row["seeds"]]
+    columns = [n for n in COLUMNS if n != "memory" or any(row[n] != "-" for row in seen)]
     run = [
-        {TITLES.get(name, name): str(row[name]).replace(", ", ",\u00a0", 1) for name in COLUMNS}
-        for row in results
-        if row["seeds"]
+        {TITLES.get(name, name): str(row[name]).replace(", ", ",\u00a0", 1) for name in columns}
+        for row in seen
     ]
     transfer = list_transfer(study, scale, entries)
     rest = [{name: row[name] for name in SETTINGS} for row in results if not row["seeds"]]
