@@ -189,6 +189,9 @@ def test_an_arm_is_done_by_a_run_of_the_same_settings_and_seed_only(tmp_path):
         ({"recipe": 3}, "recipe is 3"),
         ({"results": {"linear": {"accuracy": "high"}}}, "it has no results.linear.low"),
         ({"seconds": {"train": 1.0}}, "it has no seconds.total"),
+        ({"images": {"train": 1}}, "it has no images.test"),
+        ({"curve": {"loss": [1.0]}}, "it has no curve.epoch"),
+        ({"transfer": {"pets": {}}}, "it has no transfer.pets.linear"),
         ({"results": {"linear": {"accuracy": 7.0, "low": 6.9, "high": 7.1}}}, "results.linear is"),
     ],
 )

@@ -167,8 +167,8 @@ def _read_entry(path: Path) -> Entry:
     if saved is None:
         raise UserError(f"{path} is a link to nothing. Remove it, or restore what it names.")
     declared = field_types(Entry)
-    required = [f.name for f in fields(Entry) if f.default is f.default_factory is MISSING]
-    check_fields(saved, declared, path, required=required)
+    always = [f.name for f in fields(Entry) if f.default is f.default_factory is MISSING]
+    check_fields(saved, declared, path, required=always)
     groups = {"results": saved["results"]}
     groups |= {f"transfer.{name}": scores for name, scores in saved.get("transfer", {}).items()}
     for group, results in groups.items():
@@ -179,8 +179,13 @@ def _read_entry(path: Path) -> Entry:
                     f"{path} is damaged: {group}.{name} is {result}; it must be an accuracy from 0 "
                     "to 1 in its interval. Delete the file, and train its arm again."
                 )
-    check_fields(saved["seconds"], {}, path, required=["train", "total"], prefix="seconds.")
-    check_fields(saved["images"], {}, path, required=["train", "test"], prefix="images.")
+    required: dict[str, tuple[str, ...]] = {"seconds": ("train", "total")}
+    required["images"] = ("train", "test")
+    required |= {"curve": ("epoch",)} if saved["curve"] else {}
+    required |= {f"transfer.{name}": ("linear",) for name in saved.get("transfer", {})}
+    for group, names in required.items():
+        found = groups[group] if group in groups else saved[group]
+        check_fields(found, {}, path, required=names, prefix=f"{group}.")
     return Entry(**{name: value for name, value in saved.items() if name in declared})
 
 

@@ -247,7 +247,9 @@ def describe_runs(study: Study, scale: str, entries: Sequence[Entry]) -> str:
     if not runs:
         return f"{text}.\n"
     devices = sorted({run.device for run in runs})
-    commits = sorted({run.version.get("commit") or run.version["sources"] for run in runs})
+    commits = sorted(
+        {run.version.get("commit") or run.version.get("sources", "unknown") for run in runs}
+    )
     return (
         f"{text}, {count_noun(len(runs), 'run')} in all; {', '.join(devices)}; "
         f"code: {', '.join(commits)}. `selfsight study {study.name} --scale {scale}`\n"
