@@ -27,7 +27,7 @@ from selfsight.bench.timer import reset_peak_memory
 from selfsight.catalog import build_recipe
 from selfsight.data import Source
 from selfsight.device import adapt_to_device
-from selfsight.errors import UserError, suggest
+from selfsight.errors import UserError, count_noun, suggest
 from selfsight.recipe import ALL_METHODS, Data, Recipe, override
 from selfsight.recipes import RECIPES
 from selfsight.runs.environment import describe_version, device_name
@@ -154,8 +154,14 @@ def measure_all(
     todo = [case for case in cases if not _is_measured(case.path(folder), setting)]
     done = len(cases) - len(todo)
     create_folder(folder)
-    rows = "1 row" if len(cases) == 1 else f"{len(cases)} rows"
+    rows = count_noun(len(cases), "row")
     console.print(f"{rows}, {done} of them in {folder}", highlight=False)
+    if device.type == "cpu" and batch_size is None and todo:
+        console.print(
+            "On a CPU a row with a GPU's batches takes many minutes. --batch-size 16 is faster.",
+            highlight=False,
+            soft_wrap=True,
+        )
     times: PassTimes = {}
     sources: dict[Data, Source] = {}  # the built-in set takes seconds to draw
 
@@ -166,7 +172,8 @@ def measure_all(
         spent = time.monotonic() - began
         if minutes is not None and i and spent + longest > 60 * minutes:
             console.print(
-                f"Time is up with {len(todo) - i} rows left. Repeat the command to continue.",
+                f"Time is up with {count_noun(len(todo) - i, 'row')} left. "
+                "Repeat the command to continue.",
                 highlight=False,
             )
             break

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from selfsight.errors import count_noun
 from selfsight.terminal.console import format_bytes
 
 Row = dict[str, Any]
@@ -112,5 +113,5 @@ def _describe_sitting(rows: list[Row]) -> str:
     minutes = sum(row["seconds"] for row in rows) / 60
     return (
         f"{', '.join(devices)}; torch {', '.join(torches)}; commit {', '.join(commits)}; "
-        f"{', '.join(dates)}; {len(rows)} rows in {minutes:.1f} minutes."
+        f"{', '.join(dates)}; {count_noun(len(rows), 'row')} in {minutes:.1f} minutes."
     )

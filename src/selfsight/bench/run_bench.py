@@ -19,7 +19,7 @@ from selfsight.bench.step_growth import measure_scaling
 from selfsight.catalog import build_recipe
 from selfsight.data.cgroup_limits import available_cpus
 from selfsight.device import adapt_to_device, resolve_device
-from selfsight.errors import UserError
+from selfsight.errors import UserError, count_noun
 from selfsight.options.bench_options import BENCH_DEFAULTS, BenchOptions
 from selfsight.options.parse_flags import change_options
 from selfsight.recipe import Recipe, override
@@ -100,7 +100,9 @@ def _run_all(options: BenchOptions, device: torch.device, console: Console) -> d
         minutes=options.minutes,
         console=console,
     )
-    console.print(f"{len(rows)} rows in {folder / 'table.md'}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{count_noun(len(rows), 'row')} in {folder / 'table.md'}", highlight=False, soft_wrap=True
+    )
     return {"rows": rows}
 
 
