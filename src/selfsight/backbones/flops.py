@@ -3,7 +3,6 @@
 from functools import cache
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from selfsight.backbones import BackboneConfig
 
@@ -17,6 +16,8 @@ def parameters(config: BackboneConfig) -> int:
 @cache
 def multiply_adds(config: BackboneConfig) -> int:
     """Count the multiply-adds of one image: convolutions, linear layers, attention."""
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton
+
     with torch.device("meta"):
         network = config.build().eval()
         image = torch.empty(1, config.in_channels, config.image_size, config.image_size)
