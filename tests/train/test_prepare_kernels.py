@@ -1,5 +1,6 @@
 """A thread prepares a GPU while images are opened; it delays nothing else and hides no error."""
 
+import gc
 import sys
 import threading
 import time
@@ -11,7 +12,12 @@ import torch
 from selfsight.catalog import build_recipe
 from selfsight.ragged_batch import Ragged
 from selfsight.stopwatch import Stopwatch
-from selfsight.train.prepare_kernels import compute_black_views, prepare_kernels, run_beside
+from selfsight.train.prepare_kernels import (
+    compute_black_views,
+    import_quickly,
+    prepare_kernels,
+    run_beside,
+)
 from selfsight.train.step import DTYPES, compute_views
 
 CPU = torch.device("cpu")
@@ -80,6 +86,13 @@ def test_nothing_is_prepared_on_a_cpu():
     with prepare_kernels(build_recipe("simclr.shapes"), CPU, clock):
         assert threading.active_count() == before
     assert clock.record()["kernels"] == clock.record()["meanwhile"] == 0
+
+
+def test_the_compiler_is_imported_without_garbage_collection(monkeypatch, tmp_path):
+    (tmp_path / "a_module_that_looks.py").write_text("import gc\nenabled = gc.isenabled()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_quickly("a_module_that_looks")
+    assert not sys.modules.pop("a_module_that_looks").enabled and gc.isenabled()
 
 
 @pytest.mark.gpu

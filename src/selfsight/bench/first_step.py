@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfsight.errors import UserError
+from selfsight.garbage_collection import frozen_imports
 from selfsight.stopwatch import Stopwatch, process_began
 
 
@@ -55,20 +56,21 @@ def _run_process(given: dict[str, Any], environment: dict[str, str]) -> dict[str
 def run_steps(given: dict[str, Any]) -> dict[str, Any]:
     """Seconds of this process until the first step and until full speed, and that speed."""
     clock = Stopwatch(process_began())
-    import torch
+    with frozen_imports():
+        import torch
 
-    from selfsight.bench.step_breakdown import time_training
-    from selfsight.bench.timer import peak_memory
-    from selfsight.catalog import build_recipe
-    from selfsight.device import adapt_to_device
-    from selfsight.recipe import override
-    from selfsight.runs.open_run_images import (
-        open_recipe_images,
-        open_recipe_source,
-        resolve_storage,
-    )
-    from selfsight.train.cudnn_and_determinism import configure_torch
-    from selfsight.train.prepare_kernels import prepare_kernels
+        from selfsight.bench.step_breakdown import time_training
+        from selfsight.bench.timer import peak_memory
+        from selfsight.catalog import build_recipe
+        from selfsight.device import adapt_to_device
+        from selfsight.recipe import override
+        from selfsight.runs.open_run_images import (
+            open_recipe_images,
+            open_recipe_source,
+            resolve_storage,
+        )
+        from selfsight.train.cudnn_and_determinism import configure_torch
+        from selfsight.train.prepare_kernels import prepare_kernels
 
     clock.lap("imports")
     device = torch.device(given["device"])

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from selfsight.errors import UserError, escape
+from selfsight.garbage_collection import frozen_imports
 from selfsight.options.eval_options import EVAL_DEFAULTS, EvalOptions
 from selfsight.options.option_types_and_ranges import INLINE, Number
 from selfsight.options.pretrain_options import (
@@ -36,7 +37,8 @@ def pretrain(
         data: A folder (of any depth), a .txt list of files, Parquet files, torchvision:NAME,
             or a built-in set: shapes, digits.
     """
-    from selfsight import api
+    with frozen_imports():
+        from selfsight import api
 
     api.pretrain(data, options, began=process_began())
 
@@ -50,7 +52,8 @@ def resume(run: RunFolder, /, *, device: str = "auto", trust: bool = False) -> N
         trust: Let its recipe run code from outside selfsight, and read images from a network.
             Only if you trust its author.
     """
-    from selfsight import api
+    with frozen_imports():
+        from selfsight import api
 
     api.resume(run, device=device, trust=trust, began=process_began())
 
