@@ -36,6 +36,7 @@ def _cifar10(norm: str, b: float) -> Arm:
             "method.brownian_weight": b,
             "method.norm": norm,
             "optim.lr": 0.06,
+            "optim.weight_decay": 5e-4,
             "batch_size": 256,
         },
         like=name if b < 5e-2 else "",

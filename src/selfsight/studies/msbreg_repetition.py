@@ -15,6 +15,7 @@ def _cifar10(k: int, centroid: str, *, like: str = "") -> Arm:
             "method.num_views": k,
             "method.centroid": centroid,
             "optim.lr": 0.03 * k,
+            "optim.weight_decay": 5e-4,
             **NO_LOSSES,
         },
         like=like,
