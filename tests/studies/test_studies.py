@@ -1,5 +1,7 @@
 """Studies: the papers' tables as arms."""
 
+from dataclasses import replace
+
 import pytest
 
 from selfsight.errors import UserError
@@ -43,6 +45,13 @@ def test_table_5_of_msbreg_has_its_cells_in_place():
     assert (method.num_views, method.singular_weight, method.brownian_weight) == (8, 0.01, 0.25)
     assert arm.published == 81.2
     assert ARMS["msbreg_lambdas.k2_s000_b000"].published == 71.9
+
+
+def test_two_views_of_msbreg_take_the_steps_of_the_byol_recipe():
+    """Its loss is half of BYOL's: twice the learning rate and half the decay are the same SGD."""
+    msbreg = ARMS["msbreg_lambdas.cifar10_k2_s000_larger_lr"].build().optim
+    byol = RECIPES["byol.cifar10_r18_100ep"]().optim
+    assert msbreg == replace(byol, lr=2 * byol.lr, weight_decay=byol.weight_decay / 2)
 
 
 def test_rows_of_simclrs_figure_5_have_the_means_that_it_prints():
