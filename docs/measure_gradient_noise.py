@@ -45,8 +45,8 @@ def open_arm(name: str, data: str) -> tuple[torch.nn.Module, Iterator[list[Tenso
 
 def load_weights(method: torch.nn.Module, checkpoint: str) -> None:
     """Load student, teacher and queue of a run of MoCo v2, which JCL's fit too."""
-    saved = torch.load(checkpoint, weights_only=False, map_location=CPU)
-    method.load_state_dict(saved.get("state", saved)["method"])
+    saved = torch.load(checkpoint, weights_only=True, map_location=CPU)
+    method.load_state_dict(saved["method"])
 
 
 def negatives_losses(
