@@ -73,6 +73,16 @@ STUDY = Study(
             than="cifar10_lambda0",
         ),
         Claim(
+            text="The supplement's lambda, 4, is better than 2.",
+            better="cifar10_lambda4",
+            than="cifar10_baseline",
+        ),
+        Claim(
+            text="Lambda 4 is better than 8.",
+            better="cifar10_lambda4",
+            than="cifar10_lambda8",
+        ),
+        Claim(
             text="Temperature 0.2 is better than 0.1.",
             better="cifar10_baseline",
             than="cifar10_t010",
