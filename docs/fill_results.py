@@ -26,8 +26,11 @@ from selfsight.studies.result_tables import (
     render_results,
     render_short,
 )
+from selfsight.studies.study_types import Scale
 
 ROOT = Path(__file__).resolve().parents[1]
+# Plots that the pages show, by their ends; published numbers stand beside the larger scale's.
+SHOWN: dict[Scale, tuple[str, ...]] = {"cifar10": tuple(PLOT_TITLES), "small": ("",)}
 PLOTS = ROOT / "docs" / "plots"
 BLOCK = re.compile(
     r"(?P<begin><!-- ledger: (?P<words>[\w ]+?) -->\n).*?(?P<end><!-- end of ledger -->)", re.DOTALL
@@ -54,11 +57,11 @@ def fill(page: Path, text: str, entries: Sequence[Entry], plots: Container[str])
             if arms
             else render_results(study, scale, entries)
         )
-        if scale == "cifar10" and arms in ([], ["run"]):
+        if arms in ([], ["run"]):
             images = [
-                f"![{title}]({folder}/{name}{end}.svg)\n"
+                f"![{title}]({folder}/{plot})\n"
                 for end, title in PLOT_TITLES.items()
-                if f"{name}{end}.svg" in plots
+                if (plot := name_plot(name, scale, end)) in plots
             ]
             shown += "\n" + "".join(images) if images else ""
         return f"{block['begin']}\n{shown}\n{block['end']}"
@@ -75,10 +78,17 @@ def list_pages(root: Path = ROOT) -> list[Path]:
 def draw_plots(entries: Sequence[Entry]) -> dict[str, str]:
     """File names of plots in docs/plots/, and their content."""
     return {
-        f"{study.name}{end}.svg": plot
+        name_plot(study.name, scale, end): plot
         for study in STUDIES.values()
-        for end, plot in draw_study(study, "cifar10", entries).items()
+        for scale, ends in SHOWN.items()
+        for end, plot in draw_study(study, scale, entries).items()
+        if end in ends
     }
+
+
+def name_plot(study: str, scale: str, end: str) -> str:
+    """File name of a plot, whose kind the end says."""
+    return f"{study}{'' if scale == 'cifar10' else f'_{scale}'}{end}.svg"
 
 
 def main() -> None:

@@ -8,10 +8,12 @@ import pytest
 from docs.fill_results import PLOTS, ROOT, draw_plots, fill, list_pages
 
 from selfsight.cli.print_catalog import print_study
+from selfsight.options.study_options import STUDY_DEFAULTS
 from selfsight.studies import STUDIES
 from selfsight.studies.judge_claims import arm_results
 from selfsight.studies.ledger import read_ledger
 from selfsight.studies.ledger_plots import draw_study, draw_time
+from selfsight.studies.plan_jobs import plan_jobs
 from selfsight.studies.rank_runs import list_regrets
 from selfsight.studies.result_tables import (
     list_results,
@@ -49,6 +51,21 @@ def split_key(plot: str) -> tuple[ElementTree.Element, list[str]]:
     for row in rows:
         svg.remove(row)
     return svg, [row.find(f"{SVG}text").text for row in rows]
+
+
+def read_heat_map(plot: str) -> dict[tuple[str, str], str]:
+    """The number in each row and column, by the names at their sides."""
+    svg = ElementTree.fromstring(plot)
+    texts = [(t.get("x"), t.get("y"), t.text) for t in svg.iter(f"{SVG}text")]
+    numbers = [text for text in texts if re.fullmatch(r"[\d.]+", text[2])]
+    names = [text for text in texts if text not in numbers]
+    return {
+        (
+            next(name for _, other, name in names if other == y),
+            next(name for other, _, name in names if other == x),
+        ): number
+        for x, y, number in numbers
+    }
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +202,27 @@ def test_an_arm_has_the_color_of_its_line_in_all_plots():
     assert curves["v2_k16"][0] == curves["v2_k4096"][0] == line["MoCo v2"][0]
     assert curves["v2_k16"] != curves["v2_k4096"]  # one is dashed
     assert curves["v2_eqco_k16"] == line["MoCo v2 with EqCo"] != line["MoCo v2"]
+
+
+def test_a_heat_map_has_the_accuracy_of_each_pair_in_its_row_and_column():
+    study = STUDIES["simclr_augmentations"]
+    accuracies = {"cifar10_crop": 60.0, "cifar10_crop_color": 80.0, "cifar10_color_crop": 72.5}
+    options = replace(STUDY_DEFAULTS, arms=tuple(accuracies))
+    jobs = plan_jobs([study], options, lambda recipe: recipe)
+    entries = [
+        entry_of(job, results={"linear": {"accuracy": accuracies[job.arm] / 100}}) for job in jobs
+    ]
+    plots = draw_study(study, "cifar10", entries)
+    assert {*plots} == {"", "_published"}
+    assert read_heat_map(plots[""]) == {
+        ("crop", "crop"): "60.0",
+        ("crop", "color"): "80.0",
+        ("color", "crop"): "72.5",
+    }
+    published = read_heat_map(plots["_published"])  # SimCLR's figure 5
+    assert len(published) == 49
+    assert (published["crop", "color"], published["color", "crop"]) == ("56.3", "55.8")
+    assert draw_study(study, "cifar10", entries[:1]) == {}
 
 
 def test_curves_are_those_of_the_arms_that_claims_compare():

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,6 +79,8 @@ class Series:
 def draw_study(study: Study, scale: Scale, entries: Sequence[Entry]) -> dict[str, str]:
     """All charts of a study that there are runs for, by the end of their file names."""
     results = [result for result in arm_results(study, scale, entries) if result.entries]
+    if any(arm.cell for arm in study.arms):
+        return draw_cells(study, scale, results) | draw_curves(study, scale, results)
     if study.varied:
         return draw_varied(study, scale, results) | draw_curves(study, scale, results)
     if any(_names(claim) for claim in study.claims):
@@ -117,6 +119,23 @@ def draw_varied(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dic
         ]
         title = f"{', '.join(data_sets)}, published: linear top-1, %"
         plots["_published"] = _chart(title, study.varied, series)
+    return plots
+
+
+def draw_cells(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dict[str, str]:
+    """Heat maps of the linear accuracy of each cell: ours, and what is published."""
+    ours = {r.arm.cell: m for r in results if r.arm.cell and (m := r.mean("linear")) is not None}
+    if len(ours) < 2:
+        return {}
+    names = list(dict.fromkeys(name for arm in study.arms if arm.cell for name in arm.cell))
+    title = f"{name_images(scale, results)}, ours: linear accuracy, %"
+    plots = {"": _heat_map(title, study.varied, names, ours)}
+    others = [arm for arm in study.arms if arm.scale != scale and arm.published is not None]
+    published = {arm.cell: arm.published for arm in others if arm.cell and arm.published}
+    if published:
+        data_sets = ", ".join(dict.fromkeys(DATA_SETS[arm.scale] for arm in others))
+        title = f"{data_sets}, published: linear top-1, %"
+        plots["_published"] = _heat_map(title, study.varied, names, published)
     return plots
 
 
@@ -313,6 +332,35 @@ def _chart(title: str, x_title: str, series: Sequence[Series], *, linear: bool =
         parts += [f'<g transform="translate({shift} 0)">', *_draw_series(line, place), "</g>"]
     key = _draw_key(series, {point.mark for point in points}, BOTTOM + 62)
     return _frame(title, [*parts, *key], BOTTOM + 60 + ROW * len(key))
+
+
+def _heat_map(
+    title: str, axes: str, names: Sequence[str], values: Mapping[tuple[str, str], float]
+) -> str:
+    """A number in each cell, on a darker ground if it is higher; empty cells were not run."""
+    low, high = min(values.values()), max(values.values())
+    left, top, step = 70, TOP + 40, (WIDTH - 70 - RIGHT) / len(names)
+    parts = [
+        f'<text x="{left + step * len(names) / 2:.1f}" y="{TOP + 14}" text-anchor="middle">'
+        f"{html.escape(axes)}</text>"
+    ]
+    for number, name in enumerate(names):
+        middle = step * (number + 0.5)
+        parts.append(
+            f'<text x="{left - 8}" y="{top + middle + 4:.1f}" text-anchor="end">{name}</text>'
+            f'<text x="{left + middle:.1f}" y="{top - 8}" text-anchor="middle">{name}</text>'
+        )
+    for (row, column), value in values.items():
+        x, y = left + step * names.index(column), top + step * names.index(row)
+        share = (value - low) / ((high - low) or 1.0)
+        ink = "#ffffff" if share > 0.65 else "#222222"
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{step:.1f}" height="{step:.1f}" '
+            f'fill="{COLORS[0]}" fill-opacity="{share:.2f}" stroke="#dddddd"/>'
+            f'<text x="{x + step / 2:.1f}" y="{y + step / 2 + 4:.1f}" text-anchor="middle" '
+            f'fill="{ink}">{value:.1f}</text>'
+        )
+    return _frame(title, parts, round(top + step * len(names) + 10))
 
 
 def _draw_key(series: Sequence[Series], marks: set[str], top: int) -> list[str]:

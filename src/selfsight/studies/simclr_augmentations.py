@@ -61,6 +61,7 @@ def _arm(first: str, second: str, scale: Scale, published: float | None) -> Arm:
         source=FIGURE_5 if on_imagenet else f"none published on CIFAR-10; ImageNet in {FIGURE_5}",
         scale=scale,
         like="" if on_imagenet else name,
+        cell=(first, second),
     )
 
 
@@ -73,6 +74,7 @@ STUDY = Study(
     judged_by=(
         "Linear top-1 of the pair crop and color against every other cell, and of each row's mean."
     ),
+    varied="row: first augmentation, column: second",
     arms=(
         *(
             _arm(first, second, "imagenet", top1)

@@ -51,6 +51,8 @@ class Arm:
     """The line of the study's plot that it is a point of."""
     x: float | None = None
     """Its place on the axis of the plot: the value of what is varied."""
+    cell: tuple[str, str] | None = None
+    """Its row and column in the study's heat map."""
 
     def build(self) -> Recipe:
         """Build the recipe with the changed settings."""
