@@ -6,6 +6,7 @@ A table stands between two markers, in any page:
     <!-- ledger: STUDY SCALE ARM ... -->      the numbers of some arms, of "all", or of those "run"
     <!-- ledger: overview -->                 all studies: what was run, and the verdicts
     <!-- ledger: criteria SCALE -->           how well criteria without labels choose among all runs
+    <!-- ledger: criteria SCALE without METHOD ... -->          among those of the other methods
     <!-- end of ledger -->
 
 Plots of the study follow the tables of all arms and of those that were run. The test of the pages
@@ -49,7 +50,7 @@ def fill(page: Path, text: str, entries: Sequence[Entry], plots: Container[str])
             return f"{block['begin']}\n{shown}\n{block['end']}"
         name, scale, *arms = block["words"].split()
         if name == "criteria":
-            shown = render_regrets(scale, entries)
+            shown = render_regrets(scale, entries, without=arms[1:])
             return f"{block['begin']}\n{shown}\n{block['end']}"
         study = find_study(name)
         shown = (

@@ -268,7 +268,9 @@ def test_regret_is_the_best_accuracy_minus_that_of_the_run_that_a_criterion_choo
     assert (rank.network, rank.epochs, rank.runs, alpha.runs) == ("resnet18", 50, 3, 3)
     assert rank.regret == pytest.approx(80 - 76) and alpha.regret == pytest.approx(80 - 70)
     assert rank.random == pytest.approx(80 - 226 / 3)
-    assert "| `resnet18` | 50 | decay (best near 1) | 3 | 10.0 | 4.7 |" in render_regrets(
+    assert rank.correlation == pytest.approx(0.5) and alpha.correlation == pytest.approx(-1)
+    assert "| `resnet18` | 50 | decay (best near 1) | 3 | 10.0 | 4.7 | -1.00 |" in render_regrets(
         "cifar10", entries
     )
+    assert render_regrets("cifar10", entries, without=["moco"]) == "not run\n"
     assert render_regrets("cifar10", []) == "not run\n"

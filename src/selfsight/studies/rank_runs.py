@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from selfsight.evals.select_checkpoint import CRITERIA, Criterion
@@ -20,18 +20,26 @@ class Regret(NamedTuple):
     """Accuracy of the best run minus that of the chosen one, in points."""
     random: float
     """The same for a run that is chosen at random, on average."""
+    correlation: float
+    """Spearman's rank correlation of the criterion with the accuracy."""
 
 
-def list_regrets(scale: str, entries: Sequence[Entry]) -> list[Regret]:
-    """Rows for each network, length and criterion, which needs two runs or more that have it.
+def list_regrets(
+    scale: str, entries: Sequence[Entry], *, without: Collection[str] = ()
+) -> list[Regret]:
+    """Rows for each network, length and criterion, which needs three runs or more that have it.
 
-    Runs are comparable if they have the same data set, network and number of epochs. Those that
-    used labels in training are left out. Effective rank "in training" is the last one of the curve.
+    Runs are comparable if they have the same data set, network and number of epochs. Those of the
+    methods `without`, and those that used labels in training, are left out. Effective rank "in
+    training" is the last one of the curve.
     """
+    from scipy.stats import spearmanr  # half a second to import
+
+    left_out = {"supervised", *without}
     groups = defaultdict(list)
     for entry in entries:
         is_scored = entry.scale == scale and entry.scored_on == "test" and not entry.quick
-        if is_scored and entry.results and entry.recipe["method"]["name"] != "supervised":
+        if is_scored and entry.results and entry.recipe["method"]["name"] not in left_out:
             groups[entry.network, entry.epochs].append(entry)
     rows = []
     for (network, epochs), runs in sorted(groups.items()):
@@ -43,12 +51,14 @@ def list_regrets(scale: str, entries: Sequence[Entry]) -> list[Regret]:
                 for score, run in zip(column, runs, strict=True)
                 if score is not None and (accuracy := run.accuracy("linear")) is not None
             ]
-            if len(pairs) < 2:
+            if len(pairs) < 3:
                 continue
             accuracies = [accuracy for _, accuracy in pairs]
             best, mean = max(accuracies), math.fsum(accuracies) / len(pairs)
             chosen = max(pairs, key=lambda pair: pair[0])[1]
-            rows.append(Regret(network, epochs, title, len(pairs), best - chosen, best - mean))
+            order = float(spearmanr(*zip(*pairs, strict=True)).statistic)
+            regrets = best - chosen, best - mean
+            rows.append(Regret(network, epochs, title, len(pairs), *regrets, order))
     return rows
 
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from selfsight.errors import UserError, count_noun
@@ -222,7 +222,7 @@ def render_overview(
     return _markdown(rows)
 
 
-def render_regrets(scale: str, entries: Sequence[Entry]) -> str:
+def render_regrets(scale: str, entries: Sequence[Entry], *, without: Collection[str] = ()) -> str:
     """Markdown: what choosing without labels among runs of a network loses."""
     rows = [
         {
@@ -232,8 +232,9 @@ def render_regrets(scale: str, entries: Sequence[Entry]) -> str:
             "runs": str(row.runs),
             "regret in points": f"{row.regret:.1f}",
             "of a random choice": f"{row.random:.1f}",
+            "rank correlation": f"{row.correlation:.2f}",
         }
-        for row in list_regrets(scale, entries)
+        for row in list_regrets(scale, entries, without=without)
     ]
     return _markdown(rows) if rows else f"{NOT_RUN}\n"
 
