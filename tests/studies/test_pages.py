@@ -106,7 +106,7 @@ def test_a_table_has_mean_and_spread_of_seeds_and_says_what_was_not_run():
     # That of the paper's K = 4096.
     assert rows["cifar10_v2_k4096"]["published"] == "67.6 linear top-1 on ImageNet"
     text = render_results(EQCO, "cifar10", entries)
-    assert "2 of 21 arms were run, 4 runs in all; CPU; code: abc." in text
+    assert "2 of 25 arms were run, 4 runs in all; CPU; code: abc." in text
     assert "\n| `cifar10_v2_k16` | 50 |" in text and "\n| `cifar10_v2_eqco_k16` |" not in text
     assert "Arms that were not run: `cifar10_v2_eqco_k16`, `cifar10_simo_k511`," in text
     assert "| MoCo v2: at K = 16, EqCo is better than the plain loss. | **not run** | - |" in text
