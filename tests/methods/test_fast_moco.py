@@ -74,15 +74,6 @@ def test_a_teacher_of_its_own_moves_once_before_it_is_used():
     assert method.teacher.momentum == 0.99
 
 
-def test_heads_have_the_biases_and_norms_of_the_released_code():
-    method = make("fast_moco")
-    kinds = [type(layer).__name__ for layer in method.student.projector]
-    assert kinds == ["Linear", "BatchNorm", "ReLU"] * 2 + ["Linear", "BatchNorm"]
-    assert [type(m).__name__ for m in method.predictor] == ["Linear", "BatchNorm", "ReLU", "Linear"]
-    for layer in [*method.student.projector, *method.predictor]:
-        assert isinstance(layer, torch.nn.ReLU) or layer.bias is not None
-
-
 def test_one_patch_is_the_whole_view():
     """Uncut, a method with patches is the method itself, but for BYOL's sum over directions."""
     whole = Patches(split=1, combine=1)
