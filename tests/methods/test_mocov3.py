@@ -1,4 +1,6 @@
-"""MoCo v3's heads: where norms stand for ResNet and ViT, and the system without any."""
+"""MoCo v3: where norms stand in its heads for ResNet and ViT, and how its teacher moves."""
+
+import math
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from selfsight.backbones import BackboneConfig
 from selfsight.backbones.vit import ViT
 from selfsight.methods.mocov3 import MoCoV3Config
 from selfsight.nn.batch_norm import BatchNorm
-from tests.methods.small import make, moment, views
+from tests.methods.small import TOTAL, make, moment, views
 
 
 def kinds(head):
@@ -64,6 +66,22 @@ def test_equal_momentum_at_start_and_end_is_constant(step):
         method.teacher.net.parameters(), before, method.student.parameters(), strict=True
     ):
         torch.testing.assert_close(new, 0.9 * old + 0.1 * student)
+
+
+@pytest.mark.parametrize(("name", "ahead"), [("mocov3", 1), ("byol", 0), ("dino", 0)])
+@pytest.mark.parametrize("step", [0, 40, TOTAL - 1])
+def test_momentum_rises_along_a_cosine_as_in_each_reference(name, ahead, step):
+    """MoCo v3's teacher moves before a step, with its momentum; BYOL's and DINO's after it."""
+    method = make(name, momentum=0.5, momentum_end=0.9)
+    before = [p.clone() for p in method.teacher.net.parameters()]
+    for p in method.student.parameters():
+        p.data += 1.0
+    method.after_step(moment(step), method(views(method), moment(step)))
+    momentum = 0.9 - 0.4 * (1 + math.cos(math.pi * (step + ahead) / TOTAL)) / 2
+    for new, old, student in zip(
+        method.teacher.net.parameters(), before, method.student.parameters(), strict=True
+    ):
+        torch.testing.assert_close(new, momentum * old + (1 - momentum) * student)
 
 
 def test_without_a_predictor_the_embeddings_are_the_queries():
