@@ -84,6 +84,15 @@ def test_momentum_rises_along_a_cosine_as_in_each_reference(name, ahead, step):
         torch.testing.assert_close(new, momentum * old + (1 - momentum) * student)
 
 
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_equal_embeddings_lose_at_chance_which_is_infonce_times_its_scale(temperature):
+    method = make("mocov3", temperature=temperature)
+    for p in method.parameters():
+        p.data.zero_()
+    loss, chance = method(views(method), moment()).loss.item(), method.config.chance_loss(8)
+    assert loss == pytest.approx(chance) == method.config.info_nce_scale * math.log(8)
+
+
 def test_without_a_predictor_the_embeddings_are_the_queries():
     method = make("mocov3", predictor=False, temperature=0.5).double()
     x = views(method, dtype=torch.float64)

@@ -61,6 +61,17 @@ def test_alpha_equal_to_the_negatives_used_changes_no_bit(kind, most, count):
     assert plain.config.chance_loss(N) == eqco.config.chance_loss(N)
 
 
+@pytest.mark.parametrize("kind", ["both", "cross"])
+@pytest.mark.parametrize("count", [None, 3])
+@pytest.mark.parametrize("alpha", [None, 64.0])
+def test_equal_embeddings_lose_at_chance(kind, count, alpha):
+    method = make("simclr", negatives=kind, num_negatives=count, alpha=alpha)
+    for p in method.parameters():
+        p.data.zero_()
+    loss = method(views(method), moment()).loss.item()
+    assert loss == pytest.approx(method.config.chance_loss(N))
+
+
 @pytest.mark.parametrize(("kind", "most"), [("both", 14), ("cross", 7)])
 def test_no_more_negatives_than_there_are(kind, most):
     validate_method(

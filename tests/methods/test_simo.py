@@ -63,6 +63,15 @@ def test_alpha_equal_to_the_negatives_used_is_plain_infonce_to_the_last_bit(coun
     assert torch.equal(plain(x, moment()).loss, eqco(x, moment()).loss)
 
 
+def test_chance_is_a_guess_among_alpha_or_the_negatives_that_there_are():
+    def chance(**settings):
+        return math.exp(SiMoConfig(**settings).chance_loss(batch_size=8))
+
+    assert chance(num_negatives=3, alpha=None) == pytest.approx(1 + 3)
+    assert chance(num_negatives=256, alpha=None) == pytest.approx(8)  # the batch has seven
+    assert chance(num_negatives=3, alpha=64.0) == pytest.approx(1 + 64)
+
+
 def test_symmetric_is_the_mean_of_both_ways():
     settings = dict(num_negatives=256)  # all, so that no draw is in the way
     one, back, both = (
