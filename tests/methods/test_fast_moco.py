@@ -66,9 +66,10 @@ def test_the_teacher_follows_at_a_constant_rate():
             torch.testing.assert_close(new, 0.99 * old + 0.01 * online)
 
 
-def test_a_teacher_of_its_own_moves_once_before_it_is_used():
+@pytest.mark.parametrize("name", ["fast_moco", "mocov3"])
+def test_a_teacher_of_its_own_moves_once_before_it_is_used(name):
     """As in the released code, which moves it at the start of each forward."""
-    method = make("fast_moco", copy_init=False)
+    method = make(name, copy_init=False)
     pairs = zip(method.teacher.parameters(), method.student.parameters(), strict=True)
     assert any(not torch.equal(t, s) for t, s in pairs)
     assert method.teacher.momentum == 0.99
