@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from selfsight.backbones.vit import ViT
 from selfsight.nn import Backbone, Encoder, Teacher
 
 MOMENTUM = st.floats(0, 1)
@@ -63,6 +64,17 @@ def test_statistics_and_gradients_stay_its_own():
     teacher.follow(student, 0.5)
     assert not bool((teacher.net[1].running_mean == 7.0).any())
     assert not any(p.requires_grad for p in teacher.parameters())
+
+
+def test_a_teacher_that_copies_no_weights_starts_from_the_networks_own_initialization():
+    """A ViT's biases start at zero, which torch's own initialization of its layers would undo."""
+    student = ViT(24, 1, 3, patch=4, image_size=16)
+    teacher = Teacher(student, copy_weights=False).net
+    for name, p in teacher.named_parameters():
+        if p.ndim > 1:
+            assert not torch.isclose(p, student.get_parameter(name)).all(), name
+        elif name.endswith("bias"):
+            assert not p.any(), name
 
 
 class Plain(Backbone):
