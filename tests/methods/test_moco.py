@@ -9,6 +9,7 @@ import torch
 from selfsight.errors import UserError
 from selfsight.methods.base import validate_method
 from selfsight.methods.moco import MoCoConfig
+from selfsight.nn.batch_norm import shuffle_order
 from tests.methods.small import GLOBAL_BATCH as N
 from tests.methods.small import make, moment, views
 
@@ -87,6 +88,36 @@ def test_the_teacher_follows_the_weights_that_the_step_left_with_a_constant_mome
         strict=True,
     ):
         torch.testing.assert_close(new, 0.9 * old + 0.1 * student)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("moco", {}),
+        ("moco", {"symmetric": True}),
+        ("simo", {"num_negatives": 256}),
+        ("simo", {"num_negatives": 256, "symmetric": True}),
+        ("jcl", {}),
+    ],
+    ids=str,
+)
+def test_shuffled_keys_share_batch_norm_with_other_images_and_still_belong_to_their_own(
+    name, settings
+):
+    shuffled, split = (make(name, bn=bn, bn_group=4, **settings) for bn in ("shuffle", "split"))
+    x, net = views(split), copy.deepcopy(split.teacher.net)
+    num_keys = split.teacher.num_keys
+    order = shuffle_order("shuffle", moment(), torch.cat([x[1]] * num_keys), num_keys)
+
+    def encode_shuffled(images, _=None):
+        places = order.tolist()  # the image that stands in each place
+        rows = [places.index(image) for image in range(len(places))]
+        return tuple(out[rows] for out in net(images[order]))
+
+    loss = shuffled(x, moment()).loss
+    assert not torch.allclose(split(x, moment()).loss, loss, rtol=1e-4)
+    split.teacher.forward = encode_shuffled
+    torch.testing.assert_close(loss, split(x, moment()).loss)
 
 
 @pytest.mark.parametrize(
