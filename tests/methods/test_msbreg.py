@@ -1,5 +1,6 @@
 """MSBReg: where it is BYOL, what its settings change, what is refused."""
 
+import copy
 from dataclasses import replace
 from itertools import islice
 
@@ -12,6 +13,7 @@ from selfsight.data import load_images, open_source
 from selfsight.data.loader import Loader
 from selfsight.errors import UserError
 from selfsight.evals.feature_statistics import effective_rank
+from selfsight.losses import msbreg_losses
 from selfsight.methods.msbreg import MSBRegConfig
 from selfsight.optim import Optim, Schedule, build_optimizer, cosine
 from selfsight.recipe import Recipe
@@ -72,6 +74,27 @@ def test_the_loss_is_the_weighted_sum_of_its_parts():
     parts = {"singular_weight": 0.3, "brownian_weight": 0.7, "uniformity_weight": 0.2}
     alone = sum(weight * (loss(**{name: 1.0}) - base) for name, weight in parts.items())
     assert loss(**parts) == pytest.approx(base + alone, rel=1e-4)
+
+
+@pytest.mark.parametrize("form", ["a", "b", "c"])
+@pytest.mark.parametrize(
+    ("centroid", "distance"),
+    [
+        ("leave_one_out", msbreg_losses.leave_one_out),
+        ("both", msbreg_losses.centroids),
+        ("repeat", msbreg_losses.repeated_pairs),
+    ],
+)
+def test_the_settings_choose_the_centroid_and_the_form_of_the_singular_values(
+    centroid, distance, form
+):
+    settings = {"num_views": 4, "centroid": centroid, "singular_weight": 0.3, "singular": form}
+    method = make("msbreg", **PLAIN | settings).double()
+    x, again = views(method, dtype=torch.float64), copy.deepcopy(method)
+    p = torch.stack([again.predictor(again.student(one)[1]) for one in x])
+    t = torch.stack([again.teacher(one)[1] for one in x])
+    expected = distance(p, t) + 0.3 * msbreg_losses.singular_values(p, form=form)
+    torch.testing.assert_close(method(x, moment()).loss, expected)
 
 
 def test_the_force_belongs_to_the_image_and_the_step():
