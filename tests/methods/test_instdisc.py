@@ -79,13 +79,14 @@ def test_the_proximal_term_is_added_to_the_loss():
     torch.testing.assert_close(method(x, at).loss, plain(x, at).loss + 30 * way)
 
 
-def test_the_memory_moves_half_way_to_the_embedding_after_the_loss():
-    method = make("instdisc").double()
+@pytest.mark.parametrize("momentum", [0.5, 0.2, 0.0])
+def test_the_memory_moves_toward_the_embedding_after_the_loss(momentum):
+    method = make("instdisc", memory_momentum=momentum).double()
     at, before = moment(), method.memory_bank.read()
     x, v = embedded(method)
     method.after_step(at, method(x, at))
     for b, i in enumerate(at.index):
-        mixed = 0.5 * before[i] + 0.5 * v[b]
+        mixed = momentum * before[i] + (1 - momentum) * v[b]
         torch.testing.assert_close(method.memory_bank.rows[i], (mixed / mixed.norm()).detach())
     others = [i for i in range(NUM_IMAGES) if i not in at.index.tolist()]
     assert torch.equal(method.memory_bank.rows[others], before[others])
