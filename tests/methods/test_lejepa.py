@@ -115,7 +115,8 @@ def test_the_gradient_flows_through_the_mean_too():
 @pytest.mark.parametrize("numbers", [(2, 2), (4, 0), (1, 1)])
 def test_forward_is_the_loss_of_all_views_in_one_pass_for_each_size(numbers):
     num_large, num_small = numbers
-    method = make("lejepa", num_large=num_large, num_small=num_small)
+    settings = dict(sigreg_weight=0.2, num_knots=3, last_knot=5.0)
+    method = make("lejepa", num_large=num_large, num_small=num_small, **settings)
     x, at = views(method), moment(5)
     assert [v.shape[2] for v in x] == [16] * num_large + [6] * num_small
     net = method.student
@@ -123,7 +124,7 @@ def test_forward_is_the_loss_of_all_views_in_one_pass_for_each_size(numbers):
     features += [net.backbone(torch.cat(x[num_large:]))] if num_small else []
     z = net.projector(torch.cat(features)).unflatten(0, (len(x), 8))
     directions = at.shared_normal("directions", 16, 8, torch.device("cpu"))
-    expected = lejepa(z, directions, num_large=num_large, sigreg_weight=0.05)
+    expected = lejepa(z, directions, num_large=num_large, **settings)
     result = method(x, at)
     torch.testing.assert_close(result.loss, expected)
     torch.testing.assert_close(result.features, features[0][:8])

@@ -14,7 +14,7 @@ from selfsight.optim import LARS, build_optimizer, set_lr
 from tests.methods.small import make, moment, views
 
 
-def by_hand(method, x, queues=None):
+def by_hand(method, x, queues=None, temperature=0.1):
     """Algorithm 1 for two large and some small views; queues are rows before the batch's."""
     backbone, head = method.student.backbone, method.student.projector
     h = torch.cat([backbone(torch.cat(x[:2])), backbone(torch.cat(x[2:]))])
@@ -28,16 +28,17 @@ def by_hand(method, x, queues=None):
         q = sinkhorn(rows.detach())[-len(x[0]) :]
         others = [v for v in range(len(x)) if v != a]
         for v in others:
-            log_p = (scores[v] / 0.1).log_softmax(1)
+            log_p = (scores[v] / temperature).log_softmax(1)
             terms.append(-(q * log_p).sum(1).mean() / len(others))
     return sum(terms) / 2
 
 
-def test_the_loss_is_algorithm_1_over_large_and_small_views():
-    method = make("swav", queue_size=0)
+@pytest.mark.parametrize("temperature", [0.1, 0.3])
+def test_the_loss_is_algorithm_1_over_large_and_small_views(temperature):
+    method = make("swav", queue_size=0, temperature=temperature)
     x = views(method)
     assert [v.shape[2] for v in x] == [16, 16, *[6] * 6]
-    expected = by_hand(copy.deepcopy(method), x)
+    expected = by_hand(copy.deepcopy(method), x, temperature=temperature)
     torch.testing.assert_close(method(x, moment()).loss, expected)
 
 
