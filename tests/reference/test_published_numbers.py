@@ -17,6 +17,7 @@ from selfsight.losses import (
     vicreg,
 )
 from selfsight.losses.clustering import centered_codes, swapped_prediction
+from selfsight.methods import METHODS
 from selfsight.methods.base import Moment, Step
 from selfsight.methods.dino import DINOConfig
 from selfsight.methods.moco import MoCoConfig
@@ -44,6 +45,44 @@ def check(loss, expected, inputs, gradients, tolerance=None):
     torch.testing.assert_close(loss, expected, **tolerance)
     for mine, theirs in zip(torch.autograd.grad(loss, inputs), gradients, strict=True):
         torch.testing.assert_close(mine, theirs, **tolerance)
+
+
+PAPERS = {
+    "barlow_twins": dict(dim=8192, hidden_dim=8192, num_layers=3, redundancy=0.0051),
+    "byol": dict(dim=256, hidden_dim=4096, momentum=0.99, momentum_end=1.0),
+    "dino": dict(out_dim=65536, dim=256, hidden_dim=2048, num_layers=3, head_norm=False)
+    | dict(num_small=8, student_temperature=0.1, teacher_temperature=0.04, center_momentum=0.9)
+    | dict(momentum=0.996, momentum_end=1.0, freeze_epochs=1),
+    "fast_moco": dict(dim=2048, predictor_dim=512, temperature=1.0, momentum=0.99),
+    "instdisc": dict(dim=128, loss="nce", num_noise=4096, temperature=0.07, memory_momentum=0.5)
+    | dict(proximal_lambda=0.0),
+    "jcl": dict(dim=128, num_keys=5, strength=4.0, ramp=True, temperature=0.2, momentum=0.999)
+    | dict(queue_size=65536, bn="shuffle"),
+    "lejepa": dict(num_large=2, num_small=8, sigreg_weight=0.05, num_slices=1024, num_knots=17)
+    | dict(last_knot=3.0),
+    "moco": dict(dim=128, mlp=True, symmetric=False, temperature=0.2, momentum=0.999)
+    | dict(queue_size=65536, bn="shuffle", bn_group=32),
+    "mocov3": dict(dim=256, hidden_dim=4096, head="resnet", temperature=1.0, momentum=0.99)
+    | dict(momentum_end=1.0),
+    "msbreg": dict(dim=128, hidden_dim=512, singular_weight=0.004, brownian_weight=0.5)
+    | dict(momentum=0.99),
+    "nnclr": dict(dim=256, hidden_dim=2048, predictor_dim=4096, queue_size=98304, temperature=0.1),
+    "simclr": dict(dim=128, hidden_dim=2048, num_layers=2, temperature=0.1),
+    "simo": dict(dim=128, num_negatives=256, alpha=256.0, temperature=0.2, momentum=0.999)
+    | dict(symmetric=False, bn="sync"),
+    "simsiam": dict(dim=2048, hidden_dim=None, predictor_dim=512, num_layers=3, last_norm="none"),
+    "swav": dict(dim=128, hidden_dim=2048, num_prototypes=3000, num_small=6, temperature=0.1)
+    | dict(queue_epoch=15, freeze_steps=313),
+    "vicreg": dict(dim=8192, hidden_dim=8192, num_layers=3, invariance=25.0, variance=25.0)
+    | dict(covariance=1.0),
+}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_defaults_are_the_settings_of_the_papers_imagenet_runs(name):
+    """Recipes leave out what is the default, so another default would change a published run."""
+    config, published = METHODS[name](), PAPERS[name]
+    assert {key: getattr(config, key) for key in published} == published
 
 
 in_both_precisions = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
