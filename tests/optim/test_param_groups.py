@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import json
 import math
+from functools import partial
 
 import jaxtyping
 import pytest
@@ -139,6 +140,61 @@ def test_clipping_scales_the_joint_norm_of_all_gradients(clip, length):
     assert (had is None) if clip is None else (had.item() == pytest.approx(3.0))
     grads = torch.cat([p.grad.flatten() for p in weights.values()])
     assert grads.norm().item() == pytest.approx(length, rel=1e-5)
+
+
+BUILT = {
+    "sgd": (Optim(momentum=0.5), partial(torch.optim.SGD, momentum=0.5)),
+    "nesterov": (
+        Optim(momentum=0.5, nesterov=True),
+        partial(torch.optim.SGD, momentum=0.5, nesterov=True),
+    ),
+    "adamw": (
+        Optim(name="adamw", betas=(0.5, 0.7)),
+        partial(torch.optim.AdamW, betas=(0.5, 0.7)),
+    ),
+    "lars": (
+        Optim(name="lars", momentum=0.5, trust_coefficient=0.1),
+        partial(LARS, momentum=0.5, trust_coefficient=0.1),
+    ),
+    "larc": (Optim(name="lars", variant="larc"), partial(LARS, variant="larc")),
+    "lamb": (Optim(name="lamb", betas=(0.5, 0.7)), partial(LAMB, betas=(0.5, 0.7))),
+}
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_each_setting_reaches_the_optimizer_of_its_name(name):
+    config, optimizer = BUILT[name]
+    config = dataclasses.replace(config, lr=0.3, scale="none", weight_decay=0.1)
+    found = []
+    for build in (
+        lambda weight: build_optimizer(config, [("w", weight)], batch_size=512),
+        lambda weight: optimizer([weight], lr=0.3, weight_decay=0.1),
+    ):
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(4, 3))
+        built = build(weight)
+        for _ in range(3):
+            weight.grad = torch.randn(4, 3)
+            built.step()
+        found.append(weight.detach())
+    torch.testing.assert_close(*found)
+
+
+def test_defaults_are_those_of_the_papers():
+    """MoCo v2, and MoCo v3 with ResNet-50, with ViT, and the best row of its ablation of LAMB."""
+    found = {
+        name: (o.lr, o.weight_decay, o.exclude_1d, o.schedule.warmup_epochs)
+        for name, o in OPTIMS.items()
+    }
+    assert found == {
+        "sgd": (0.03, 1e-4, False, 0),
+        "adamw": (1.5e-4, 0.1, False, 40),
+        "lars": (0.3, 1e-6, True, 10),
+        "lamb": (5e-4, 1e-3, True, 40),
+    }
+    assert {(o.momentum, o.betas, o.scale) for o in OPTIMS.values()} == {
+        (0.9, (0.9, 0.999), "linear")
+    }
 
 
 FUSED = [*OPTIMS.values(), Optim(nesterov=True), Optim(name="lars", variant="fastmoco")]
