@@ -76,7 +76,8 @@ def test_device_scalars_give_the_same_numbers(fields, per_epoch, epoch):
 @pytest.mark.parametrize(("epoch", "factor"), [(0.0, 1), (119.99, 1), (120.0, 0.1), (160.5, 0.01)])
 def test_moco_v1_falls_tenfold_at_120_and_160(epoch, factor):
     schedule = Schedule(name="step", milestones=(120.0, 160.0), per_epoch=True)
-    assert schedule.lr(epoch, 200, 0.03) == pytest.approx(0.03 * factor)
+    for number in (epoch, torch.tensor(epoch, dtype=torch.float64)):
+        assert float(schedule.lr(number, 200, 0.03)) == pytest.approx(0.03 * factor)
 
 
 @pytest.mark.parametrize("epoch", [0.0, 0.99, 57.3, 199.999])
