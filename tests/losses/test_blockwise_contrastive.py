@@ -31,6 +31,9 @@ LOSSES = {
     "nt_xent": lambda x: nt_xent(x[0], x[1], temperature=0.1),
     "nt_xent with EqCo's margin": lambda x: nt_xent(x[0], x[1], temperature=0.1, alpha=1e4),
     "nt_xent across views": lambda x: nt_xent(x[0], x[1], temperature=0.1, cross=True),
+    "nt_xent across views with EqCo's margin": lambda x: nt_xent(
+        x[0], x[1], temperature=0.1, cross=True, alpha=1e4
+    ),
     "queue": lambda x: queue_info_nce(x[0], x[1], x[3], temperature=0.2, alpha=99.0),
     "queue with two keys": lambda x: queue_info_nce(x[0], x[1:3], x[3], temperature=0.2),
     "jcl": lambda x: jcl(x[0], x[1:3], x[3], temperature=0.2, strength=4.0),
