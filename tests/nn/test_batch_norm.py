@@ -121,12 +121,21 @@ def test_convert_keeps_names_weights_and_timm_activations():
         torch.testing.assert_close(ours(x), before)
 
 
+def test_convert_keeps_epsilon_momentum_mode_and_what_is_frozen():
+    theirs = nn.BatchNorm2d(CHANNELS, eps=0.1, momentum=0.3).requires_grad_(False).eval()
+    ours = convert_batch_norm(copy.deepcopy(theirs), None)
+    assert not ours.training and not any(p.requires_grad for p in ours.parameters())
+    x = images(torch.float32)
+    torch.testing.assert_close(ours.train()(x), theirs.train()(x))
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
 def test_layer_norm_for_rows_and_for_maps():
     """One group of group norm is layer norm over channels, and over channels and places."""
     rows, maps = torch.randn(4, 6), torch.randn(4, 6, 3, 2)
-    norm = replace_batch_norm(BatchNorm(6), "ln")
-    torch.testing.assert_close(norm(rows), nn.functional.layer_norm(rows, (6,)))
-    torch.testing.assert_close(norm(maps), nn.functional.layer_norm(maps, (6, 3, 2)))
+    norm = replace_batch_norm(BatchNorm(6, eps=0.1), "ln")
+    torch.testing.assert_close(norm(rows), nn.functional.layer_norm(rows, (6,), eps=0.1))
+    torch.testing.assert_close(norm(maps), nn.functional.layer_norm(maps, (6, 3, 2), eps=0.1))
 
 
 @pytest.mark.parametrize("kind", ["ln", "ws"])
