@@ -155,6 +155,14 @@ def test_student_and_teacher_see_a_chunk_at_a_time(name):
     assert largest_batch(method, method.student) == largest_batch(method, method.teacher) == 2
 
 
+def test_a_teacher_of_several_keys_sees_a_chunk_of_each_key_at_a_time():
+    """Its groups of batch norm are as many times as large."""
+    method = make("jcl", num_keys=3, **SPLIT)
+    set_chunk_size(method, 2)
+    assert largest_batch(method, method.student) == 2
+    assert largest_batch(method, method.teacher) == 3 * 2
+
+
 def test_names_width_and_copies_stay_as_they_are():
     method, whole = make("mocov3", **SPLIT), make("mocov3", **SPLIT)
     set_chunk_size(method, 2)
