@@ -97,6 +97,26 @@ def test_other_methods_average_over_combinations_and_directions(name):
     torch.testing.assert_close(method(x, moment()).loss, uncut(x, moment()).loss)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "part"),
+    [
+        ("byol", {"patches": Patches()}, "teacher"),
+        ("nnclr", {"patches": Patches(), "teacher_momentum": 0.9}, "teacher"),
+        ("nnclr", {"teacher_momentum": 0.9}, "student"),
+        ("simsiam", {"patches": Patches()}, "student"),
+    ],
+    ids=str,
+)
+def test_features_are_those_of_the_whole_first_view(name, settings, part):
+    """Of the student where it encodes whole views, else of the teacher."""
+    method = make(name, **settings).eval()
+    for p in method.teacher.parameters() if hasattr(method, "teacher") else []:
+        p.data.mul_(1.5)
+    net = {"student": method.student, "teacher": getattr(method, "teacher", None)}[part]
+    x = views(method)
+    torch.testing.assert_close(method(x, moment()).features, net(x[0])[0])
+
+
 PATCHED = {
     "fast_moco": dict(patches=Patches(how="sample"), multicrop=True),
     "nnclr": dict(patches=Patches(), heads="fast_moco", teacher_momentum=0.99),
