@@ -20,6 +20,7 @@ from selfsight.methods import BASELINES, METHODS, Moment
 from selfsight.methods.base import RANGES
 from selfsight.nn import Backbone
 from selfsight.train.compile import compile_networks
+from selfsight.views import View
 from tests.methods.small import SMALL, Tiny, make, moment, small, views
 from tests.methods.traced_steps import compiled_as_on_cuda
 
@@ -83,6 +84,35 @@ def test_a_moment_of_one_number_is_enough_by_hand(name):
     result.loss.backward()
     method.after_step(at, result)
     assert result.loss.isfinite()
+
+
+def test_missing_views_are_copies_of_the_last_one_and_spare_views_are_left_out():
+    """As with BYOL's pair: a third view is made as the second is."""
+    first, second = View(size=32), View(size=32, blur=0.0)
+    assert METHODS["msbreg"](num_views=4).match_views((first, second)) == (first, *[second] * 3)
+    assert METHODS["lejepa"](num_large=3, num_small=0).match_views((first, second)) == (
+        first,
+        second,
+        second,
+    )
+    assert METHODS["instdisc"]().match_views((first, second)) == (first,)
+
+
+# Other ways through `after_step` than those of the settings above.
+OTHER_WAYS = [
+    ("instdisc", {"loss": "softmax"}),
+    ("moco", {"queue_size": 3}),
+    ("moco", {"symmetric": True}),
+    ("nnclr", {"teacher_momentum": 0.9}),
+    ("swav", {"queue_size": 0}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), OTHER_WAYS, ids=str)
+def test_other_ways_through_after_step_keep_its_rules(name, settings):
+    rules = ("after_step reads the step", "skipped step", "mask of zero", "resume")
+    results = check(small(name, **settings), {rule: CHECKS[rule] for rule in rules})
+    assert [(r.check, r.outcome, r.reason) for r in results] == [(r, "pass", "") for r in rules]
 
 
 def test_a_method_that_must_know_the_data_says_so():

@@ -103,6 +103,7 @@ def test_there_is_one_forward_pass_for_each_resolution():
 
 def test_a_batch_too_small_for_the_prototypes_is_refused():
     SwAVConfig(queue_size=3840).validate_batch_size(256)
+    SwAVConfig(num_prototypes=256).validate_batch_size(256)  # one embedding for each
     with pytest.raises(UserError, match="3000, but only 256 embeddings are assigned"):
         SwAVConfig().validate_batch_size(256)
     with pytest.raises(UserError, match=r'Use method\.bn "sync"'):
