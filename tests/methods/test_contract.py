@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from typing import get_args
 
 import jaxtyping
@@ -17,7 +18,7 @@ from selfsight.conformance.method_under_test import step_optimizer
 from selfsight.conformance.processes_and_resume_checks import check_compiled
 from selfsight.errors import UserError
 from selfsight.methods import BASELINES, METHODS, Moment
-from selfsight.methods.base import RANGES
+from selfsight.methods.base import RANGES, validate_method
 from selfsight.nn import Backbone
 from selfsight.train.compile import compile_networks
 from selfsight.views import View
@@ -143,6 +144,21 @@ def test_a_numeric_setting_out_of_range_is_refused_by_its_name(name):
         for wrong in (-1.0, math.nan, -math.inf) if kind is float else (-1,):
             with pytest.raises(UserError, match=f"method.{setting} is {wrong}"):
                 config(**SMALL[name] | {setting: wrong}).build(Tiny())
+
+
+@pytest.mark.parametrize(
+    ("bn", "group", "batch_size", "words"),
+    [
+        ("sync", 32, 1, "batch_size is 1; batch normalization needs 2 or more"),
+        ("split", 1, 8, "method.bn_group 1: groups must hold 2 or more"),
+        ("split", 3, 8, "method.bn_group 3: groups must hold 2 or more and divide the batch"),
+    ],
+)
+def test_a_batch_without_groups_for_batch_norm_is_refused(bn, group, batch_size, words):
+    config = METHODS["simclr"](bn=bn, bn_group=group)
+    validate_method(replace(config, bn_group=2), batch_size=2, view_sizes=(16, 16))
+    with pytest.raises(UserError, match=words):
+        validate_method(config, batch_size=batch_size, view_sizes=(16, 16))
 
 
 @pytest.mark.parametrize("name", WITH_TEACHER)
