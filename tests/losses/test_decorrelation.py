@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from selfsight import dist
 from selfsight.losses import barlow_twins, vicreg
 
 N = 6
@@ -54,6 +55,25 @@ def test_barlow_twins_does_not_see_shift_or_scale_of_a_column():
     a, b = 100 * torch.randn(2, N, 4, dtype=torch.float64)
     moved = 3 * a + torch.arange(4)
     torch.testing.assert_close(barlow_twins(moved, b), barlow_twins(a, b), rtol=1e-6, atol=0)
+
+
+def shared(loss, width):
+    """Loss of the global batch, and its gradient for this process's share of the images."""
+    z = torch.randn(2, N, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pair = [dist.local_rows(view).requires_grad_() for view in z]
+    value = loss(*pair)
+    gradients = torch.autograd.grad(value, pair)
+    return dist.mean(value.detach()), torch.stack(gradients) / dist.world_size()
+
+
+@pytest.mark.parametrize("width", [4, 15])
+@pytest.mark.parametrize("loss", [barlow_twins, vicreg])
+def test_two_processes_equal_one(two_processes, loss, width):
+    """Also where columns are so many that images are multiplied, as in the published runs."""
+    value, gradients = shared(loss, width)
+    shares = two_processes(shared, loss, width)
+    torch.testing.assert_close([v for v, _ in shares], [value] * 2)
+    torch.testing.assert_close(torch.cat([g for _, g in shares], 1), gradients)
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.5, 1.0])
