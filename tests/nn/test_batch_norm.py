@@ -130,6 +130,17 @@ def test_convert_keeps_epsilon_momentum_mode_and_what_is_frozen():
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
+@pytest.mark.parametrize("affine", [True, False])
+def test_convert_keeps_type_and_device(affine):
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=affine)).double()
+    x = torch.rand(8, 3, 2, 2, dtype=torch.float64)
+    expected = net(x)
+    ours = convert_batch_norm(net, None)
+    torch.testing.assert_close(ours(x), expected)
+    on_meta = convert_batch_norm(nn.BatchNorm2d(4, affine=affine, device="meta"), None)
+    assert {tensor.device.type for tensor in on_meta.state_dict().values()} == {"meta"}
+
+
 def test_layer_norm_for_rows_and_for_maps():
     """One group of group norm is layer norm over channels, and over channels and places."""
     rows, maps = torch.randn(4, 6), torch.randn(4, 6, 3, 2)

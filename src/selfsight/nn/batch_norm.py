@@ -6,6 +6,7 @@ gives the statistics that n images per GPU would give. Shuffled BN (MoCo) is gro
 permuted batch (`shuffle_order`, `encode_in_order`). The same numbers on CPU and GPU.
 """
 
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
@@ -292,6 +293,9 @@ def convert_batch_norm(module: nn.Module, group: int | None) -> nn.Module:
             eps=module.eps,
             momentum=0.1 if module.momentum is None else module.momentum,
         )
+        like = next(itertools.chain(module.parameters(), module.buffers()), None)
+        if like is not None:
+            ours.to(like)
         ours.load_state_dict(module.state_dict(), strict=False)
         ours.requires_grad_(all(p.requires_grad for p in module.parameters()))
         fused = [child for name, child in module.named_children() if name in ("drop", "act")]
