@@ -68,12 +68,21 @@ def test_the_balanced_mean_is_resampled_by_images():
     assert found[1:] == pytest.approx(tuple(expected), abs=0.1 * np.subtract(*expected[::-1]))
 
 
+def test_a_class_that_a_resample_lacks_does_not_count_in_its_balanced_mean():
+    y = np.array([0] * 5 + [1])
+    values = (y == 0).astype(float)
+    # A third of the resamples lack the only image of class 1, and have a balanced mean of 1.
+    assert balanced_interval(y, values) == (0.5, 0.5, 1.0)
+
+
 def test_all_right_or_all_wrong_still_leaves_doubt():
     for n in (1, 8, 1000):
         clopper_pearson = stats.binomtest(n, n).proportion_ci()
         assert accuracy_interval(np.ones(n))[1:] == pytest.approx(tuple(clopper_pearson))
         low, high = accuracy_interval(np.zeros(n))[1:]
         assert (low, high) == pytest.approx((0, 1 - clopper_pearson.low))
+        y = np.arange(n) % 3
+        assert balanced_interval(y, np.ones(n)) == accuracy_interval(np.ones(n))
 
 
 def test_resamples_of_n_images_are_always_the_same_so_that_replicates_are_paired():
@@ -86,6 +95,13 @@ def test_resamples_of_n_images_are_always_the_same_so_that_replicates_are_paired
     assert tuple(paired) == pytest.approx(tuple(expected), abs=width / 50)
     unpaired = replicate_interval(a.mean() - b.mean(), drawn_a - drawn_b[::-1])
     assert paired != pytest.approx(unpaired)
+
+
+def test_a_shifted_interval_has_no_negative_precision_but_negative_differences():
+    drawn = np.linspace(0, 0.4, 101)  # their mean is 0.2, their quantiles 0.01 and 0.39
+    found = replicate_interval(0.1, drawn)
+    assert tuple(found) == pytest.approx((0.1, 0.0, 0.29))
+    assert replicate_interval(0.0, drawn - 0.1).low == pytest.approx(-0.19)
 
 
 def test_95_of_100_intervals_contain_the_true_accuracy():

@@ -4,7 +4,7 @@ import torch
 from scipy import stats
 from sklearn import metrics
 
-from selfsight.evals.bootstrap_intervals import accuracy_interval, mean_interval
+from selfsight.evals.bootstrap_intervals import Interval, accuracy_interval, mean_interval
 from selfsight.evals.encoder_differences import Difference, paired_differences, unpaired_difference
 from selfsight.evals.prediction_scores import (
     PerImage,
@@ -54,6 +54,16 @@ def test_measures_beside_the_prediction_have_intervals_too():
     assert found["top5_low"] < 0.9 < found["top5_high"]
 
 
+def test_the_first_prediction_decides_the_classes_and_one_that_is_always_right_leaves_doubt():
+    y = torch.arange(20) % 2
+    found = score_predictions(y, {"accuracy": y, "ema_accuracy": 1 - y})
+    assert (found["accuracy"], found["balanced_accuracy"], found["ema_accuracy"]) == (1, 1, 0)
+    assert found["per_image"].predictions.tolist() == y.tolist()
+    clopper_pearson = stats.binomtest(20, 20).proportion_ci()
+    assert found["accuracy_low"] == pytest.approx(clopper_pearson.low)
+    assert found["ema_accuracy_high"] == pytest.approx(1 - clopper_pearson.low)
+
+
 def test_pairs_tell_apart_what_intervals_alone_do_not():
     correct = np.random.default_rng(0).random(1000) < 0.6
     better = correct.copy()
@@ -78,6 +88,28 @@ def test_an_unpaired_difference_is_that_of_two_resampled_sets():
     found = unpaired_difference(mean_interval(a), mean_interval(b), 400)
     assert found[1:3] == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.004)
     assert "unpaired" in found.describe("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("right", "images", "ends"),
+    [((56, 48), (70, 80), (0.0524, 0.3339)), ((9, 3), (10, 10), (0.1705, 0.8090))],
+)
+def test_an_unpaired_difference_has_the_ends_that_newcombe_prints(right, images, ends):
+    """Table II of Newcombe 1998, method 10, from Wilson's intervals."""
+    intervals = [
+        Interval(k / n, *stats.binomtest(k, n).proportion_ci(method="wilson"))
+        for k, n in zip(right, images, strict=True)
+    ]
+    found = unpaired_difference(*intervals, min(images))
+    assert found[1:3] == pytest.approx(ends, abs=5e-5)
+    backwards = unpaired_difference(*intervals[::-1], min(images))
+    assert backwards[:3] == pytest.approx((-found.difference, -found.high, -found.low))
+
+
+def test_a_difference_whose_interval_ends_at_0_is_not_told_apart():
+    for ends in ((0.01, 0.0, 0.02), (-0.01, -0.02, 0.0)):
+        said = Difference(*ends, 100, paired=True).describe("a", "b")
+        assert "a and b are indistinguishable on these 100 images" in said
 
 
 def test_replicates_of_the_same_resamples_are_subtracted():
