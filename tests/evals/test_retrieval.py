@@ -73,3 +73,15 @@ def test_a_class_without_training_images_is_left_out():
     only = Split(torch.tensor([0, 1]), torch.tensor([2, 5]))
     with pytest.raises(UserError, match="nothing to retrieve"):
         Retrieval(data=labeled(images, split=only))
+
+
+def test_with_each_image_left_out_the_only_one_of_a_class_is_not_scored():
+    images = bright(4)  # of the classes 0, 1, 2 and 0
+    found = Retrieval(data=labeled(images), ks=(1, 3, 4))
+    scores = found(Means())
+    assert (scores["map"], scores["precision_at_1"], scores["n"]) == (1.0, 1.0, 2)
+    assert scores["precision_at_3"] == pytest.approx(1 / 3)
+    assert found.effective_ks == (1, 3) and found.settings()["notes"] == [
+        "Retrieval without k = 4: only 3 images are ranked.",
+        "2 test images have no training image of their class: left out.",
+    ]
