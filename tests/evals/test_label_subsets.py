@@ -70,6 +70,26 @@ def test_few_are_taken_among_those_that_may_be_learned_from(tmp_path):
     assert len(few) == 12
 
 
+def test_another_seed_or_other_training_images_get_a_sample_of_their_own(tmp_path):
+    def sample(**settings):
+        few = load_or_sample_few(tmp_path, bright(60), LabelAmount(per_class=4), **settings)
+        return set(few.tolist())
+
+    first, second = torch.arange(30), torch.arange(30, 60)  # with the same labels
+    assert sample(candidates=first, seed=0) != sample(candidates=first, seed=1)
+    assert sample(candidates=second) <= set(second.tolist())
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_saved_sample_with_an_image_that_is_not_for_training_is_damaged(tmp_path):
+    settings = {"candidates": torch.arange(30)}
+    load_or_sample_few(tmp_path, bright(60), LabelAmount(per_class=4), **settings)
+    (file,) = tmp_path.iterdir()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"images": [0, 30]}))
+    with pytest.raises(UserError, match=f"{file.name} is damaged"):
+        load_or_sample_few(tmp_path, bright(60), LabelAmount(per_class=4), **settings)
+
+
 def test_a_list_names_images_by_path_or_by_file(tmp_path):
     names = ["cats/a.jpg", "cats/b.jpg", "dogs/c.jpg", "dogs/d.jpg"]
     file = tmp_path / "1percent.txt"

@@ -72,8 +72,14 @@ def test_a_saved_split_without_images_on_one_side_is_damaged(tmp_path, side):
 def test_other_images_get_a_split_of_their_own(tmp_path):
     load_or_create_split(tmp_path, bright(30))
     load_or_create_split(tmp_path, bright(33))
-    load_or_create_split(tmp_path, bright(30), seed=1)
+    load_or_create_split(tmp_path, bright(30, classes=2))  # the same names with other labels
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_another_seed_gives_another_split(tmp_path):
+    one, other = (load_or_create_split(tmp_path, bright(30), seed=seed) for seed in (0, 1))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert one.test.tolist() != other.test.tolist()
 
 
 def test_images_without_labels_are_refused(tmp_path):
