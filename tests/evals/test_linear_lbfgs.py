@@ -1,11 +1,18 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 
 from selfsight.errors import UserError
 from selfsight.evals.extract_features import Features
-from selfsight.evals.linear_lbfgs import LinearProbe, logistic_regression, standardize
+from selfsight.evals.linear_lbfgs import (
+    LinearProbe,
+    logistic_regression,
+    select_best,
+    standardize,
+)
+from selfsight.evals.stratified_splits import stratified
 from tests.evals.small_networks import Means, bright, labeled
 from tests.evals.test_knn import clouds
 
@@ -67,6 +74,50 @@ def test_accuracy_is_within_a_point_of_scikit_learn():
     assert found["accuracy"] == pytest.approx(expected, abs=0.01)
 
 
+def fit_judge(x, y, decay):
+    """scikit-learn's solution of the same problem."""
+    judge = LogisticRegression(C=1 / (decay * len(y)), tol=1e-10, max_iter=10_000)
+    return judge.fit(x.numpy(), y.numpy())
+
+
+def test_the_last_fit_has_all_training_images_and_their_mean_and_spread():
+    h, y = clouds(60, noise=3.0)
+    test_h, test_y = clouds(500, noise=3.0, seed=1)
+    test_h = 2 * test_h + 1  # with another mean and spread
+    found = probe(5).score(as_features(h, y), as_features(test_h, test_y))
+    mean, std = h.mean(dim=0), h.std(dim=0, correction=0)
+    judge = fit_judge((h - mean) / std, y, found["weight_decay"])
+    expected = judge.predict(((test_h - mean) / std).numpy())
+    assert (found["per_image"].predictions == expected).mean() > 0.99
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_held_out_accuracy_is_that_of_a_fit_on_the_other_nine_tenths(seed):
+    h, y = clouds(200, noise=2.0)
+    found = probe(5, seed=seed).score(as_features(h, y), as_features(h, y))
+    x = (h - h.mean(dim=0)) / h.std(dim=0, correction=0)
+    split = stratified(y, test_share=0.1, seed=seed)
+    judge = fit_judge(x[split.train], y[split.train], found["weight_decay"])
+    expected = judge.score(x[split.test].numpy(), y[split.test].numpy())
+    assert found["held_out_accuracy"] == pytest.approx(expected)
+
+
+def test_the_highest_accuracy_is_selected_and_of_equal_ones_the_lowest_loss():
+    y = torch.tensor([0, 0, 0, 0])
+    right, margin = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0]]), [0.1, 4.0, 3.0]
+    sign = 2.0 * right - 1
+    logits = torch.stack([sign, -sign], dim=2) * torch.tensor(margin)[:, None, None]
+    losses = [F.cross_entropy(each, y).item() for each in logits]
+    assert losses[0] < losses[2] < losses[1]
+    assert select_best(logits, y) == (2, 0.75)
+
+
+def test_without_two_images_of_a_class_the_middle_decay_is_taken():
+    h, y = torch.eye(3), torch.arange(3)
+    found = probe(weight_decays=(1.0, 0.1, 0.01)).score(as_features(h, y), as_features(h, y))
+    assert found["weight_decay"] == 0.1 and "held_out_accuracy" not in found
+
+
 def test_separable_features_are_separated():
     h, y = clouds(200, noise=0.05)
     test_h, test_y = clouds(200, noise=0.05, seed=1)
@@ -92,7 +143,7 @@ def test_scale_and_shift_of_features_do_not_matter():
 
 def test_dead_columns_stay_dead():
     h = torch.randn(50, 3)
-    h[:, 1] = 0.7 + 1e-9 * torch.randn(50)
+    h[:, 1] = 0.7 + 1e-7 * torch.randn(50)  # rounding noise
     x = standardize(h, h)
     assert x[:, 1].abs().max() == 0
     torch.testing.assert_close(x[:, [0, 2]].std(dim=0, correction=0), torch.ones(2))

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from torch.nn.functional import pad
 
 from selfsight.errors import UserError
 from selfsight.evals.linear_lbfgs import LinearProbe, logistic_regression, standardize
@@ -68,6 +69,23 @@ def test_the_better_rate_wins_and_is_named():
     assert found["accuracy"] == pytest.approx(
         judge.score(h[200:].numpy(), y[200:].numpy()), abs=0.02
     )
+
+
+def test_the_best_setting_is_trained_again_on_all_images_with_the_given_epochs_batch_and_seed():
+    h, y = clouds(60, noise=3.0)
+    test_h, test_y = clouds(500, noise=3.0, seed=1)
+    test_h = 2 * test_h + 1  # with another mean and spread
+    length = {"epochs": 2, "batch_size": 7}
+    grid = SGDGrid(lrs=(0.03, 0.1), weight_decays=(0.0, 0.1), **length)
+    data = labeled(bright(classes=5), test=bright(classes=5))
+    probe = LinearSGDProbe(data=data, grid=grid, seed=3)
+    found = probe.score(as_features(h, y), as_features(test_h, test_y))
+    mean, std = h.mean(dim=0), h.std(dim=0, correction=0)
+    x, test_x = (pad((v - mean) / std, (0, 1), value=1.0) for v in (h, test_h))
+    best = [(found["lr"], found["weight_decay"])]
+    (weights,) = sgd_sweep(x, y, best, num_classes=5, seed=3, **length)
+    expected = (test_x @ weights).argmax(dim=1).numpy()
+    assert (found["per_image"].predictions == expected).mean() > 0.99
 
 
 def test_a_rate_that_diverges_never_wins():
