@@ -11,6 +11,7 @@ from selfsight.evals.bootstrap_intervals import mean_interval
 from selfsight.run_files.run_results import put_main_first
 from selfsight.runs.verdict import judge, judge_evidence
 from selfsight.runs.verdict_evidence import LabeledScore, RunEvidence, gather_evidence
+from selfsight.runs.verdict_rules import find_gain
 from selfsight.train.collapse import CollapseAlarm
 
 
@@ -100,6 +101,11 @@ CASES = {
         "collapsed",
         ["predictor"],
     ),
+    "no predictor, but a gain": (
+        WITHOUT_PREDICTOR | dict(highest=HIGHEST | {"embedding_std": 0.1}, **knn(0.33, 0.21)),
+        "learning",
+        ["33.0%"],
+    ),
     "features are one point": (
         HEALTHY | dict(feature_std=0.004, effective_rank=1.0, loss=5.55, **knn(0.12, 0.21)),
         "collapsed",
@@ -176,6 +182,12 @@ CASES = {
         "learning",
         ["7 directions"],
     ),
+    "embeddings of three numbers have no four directions": (
+        HEALTHY
+        | dict(embedding_rank=1.4, embedding_dim=3, highest=HIGHEST | {"embedding_rank": 2.5}),
+        "learning",
+        ["33.0%"],
+    ),
     "a batch of eight cannot show more": (
         HEALTHY | dict(batch_size=8, effective_rank=3.4, embedding_rank=3.2),
         "learning",
@@ -230,6 +242,11 @@ CASES = {
         "learning",
         ["24.8%"],
     ),
+    "the better of two accuracies is above guessing": (
+        HEALTHY | both((0.12, 0.02), (0.50, 0.21)) | dict(chance=0.12),
+        "learning",
+        ["12.0%"],
+    ),
     "a gain, but no better than guessing": (
         HEALTHY | knn(0.12, 0.02) | dict(chance=0.12),
         "unclear",
@@ -239,6 +256,11 @@ CASES = {
         HEALTHY | knn(0.776, 0.703) | dict(pixels=0.824),
         "learning",
         ["77.6%", "70.3%", "but raw pixels give 82.4%"],
+    ),
+    "a loss that fell, but not by a tenth below guessing": (
+        HEALTHY | dict(labeled=(), retrieval=None, loss=5.2, first_loss=5.6),
+        "unclear",
+        ["evaluate the run"],
     ),
     "loss below guessing from the start": (
         HEALTHY | dict(labeled=(), retrieval=None, first_loss=4.3),
@@ -254,6 +276,22 @@ CASES = {
         HEALTHY | dict(labeled=(), retrieval=0.05, retrieval_gain=(0.001, 0.009)),
         "unclear",
         ["5.0%", "4.5%", "a gain, but not a clear one"],
+    ),
+    "retrieval that was high before": (
+        HEALTHY | dict(labeled=(), retrieval=0.9, untrained_retrieval=0.7),
+        "learning",
+        ["90.0%", "70.0%"],
+    ),
+    "retrieval that rose clearly in points but not in odds": (
+        HEALTHY
+        | dict(labeled=(), retrieval=0.5, untrained_retrieval=0.45, retrieval_images=20_000),
+        "unclear",
+        ["50.0%", "45.0%", "no clear gain"],
+    ),
+    "retrieval that fell": (
+        HEALTHY | dict(labeled=(), retrieval=0.045, untrained_retrieval=0.10),
+        "unclear",
+        ["4.5%", "10.0%", "that is worse"],
     ),
     "without labels": (
         HEALTHY | dict(labeled=()),
@@ -271,6 +309,11 @@ CASES = {
         ["loss alone", "4.30", "5.55"],
     ),
     "nothing measured": (BYOL | dict(labeled=(), retrieval=None), "unclear", ["evaluate"]),
+    "few records of a run with a gain": (
+        dict(records=2, **knn(0.33, 0.21), chance=0.12),
+        "learning",
+        ["33.0%"],
+    ),
     "too few records": (dict(records=2, loss=4.0, chance_loss=5.5), "unclear", ["2 log records"]),
     "diverged": (HEALTHY | dict(diverged=True), "unclear", ["no longer finite", "diverged"]),
     "empty": ({}, "unclear", ["0 log records"]),
@@ -292,6 +335,45 @@ def test_verdict_is_one_sentence(name):
     sentence = judge_evidence(RunEvidence(**CASES[name][0])).sentence
     assert sentence.endswith(".")
     assert ". " not in sentence
+
+
+@pytest.mark.parametrize(
+    ("gains", "errors", "expected"),
+    [
+        ((0.036,), 0.01, 1),  # 3.6 standard errors
+        ((0.034,), 0.01, 0),
+        ((-0.034,), 0.01, 0),
+        ((-0.036,), 0.01, -1),
+        ((0.009,), 0.001, 0),  # clear, but less than a point
+        ((0.034, 0.022), 0.01, 1),  # 2.8 on average
+        ((0.034, 0.020), 0.01, 0),  # 2.7
+        ((-0.036, 0.036), 0.01, 0),  # they contradict each other
+        ((0.036, -0.019), 0.01, 1),
+        ((0.036, -0.021), 0.01, 0),
+    ],
+)
+def test_a_gain_is_clear_by_its_standard_errors(gains, errors, expected):
+    scores = [
+        LabeledScore(
+            name="kNN accuracy",
+            accuracy=0.5 + gain,
+            untrained=0.5,
+            gain_low=gain - 1.96 * errors,
+            gain_high=gain + 1.96 * errors,
+            images=2000,
+        )
+        for gain in gains
+    ]
+    assert find_gain(RunEvidence(labeled=tuple(scores), chance=0.1)) == expected
+
+
+def test_rows_of_the_evidence_name_what_is_worse_than_untrained_and_than_pixels():
+    for accuracy, meaning in ((0.12, "worse ("), (0.33, "better (")):
+        facts = HEALTHY | knn(accuracy, 0.21) | dict(pixels=0.2)
+        rows = {row.name: row for row in judge_evidence(RunEvidence(**facts)).evidence}
+        assert rows["kNN accuracy"].meaning.startswith(meaning)
+        who = "pixels" if accuracy < 0.2 else "the features"
+        assert rows["raw pixels, in the same way"].meaning == f"{who} do better"
 
 
 def test_every_known_number_is_evidence():
@@ -368,6 +450,39 @@ def test_facts_are_gathered_from_the_run_folder():
     assert json.loads(json.dumps(asdict(answer)))["sentence"] == answer.sentence
 
 
+def test_numbers_of_a_log_are_medians_and_those_of_a_momentum_are_time_constants():
+    losses = [9.0, 5.0, 5.2, 5.1, 5.3, 4.0, 4.2, 4.1, 4.3, 0.1]
+    records = [record(10 * i, loss=loss) for i, loss in enumerate(losses, 1)]
+    recipe = {"method": {"momentum": 0.99}}
+    ends = {"trained_low": 11.0, "trained_high": 13.0}
+    rank = {"trained": 12.0, "untrained": 19.0, "untrained_low": 18.0, "untrained_high": 20.0}
+    found = gather_evidence(records, {"label_free": {"effective_rank": rank | ends}}, recipe)
+    assert (found.first_loss, found.loss) == (5.2, 4.1)  # of five records each
+    assert found.teacher_steps == pytest.approx(100)
+    assert found.rank_ends == (11.0, 13.0)
+
+
+def test_the_last_collapse_and_the_first_skipped_step_count():
+    def event(kind, step):
+        return {"event": kind, "step": step}
+
+    events = [event("skipped", 7), event("skipped", 9)]
+    events += [event("collapsed", 10), event("recovered", 20), event("collapsed", 30)]
+    found = gather_evidence([], {}, {}, events)
+    assert (found.first_skipped, found.collapsed_at, found.recovered_at) == (7, 30, None)
+    said = judge_evidence(RunEvidence(**HEALTHY | dict(collapsed_at=30))).sentence
+    assert said.endswith(" While it was training, it had collapsed from step 30.")
+    found = gather_evidence([], {}, {}, [*events, event("recovered", 40)])
+    assert (found.collapsed_at, found.recovered_at) == (30, 40)
+    said = judge_evidence(RunEvidence(**HEALTHY | dict(collapsed_at=30, recovered_at=40))).sentence
+    assert said.endswith(" it had collapsed from step 30 until step 40.")
+    gone = HEALTHY | dict(feature_std=0.0, **knn(0.1, 0.21))
+    for recovered_at, count in ((None, 0), (40, 1)):  # one sentence says it if it lasts
+        facts = gone | dict(collapsed_at=30, recovered_at=recovered_at)
+        sentence = judge_evidence(RunEvidence(**facts)).sentence
+        assert sentence.startswith("Collapsed") and sentence.count("had collapsed") == count
+
+
 CONSTANT = {"feature_std": 0.0, "effective_rank": 1.0}  # features that are equal for all images
 NARROW = {"embedding_std": 0.1, "embedding_rank": 2.3}  # of embeddings of 8 numbers, untrained too
 WIDE = {"embedding_std": 0.9, "embedding_rank": 20.0}
@@ -411,6 +526,7 @@ def test_an_evaluation_counts_more_than_online_knn():
         in judge(records, results, {}).sentence
     )
     assert "online" not in judge(records, results, {}).sentence
+    assert "guessing" not in judge(records, results, {}).sentence  # known of other images only
 
 
 def at(size, found, fingerprint="test images"):
@@ -432,6 +548,10 @@ def test_results_of_other_images_or_sizes_are_not_mixed():
         )
     alike = judge(records, {"knn": at(32, same), "linear": at(32, better)}, recipe)
     assert alike.verdict == "learning" and "Not counted" not in alike.sentence
+    few = {"settings": at(32, {})["settings"] | {"train": 100}}  # other training images
+    all_ = {"settings": few["settings"] | {"train": 1000}}
+    answer = judge(records, {"knn": same | all_, "linear": better | few}, recipe)
+    assert answer.verdict == "unclear" and "Not counted: linear accuracy" in answer.sentence
     # The size of training counts, and the baselines of another size do not.
     results = {"knn": at(48, same), "linear": at(32, better), "baselines": at(48, {"chance": 0.1})}
     answer = judge(records, results, recipe)
