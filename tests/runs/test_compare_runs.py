@@ -46,9 +46,19 @@ def test_runs_are_paired_on_the_same_images_only(tmp_path):
     ]
     assert rows[0]["linear_low"] < rows[0]["linear"] < rows[0]["linear_high"]
     assert format_records(rows)[0]["linear"] == "66.6% (62.4-70.8)"
-    other = write_scores(tmp_path / "other", better, fingerprint="other")
+    other = write_scores(tmp_path / "other", better[:400], fingerprint="other")
     (note,) = compare([low, other])[1]
     assert "other and low are indistinguishable" in note and "unpaired" in note
+    assert "these 400 images" in note  # the smaller number
+
+
+def test_runs_whose_folders_have_one_name_are_told_apart_by_their_paths(tmp_path):
+    folders = [tmp_path / parent / "moco" for parent in "ab"]
+    counts = zip(folders, (60, 70), strict=True)
+    runs = [write_scores(f, (torch.arange(100) < right).long()) for f, right in counts]
+    rows = compare(runs).records
+    assert [row["run"] for row in rows] == list(map(str, folders))
+    assert [row["linear"] for row in rows] == [0.6, 0.7]
 
 
 def test_numbers_that_are_no_means_are_paired_by_their_resamples(tmp_path):
