@@ -93,6 +93,24 @@ def test_a_collapse_is_said_once_and_so_is_its_end():
     assert [step for step, _ in said] == [12, 36, 52]  # a median of five needs three
 
 
+def test_an_alarm_needs_five_records_and_its_end_five_healthy_ones_in_a_row():
+    spreads = [0.8] + [0.04] * 9 + 3 * ([0.7] * 4 + [0.04] * 4)  # healthy for four in a row
+    records = [record(step, spread) for step, spread in enumerate(spreads)]
+    assert alarms(records, batch_size=256) == [(4, "collapsed")]
+
+
+def test_a_fall_is_from_the_highest_median_and_not_from_one_unusual_batch():
+    values = [(0.31, 12.0)] * 6 + [(0.95, 12.0)] + [(0.31, 12.0)] * 6 + [(0.25, 5.0)] * 10
+    records = [record(step, *both) for step, both in enumerate(values)]
+    assert alarms(records, batch_size=256, embedding_dim=64) == []
+
+
+def test_a_spread_that_fell_is_a_collapse_if_the_rank_is_low_though_it_has_not_fallen_by_half():
+    values = [(0.8, 6.0)] * 6 + [(0.2, 3.5)] * 6
+    records = [record(step, *both) for step, both in enumerate(values)]
+    assert alarms(records, batch_size=256, embedding_dim=64) == [(8, "collapsed")]
+
+
 def test_a_spread_that_falls_and_rises_while_the_rank_stays_is_no_collapse():
     """As DINO's does when its last layer begins to learn."""
     spreads = [0.8] * 20 + [0.25] * 28 + [0.7] * 48
@@ -121,6 +139,6 @@ def test_a_start_near_one_point_is_an_alarm_only_if_it_lasts_for_half_of_the_run
 
 
 def test_a_resumed_run_does_not_say_again_what_was_said():
-    records = [record(step, 0.8 if step < 10 else 0.05) for step in range(40)]
+    records = [record(step, 0.8 if step < 10 else 0.03) for step in range(40)]
     alarm = CollapseAlarm(epochs=4, batch_size=256, embedding_dim=8, past=records[:20])
     assert [alarm.update(r) for r in records[20:]] == [None] * 20
