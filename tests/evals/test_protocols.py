@@ -9,6 +9,7 @@ from selfsight.evals.classifier_settings import ClassifierSettings, Regularizati
 from selfsight.evals.detection import DetectorSettings
 from selfsight.evals.protocol_flags import apply_flags, apply_options
 from selfsight.evals.protocols import PROTOCOLS, build_evaluator, describe_protocols, get_protocol
+from selfsight.evals.stratified_splits import stratified
 from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.optim.lr_scaling import scaled_lr
 from selfsight.options.eval_options import EvalOptions
@@ -274,6 +275,38 @@ def test_few_labels_learn_from_the_few_and_score_on_all(tmp_path):
     found = build_evaluator("few_labels.linear_1", DATA, alone)(Small())
     assert found["accuracy"] > 0.9
     assert "held_out_accuracy" not in found  # no class can spare an image to choose by
+
+
+@pytest.mark.parametrize("name", ["linear", "linear.sgd", "linear.moco", "few_labels.linear_10"])
+def test_the_seed_is_that_of_the_options(name, tmp_path):
+    options = EvalOptions(split_folder=tmp_path, seed=7)
+    assert build_evaluator(name, DATA, options).seed == 7
+
+
+def test_temperature_and_k_are_those_of_the_options():
+    for name in ("knn", "knn.leave_one_out"):
+        knn = build_evaluator(name, DATA, EvalOptions(k=(3, 5), temperature=0.5))
+        assert (knn.ks, knn.temperature) == ((3, 5), 0.5)
+
+
+def test_few_labels_are_training_images_of_the_split_that_the_seed_decides(tmp_path):
+    split = stratified(DATA.train.labels, test_share=0.5)
+    data, samples = labeled(DATA.train, split=split), []
+    for seed in (0, 1):
+        options = EvalOptions(split_folder=tmp_path, per_class=3, seed=seed)
+        found = build_evaluator("few_labels.linear_1", data, options).data
+        samples.append(set(found.train_index.tolist()))
+        assert len(samples[-1]) == 9 and samples[-1] <= set(split.train.tolist())
+        assert found.test_index.tolist() == split.test.tolist()
+    assert samples[0] != samples[1]
+
+
+def test_leave_one_out_has_the_training_images_of_a_split_only():
+    split = stratified(DATA.train.labels, test_share=0.5)
+    for name in ("knn.leave_one_out", "retrieval.leave_one_out"):
+        data = build_evaluator(name, labeled(DATA.train, split=split), EvalOptions()).data
+        assert not data.has_test_images and data.num_candidates == len(split.train) - 1
+        assert data.train_index.tolist() == data.test_index.tolist() == split.train.tolist()
 
 
 @pytest.mark.parametrize(
