@@ -17,6 +17,7 @@ from selfsight.evals.classifier_settings import (
 )
 from selfsight.evals.drop_path import DropPath
 from selfsight.evals.extract_features import augmented_batches
+from selfsight.evals.labeled_data import LabeledData
 from selfsight.evals.train_classifier import ClassifierEvaluator
 from selfsight.optim import Optim
 from tests.evals.small_networks import TRANSFORM, Means, Small, bright, from_pixels, labeled
@@ -127,6 +128,26 @@ def test_an_epoch_shows_every_image_once():
         assert torch.cat([index for _, index in parts]).sort().values.tolist() == list(range(60))
 
 
+def test_each_epoch_has_an_order_of_its_own_that_the_seed_decides():
+    def order(epoch, seed):
+        it = replace(trained(replace(HEAD, epochs=2)), seed=seed)
+        steps = [3 * epoch + step for step in range(3)]
+        return torch.cat([part for step in steps for _, part in it._index(it.data, step)]).tolist()
+
+    assert order(0, 0) != order(1, 0) and order(0, 0) != order(0, 1)
+
+
+def test_first_weights_of_a_head_depend_on_the_seed_and_have_the_given_spread():
+    heads = []
+    for seed in (0, 1):
+        it = replace(trained(replace(HEAD, head_init_std=0.2)), seed=seed)
+        heads.append(it._build_head(500, 40, torch.device("cpu")))
+    for head in heads:
+        assert head.weight.std().item() == pytest.approx(0.2, rel=0.03)
+        assert not head.bias.any()
+    assert not torch.equal(heads[0].weight, heads[1].weight)
+
+
 def test_a_repeated_image_stands_in_one_batch_with_views_of_its_own():
     it = trained(replace(HEAD, regularization=Regularization(repeats=2)))
     first, second = it._index(it.data, 0)
@@ -151,6 +172,29 @@ def test_a_held_out_tenth_chooses_the_rate(training):
     assert found["lr"] == 0.5
     assert found["accuracy"] == 1.0
     assert "held_out_accuracy" in found
+
+
+def test_the_rate_is_selected_on_images_that_its_training_does_not_have(monkeypatch):
+    fit, test_features = ClassifierEvaluator.fit, LabeledData.test_features
+    trained_on, scored_on = [], []
+
+    def fit_and_tell(it, backbone, data, lrs):
+        trained_on.append(data.train_index)
+        return fit(it, backbone, data, lrs)
+
+    def score_and_tell(data, network):
+        scored_on.append((data.test, data.test_index, data.transform.interpolation))
+        return test_features(data, network)
+
+    monkeypatch.setattr(ClassifierEvaluator, "fit", fit_and_tell)
+    monkeypatch.setattr(LabeledData, "test_features", score_and_tell)
+    it = trained(replace(HEAD, epochs=1, head_lrs=(1e-9, 0.5), interpolation="bicubic"))
+    it(Means())
+    (selecting, final), ((no_test, held_out, kind), (test, *_)) = trained_on, scored_on
+    assert (len(selecting), len(held_out)) == (54, 6)
+    assert torch.cat([selecting, held_out]).sort().values.tolist() == list(range(60))
+    assert final.tolist() == list(range(60))
+    assert no_test is None and test is it.data.test and kind == "bicubic"
 
 
 def test_too_few_images_for_every_process_choose_no_rate(monkeypatch):
@@ -179,6 +223,19 @@ def test_layer_decay_slows_what_is_near_the_pixels():
         model, _ = it.fit(Small(), it.data, (0.1,))
         moved.append((model.backbone.conv.weight - Small().conv.weight).norm().item())
     assert moved[1] < 0.3 * moved[0]
+
+
+def test_layer_decay_begins_at_the_head():
+    """As in timm: the head has its rate, the last layer the first power of the decay."""
+    it = trained(replace(WHOLE, regularization=Regularization(layer_decay=0.5)))
+    network = Small()
+    layers = {name: int(name.startswith("norm")) for name, _ in network.named_parameters()}
+    found = it._backbone_optimizers(network, layers)
+    lr = it.training.backbone.lr
+    rates = [(config.lr, len(o.param_groups[0]["params"])) for config, o in found]
+    assert rates == [(lr * 0.25, 2), (lr * 0.5, 2)]  # convolution and norm
+    (config, _), *others = trained(WHOLE)._backbone_optimizers(network, {})
+    assert config.lr == lr and not others
 
 
 def test_the_moving_average_is_scored_beside():
