@@ -76,7 +76,8 @@ def test_seeds_that_diverged_are_not_left_out_of_a_verdict():
             better.entries[seed], results={}, diverged="the loss is not finite"
         )
     other = result(OTHER, {0: 60.0, 1: 60.2, 2: 60.1})
-    for claim in (CLAIM, replace(CLAIM, than=60.0)):
+    backwards = replace(CLAIM, better=OTHER, than=BETTER)
+    for claim in (CLAIM, backwards, replace(CLAIM, than=60.0)):
         found = judge_all(claim, [better, other])
         assert found.verdict == "unclear"
         assert found.reason == f"2 of 3 seeds of {BETTER} diverged"
@@ -131,6 +132,34 @@ def test_one_seed_decides_only_a_difference_of_several_spreads():
     assert pooled_spread(groups[:1])[:2] == pytest.approx((0.2, 2))
     assert pooled_spread(groups).freedom == 4
     assert pooled_spread(groups[1:2]) is None
+
+
+@pytest.mark.parametrize(
+    ("than", "gain", "margin", "verdict"),
+    [
+        (OTHER, 2.9, 0.0, "holds"),  # four times 0.5, times sqrt(2), is 2.83
+        (OTHER, 2.7, 0.0, "unclear"),
+        (OTHER, -2.9, 0.0, "does not hold"),
+        (OTHER, 1.9, -1.0, "holds"),
+        (OTHER, 3.5, 1.0, "unclear"),
+        (70.0, 2.1, 0.0, "holds"),  # a published number does not vary
+        (70.0, 1.9, 0.0, "unclear"),
+        (70.0, 1.1, -1.0, "holds"),
+    ],
+)
+def test_one_seed_needs_four_spreads_of_one_arm_or_of_the_difference_of_two(
+    than, gain, margin, verdict
+):
+    step = 0.5 * 0.9**0.5  # ten numbers this far above and below their mean have a spread of 0.5
+    steady = result(THIRD, {seed: 60 + step * (-1) ** seed for seed in range(10)})
+    arms = [result(BETTER, {0: 70.0 + gain}), result(OTHER, {0: 70.0}), steady]
+    assert judge_all(replace(CLAIM, than=than, margin=margin), arms).verdict == verdict
+
+
+def test_a_margin_counts_for_the_interval_of_a_published_number_too():
+    better = [result(BETTER, {0: 69.6, 1: 69.7, 2: 69.5})]
+    for margin, verdict in ((0.0, "does not hold"), (-1.0, "holds"), (-0.4, "unclear")):
+        assert judge_all(replace(CLAIM, than=70.0, margin=margin), better).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -189,7 +218,7 @@ def with_dips(arm: str, counts: dict[int, float | None]) -> ArmResult:
 )
 def test_fewer_dips_are_better(better, other, verdict):
     claim = replace(CLAIM, measure="dips")
-    steady = with_dips(THIRD, {0: 0.0, 1: 0.0})
+    steady = with_dips(THIRD, {0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0})
     named = ((BETTER, better), (OTHER, other))
     arms = [with_dips(arm, dict(enumerate(map(float, dips)))) for arm, dips in named]
     found = judge_all(claim, [*arms, steady])
@@ -240,6 +269,34 @@ def test_at_equal_time_the_fastest_of_those_that_took_as_long_is_compared():
     assert judge_all(claim, [better, result(OTHER, {}), *absent]).verdict == "not run"
 
 
+def test_the_time_of_training_is_that_of_finished_runs_without_what_comes_before_and_after():
+    arm = result(OTHER, {0: 70.0, 1: 70.0, 2: 70.0})
+    for seed, train in ((0, 100.0), (1, 110.0), (2, 5.0)):
+        seconds = {"train": train, "total": train + 30.0, "startup": 20.0}
+        arm.entries[seed] = replace(arm.entries[seed], seconds=seconds)
+    arm.entries[2] = replace(arm.entries[2], results={}, diverged="the loss is not finite")
+    assert (arm.seconds(), arm.seconds_in_all()) == (105.0, 155.0)
+
+
+def test_the_time_on_a_shared_gpu_is_in_proportion_to_the_nearest_run_that_is_otherwise_equal():
+    claim = replace(CLAIM, than=(OTHER,))
+    better = result(BETTER, {0: 72.0, 1: 72.1, 2: 72.2}, seconds=100.0)
+    shared = result(OTHER, {0: 60.0, 1: 60.1, 2: 60.2})
+    for seed, entry in shared.entries.items():
+        shared.entries[seed] = replace(entry, other_memory_gib=8.0)
+
+    def alone(share: float, seconds: float) -> ArmResult:
+        """The same arm with a share of its epochs, under another name."""
+        recipe = replace(shared.recipe, epochs=round(share * shared.recipe.epochs))
+        return replace(result(THIRD, {0: 50.0}, seconds=seconds), recipe=recipe)
+
+    other_method = result("cifar10_v2_k256", {0: 50.0}, seconds=101.0)
+    for half, double, longer in ((51.0, 180.0, True), (49.0, 220.0, False)):
+        timed = alone(0.5, half), alone(2.0, double), other_method
+        found = judge_all(claim, [better, shared, *timed])
+        assert found.verdict == ("holds" if longer else "unclear")
+
+
 def test_at_equal_time_a_shared_gpu_counts_in_proportion_to_the_epochs_of_a_run_alone():
     claim = replace(CLAIM, than=(OTHER, THIRD))
     better = result(BETTER, {0: 72.0, 1: 72.1, 2: 72.2}, seconds=100.0)
@@ -278,6 +335,20 @@ def test_one_seed_has_the_spread_of_the_other_arms_or_of_the_test_images():
     alone = replace(arm, entries={0: replace(arm.entries[0], results=wide)})
     (row,) = compare_with_ledger(new, alone, [alone], [])
     assert row.passed and row.tolerance == pytest.approx(T_QUANTILES[-1] * 2 / 1.96 * 2**0.5)
+
+
+def test_each_accuracy_of_a_reproduction_is_compared_and_may_be_too_high_or_too_low():
+    arm, (job,) = result(OTHER, {0: 70.0, 1: 70.2, 2: 69.8}), jobs_of(OTHER)
+    new = dict(zip(("knn", "knn_200", "linear"), (70.9, 71.1, 68.9), strict=True))
+    for entry in arm.entries.values():
+        entry.results.update(dict.fromkeys(new, entry.results["linear"]))
+    results = {k: {"accuracy": v / 100, "low": 0.0, "high": 1.0} for k, v in new.items()}
+    again = replace(entry_of(job), seed=3, results=results)
+    rows = compare_with_ledger(again, arm, [arm], [])
+    # Student's 4.303 times 0.2 sqrt(4 / 3) is 0.99.
+    assert [(row.measure, row.passed) for row in rows] == [
+        *(("knn", True), ("knn_200", False), ("linear", False))
+    ]
 
 
 @pytest.mark.parametrize(("accuracy", "status"), [(70.3, 0), (75.0, 1)])
