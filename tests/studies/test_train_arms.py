@@ -5,12 +5,14 @@ import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 from torchvision.transforms import v2
 
@@ -19,16 +21,20 @@ from selfsight.backbones.flops import multiply_adds
 from selfsight.cli.main import main
 from selfsight.data import CachedImages
 from selfsight.data.eval_transform import standard_transform
-from selfsight.errors import StoppedError, UserError
-from selfsight.evals.feature_statistics import effective_rank
+from selfsight.errors import DivergedError, StoppedError, UserError
+from selfsight.evals.feature_statistics import decay, effective_rank, eigenvalues, uniformity
 from selfsight.evals.labeled_data import LabeledData
 from selfsight.options.study_options import STUDY_DEFAULTS
-from selfsight.recipe import to_dict
+from selfsight.recipe import Start, to_dict
 from selfsight.runs.run_lock import lock_run
 from selfsight.studies import STUDIES, run_study, train_arms
 from selfsight.studies import plan_jobs as plan_jobs_module
 from selfsight.studies.ledger import Entry, find_entries, hash_recipe, read_ledger
-from selfsight.studies.measure_label_free import measure_label_free, select_test_images
+from selfsight.studies.measure_label_free import (
+    LabelFree,
+    measure_label_free,
+    select_test_images,
+)
 from selfsight.studies.plan_jobs import (
     Job,
     StudyData,
@@ -43,6 +49,9 @@ from selfsight.studies.result_tables import list_results
 from selfsight.studies.train_arms import estimate_seconds, run_jobs
 from selfsight.train import checkpoint
 from selfsight.views import View
+from tests.evals.small_networks import bright, labeled
+from tests.evals.test_knn import clouds
+from tests.evals.test_linear_lbfgs import as_features
 
 EQCO = STUDIES["eqco_negatives"]
 
@@ -180,6 +189,29 @@ def test_an_arm_is_done_by_a_run_of_the_same_settings_and_seed_only(tmp_path):
     assert not jobs_of("cifar10_v2_k16", held_out=True)[0].is_done(entries)
     assert not jobs_of("cifar10_v2_k16", settings=("--optim.lr", "0.06"))[0].is_done(entries)
     assert not jobs_of("cifar10_v2_eqco_k16")[0].is_done(entries)
+
+
+def test_of_several_runs_of_an_arm_the_newest_counts():
+    (job,) = jobs_of("cifar10_v2_k16")
+    runs = [entry_of(job, finished=f"2026-0{month}-01 12:00") for month in (2, 3, 1)]
+    for entries in (runs, runs[::-1]):
+        assert find_entries(entries, job.recipe, scale="cifar10") == {0: runs[1]}
+
+
+def test_saving_and_logging_do_not_decide_a_result_but_stored_size_and_first_weights_do():
+    (job,) = jobs_of("cifar10_v2_k16")
+    recipe, entries = job.recipe, [entry_of(job)]
+    neutral = {"seed": 3, "log_every": 7, "measure_every": 2, "save_every": 5, "save_steps": 9}
+    neutral |= {"keep_epochs": (1,), "save_minutes": 1.0, "repeatable": True}
+    same = replace(recipe, **neutral, data=replace(recipe.data, path="elsewhere", labels=True))
+    assert hash_recipe(same) == hash_recipe(recipe)
+    assert find_entries(entries, same, scale="cifar10") == {0: entries[0]}
+    size = replace(recipe, data=replace(recipe.data, store_size=64))
+    start = replace(recipe, start=Start(name="another", checksum="abc"))
+    for other in (size, start, replace(start, start=replace(start.start, checksum="def"))):
+        assert not find_entries(entries, other, scale="cifar10")
+    hashes = {hash_recipe(r) for r in (recipe, size, start)}
+    assert len(hashes) == 3
 
 
 @pytest.mark.parametrize(
@@ -330,6 +362,56 @@ def test_a_stopped_arm_says_how_to_go_on_and_keeps_its_seconds(monkeypatch, tmp_
         assert (seconds["first_step"], seconds["train"]) == pytest.approx(expected, abs=0.5)
 
 
+@pytest.mark.parametrize("held_out", [False, True])
+def test_an_entry_has_the_times_images_and_recipe_of_a_run_that_was_trained_to_the_end(
+    held_out, monkeypatch, tmp_path
+):
+    def pretrain(recipe, run, *_, clock, **__):
+        for phase, seconds in (("compile", 10.0), ("steps", 70.0), ("evaluation", 20.0)):
+            clock.last -= seconds
+            clock.lap(phase)
+        for step, speed in ((97, 1.0), (194, 600.0), (291, 400.0), (388, 500.0)):
+            run.log({"step": step, "epoch": step / 97, "loss": 1.0, "images_per_second": speed})
+        if diverges:
+            raise DivergedError("By step 388 loss is no longer finite.")
+        student = SimpleNamespace(backbone=nn.Identity())
+        return SimpleNamespace(step=last_step, method=SimpleNamespace(student=student))
+
+    (job,) = jobs_of("cifar10_v2_k16", held_out=held_out)
+    images = one_pixel_images()
+    data = StudyData(images, labeled_images(images))
+    if held_out:
+        data = hold_out(images, labeled_images(images))
+    found = {"linear": {"accuracy": 0.7, "low": 0.6, "high": 0.8}}
+    scores = train_arms.Scores(found, {}, LabelFree({"lidar": 3.0}, [1] * 50))
+    monkeypatch.setattr(train_arms, "pretrain", pretrain)
+    monkeypatch.setattr(train_arms, "score", lambda *_: scores)
+
+    def run(work):
+        cpu, console = torch.device("cpu"), Console(quiet=True)
+        return train_arms.run_job(job, data, cpu, console, work=work, end=None, startup=9.0)
+
+    steps = 50 * ((45_000 if held_out else 50_000) // 512)
+    last_step, diverges = steps - 1, False
+    assert run(tmp_path / "stopped") is None  # it goes on in the next call
+    last_step = steps
+    entry = run(tmp_path / "whole")
+    assert (entry.recipe_hash, entry.seed) == (hash_recipe(job.recipe), 0)
+    assert find_entries([entry], job.recipe, scale="cifar10", scored_on=job.scored_on)
+    assert entry.images["train"] == len(data.train) == (45_000 if held_out else 50_000)
+    assert entry.images["test"] == (5_000 if held_out else 50_000)
+    assert entry.source_images == 50_000
+    seconds = {name: round(value) for name, value in entry.seconds.items()}
+    expected = {"first_step": 10, "train": 90, "evaluate": 0, "total": 100, "startup": 9}
+    assert seconds == expected
+    assert entry.images_per_second == 500.0  # the median after the first record
+    assert entry.curve["epoch"] == [1.0, 2.0, 3.0, 4.0] and "online_knn" not in entry.curve
+    assert (entry.results, entry.diverged) == (found, "")
+    diverges = True
+    entry = run(tmp_path / "diverged")
+    assert (entry.results, entry.diverged) == ({}, "By step 388 loss is no longer finite.")
+
+
 def test_arms_that_are_trained_again_begin_with_the_interrupted_one_and_end_with_the_newest(
     monkeypatch, tmp_path
 ):
@@ -447,6 +529,21 @@ def test_an_encoder_is_scored_on_other_images_too_with_their_own_classes(tmp_pat
         replace(STUDY_DEFAULTS, held_out=True, transfer=(other,))
 
 
+def test_an_arm_is_scored_with_our_settings_of_knn_and_with_those_of_lightly():
+    (h, y), (test_h, test_y) = clouds(500), clouds(300, seed=1)
+    data = labeled(bright(500, classes=5), test=bright(300, classes=5))
+    found = train_arms._score_features(data, as_features(h, y), as_features(test_h, test_y))
+    for name, k, temperature in (("knn", 20, 0.07), ("knn_200", 200, 0.1)):
+
+        def votes(distance, temperature=temperature):
+            return np.exp((1 - distance) / temperature)
+
+        judge = KNeighborsClassifier(k, metric="cosine", weights=votes, algorithm="brute")
+        expected = judge.fit(h.numpy(), y.numpy()).score(test_h.numpy(), test_y.numpy())
+        assert found[name]["accuracy"] == pytest.approx(expected, abs=1e-6)
+    assert len({found[name]["accuracy"] for name in ("knn", "knn_200", "linear")}) == 3
+
+
 def test_other_images_are_not_results_of_the_data_set(tmp_path, capsys):
     path = shapes_of(tmp_path)
     (job,) = jobs_of("cifar10_v2_k16")
@@ -548,6 +645,11 @@ def test_measures_without_labels_are_those_of_the_images_that_are_scored(tmp_pat
     assert {*numbers} == named
     assert 0 < numbers["view_variance"] < 1 and sum(counts) == len(test.h)
     assert numbers["effective_rank"] == pytest.approx(effective_rank(test.h).item(), rel=1e-4)
+    assert numbers["uniformity"] == pytest.approx(uniformity(test.h).item(), rel=1e-4)
+    assert numbers["alpha"] == pytest.approx(decay(eigenvalues(test.h)).item(), rel=1e-4)
+    middles = (np.arange(50) + 0.5) / 50  # of the bins
+    mean = np.dot(middles, counts) / sum(counts)
+    assert numbers["view_variance"] == pytest.approx(mean, abs=0.01)
     # Views that are the images: both have the same features.
     view = View(size=32, crop="center", flip=0.0, jitter_p=0.0, gray=0.0, blur=0.0)
     plain = replace(job.recipe, views=(view, view))
