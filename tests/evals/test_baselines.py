@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from selfsight.evals.baselines import ColorHistogram, baselines
+from selfsight.evals.baselines import ColorHistogram, Pixels, baselines
 from selfsight.evals.knn import KNN
 from selfsight.evals.stratified_splits import Split
 from tests.evals.small_networks import TRANSFORM, Means, bright, from_pixels, labeled
@@ -59,6 +59,35 @@ def test_baselines_see_the_crop_that_the_encoder_sees():
         split = Split(torch.arange(8), torch.arange(8, 12))
         knn = KNN(data=labeled(images, transform=crop, split=split), ks=(3,))
         assert baselines(knn, nn.Flatten())["pixels"] == expected
+
+
+def test_histograms_are_of_the_colors_and_not_of_normalized_values():
+    x = torch.full((12, 3, 8, 8), 20)
+    y = torch.arange(12) % 2
+    x[y == 1] = 80  # below the mean as well, but another quarter of the range
+    images = from_pixels(x.to(torch.uint8), y, ("black", "dark"))
+    assert baselines(KNN(data=labeled(images), ks=(3,)), Means())["color_histogram"] == 1.0
+
+
+def test_baselines_have_the_k_and_the_temperature_of_the_other_numbers():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (80, 3, 8, 8), generator=g, dtype=torch.uint8)
+    x[::2, :, :1] //= 2
+    data, found = labeled(from_pixels(x, torch.arange(80) % 2, ("a", "b"))), {}
+    for k, temperature in ((1, 0.07), (20, 0.01), (20, 0.07)):
+        knn = KNN(data=data, ks=(k,), temperature=temperature)
+        found[k, temperature] = baselines(knn, Means())["pixels"]
+        assert found[k, temperature] == knn(Pixels())["accuracy"]
+    assert len({*found.values()}) == 3
+
+
+def test_chance_is_guessing_the_most_common_class_of_the_training_images():
+    train, test = bright(30), bright(10)
+    train.labels[:20] = 1
+    test.labels[:7] = 0
+    test.labels[7:] = torch.tensor([1, 1, 2])
+    found = baselines(KNN(data=labeled(train, test=test)), Means())
+    assert found["chance"] == pytest.approx(0.2)
 
 
 def test_chance_is_guessing_the_most_common_class():

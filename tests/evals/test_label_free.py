@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 from selfsight.errors import UserError
+from selfsight.evals.bootstrap_intervals import mean_interval
 from selfsight.evals.feature_statistics import (
+    alignment,
     effective_rank,
     effective_rank_of_gram,
     rank_influence,
@@ -43,6 +45,36 @@ def test_a_network_that_sees_nothing_finds_nothing():
     assert found["retrieval"] == pytest.approx(1 / 30)
     assert found["effective_rank"] == pytest.approx(1, abs=0.01)
     assert found["uniformity"] == pytest.approx(0, abs=1e-5)
+
+
+def test_numbers_are_the_pure_functions_of_the_features_of_two_views():
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(192, 16))
+    evaluator = LabelFreeEvaluator(images=bright(40), views=VIEWS)
+    (h1, h2), found = evaluator.encode_views(backbone), evaluator.score(backbone)
+    assert found["alignment"] == pytest.approx(alignment(h1, h2).item(), rel=1e-5)
+    assert found["uniformity"] == pytest.approx(uniformity(h1).item(), rel=1e-5)
+    assert found["effective_rank"] == pytest.approx(effective_rank(h1).item(), rel=1e-5)
+    for name, values in (
+        ("uniformity", uniformity(h1) + uniformity_influence(h1)),
+        ("effective_rank", resampled_rank(h1)),
+    ):
+        expected = mean_interval(values.double().numpy())
+        assert (found[f"{name}_low"], found[f"{name}_high"]) == pytest.approx(
+            expected[1:], rel=1e-5
+        )
+
+
+def test_the_seed_decides_which_images_are_sampled():
+    images = bright(50)
+    every, *some = (
+        LabelFreeEvaluator(images=images, views=(STILL, STILL), **settings).encode_views(Means())[0]
+        for settings in ({}, {"max_images": 12}, {"max_images": 12, "seed": 1})
+    )
+    rows = [{tuple(row) for row in h.tolist()} for h in (every, *some)]
+    first = LabelFreeEvaluator(images=bright(12), views=(STILL, STILL)).encode_views(Means())[0]
+    assert [len(found) for found in rows] == [50, 12, 12] and rows[1] | rows[2] <= rows[0]
+    assert rows[1] != rows[2] and {tuple(row) for row in first.tolist()} not in rows
 
 
 def test_numbers_depend_on_the_seed_alone():
