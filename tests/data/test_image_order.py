@@ -69,11 +69,19 @@ def test_the_image_depends_on_the_position_alone(name):
     assert torch.equal(made.images(2, some), expected)
 
 
-@pytest.mark.parametrize("name", ["many windows", "groups of any size"])
-def test_seeds_and_epochs_differ(name):
-    first = order(name).images(0, torch.arange(256))
-    assert not torch.equal(first, order(name).images(1, torch.arange(256)))
-    assert not torch.equal(first, order(name, seed=1).images(0, torch.arange(256)))
+@pytest.mark.parametrize("name", ["single files", "many windows", "groups of any size"])
+def test_seeds_and_epochs_differ_and_no_epoch_depends_on_those_before(name):
+    def build(seed=0):
+        if name == "single files":
+            return Order(count=1000, batch_size=20, seed=seed)
+        return order(name, seed)
+
+    made, position = build(), torch.arange(256)
+    first, second = (made.images(epoch, position) for epoch in (0, 1))
+    assert not torch.equal(first, second)
+    assert torch.equal(second, build().images(1, position))
+    assert torch.equal(first, made.images(0, position))
+    assert not torch.equal(first, build(seed=1).images(0, position))
 
 
 @pytest.mark.parametrize(
