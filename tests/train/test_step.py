@@ -21,8 +21,9 @@ from selfsight.train.online_eval import OnlineProbe, count_dips
 from selfsight.train.skipped_steps import STATISTICS, step_if_finite
 from selfsight.train.step import Batch
 from selfsight.train.training_state import State
-from selfsight.views import View
+from selfsight.views import View, apply_views
 from tests.methods.small import SMALL
+from tests.views.ragged import ragged
 
 CPU = torch.device("cpu")
 BATCH, SIZE, IMAGES, CLASSES = 8, 16, 40, 5
@@ -153,6 +154,40 @@ def test_a_step_reads_nothing_back_and_an_infinite_gradient_changes_only_its_num
     assert all(torch.equal(a, b) for a, b in zip(*buffers, strict=True))
     layer = before["probe"]["layer"]
     assert all(torch.equal(v, after["probe"]["layer"][k]) for k, v in layer.items())
+
+
+def test_gradients_are_clipped_to_the_norm_of_the_recipe_after_they_are_logged():
+    state, stepper = made("simclr", log_gradients=True, clip=0.01)
+    logs = stepper(batch(state)).logs
+    logged = [float(norm) for name, norm in logs.items() if name.startswith("grad_norm.")]
+    clipped = [float(p.grad.norm()) for p in state.method.parameters() if p.grad is not None]
+    assert math.hypot(*clipped) == pytest.approx(0.01, rel=1e-3) and math.hypot(*logged) > 0.02
+
+
+def test_a_method_gets_the_views_of_its_epoch_where_training_stands_and_no_labels_in_vain(
+    monkeypatch,
+):
+    """Here the step computes the views itself, as it does of images that are stored on a GPU."""
+    state, stepper = made("simclr")
+    recipe, seen = stepper.recipe, []
+    forward = type(state.method).forward
+
+    def forward_and_tell(method, views, at):
+        seen.append((views, at))
+        return forward(method, views, at)
+
+    monkeypatch.setattr(type(state.method), "forward", forward_and_tell)
+    images = ragged(((24, 30),) * BATCH)
+    labels, index = torch.arange(BATCH) % CLASSES, torch.arange(BATCH)
+    per_epoch = IMAGES // BATCH
+    for _ in range(per_epoch + 1):
+        stepper(Batch([], labels, index, images=images))
+    for number, epoch in ((0, 0), (1, 0), (per_epoch, 1)):
+        views, at = seen[number]
+        assert (int(at.step), at.total_steps, at.steps_per_epoch) == (number, 10, 5)
+        assert at.labels is None  # SimCLR needs none
+        expected = apply_views(recipe.views, images, index, seed=recipe.seed, epoch=epoch)
+        assert all(map(torch.equal, views, expected))
 
 
 def test_logged_gradient_norms_are_those_of_each_layer_and_change_no_weight():
