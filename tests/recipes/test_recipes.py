@@ -12,9 +12,17 @@ from itertools import pairwise
 import pytest
 
 from selfsight.catalog import build_recipe
+from selfsight.data.pixel_statistics import PixelKind
 from selfsight.errors import UserError
 from selfsight.optim.lr_scaling import scaled_lr
-from selfsight.recipe import from_dict, list_changed, override, to_dict
+from selfsight.recipe import (
+    eval_transform,
+    fit_to_images,
+    from_dict,
+    list_changed,
+    override,
+    to_dict,
+)
 from selfsight.recipes import RECIPES
 from selfsight.studies import ARMS
 from tests.recipes.small import shrink, structure, train_two_steps
@@ -134,6 +142,29 @@ def test_views_follow_the_flag_that_changes_their_number(built, name, flags, siz
     assert recipe.views[: len(before)] == before[: len(sizes)]
     if "swav" in name:  # as SwAV's own multi-crop
         assert recipe.views == built["swav.imagenet_r50_800ep"].views[: len(sizes)]
+
+
+def test_images_are_evaluated_with_the_size_and_the_statistics_of_the_first_view(built):
+    recipe = built["swav.imagenet_r50_800ep"]
+    first, *others = recipe.views
+    views = (replace(first, mean=(0.3,), std=(0.7,)), *others)
+    transform = eval_transform(replace(recipe, views=views))
+    assert (transform.size, transform.mean, transform.std) == (224, (0.3,), (0.7,))
+    assert eval_transform(recipe, 160).size == 160
+
+
+def test_images_that_are_no_photographs_have_their_own_statistics_and_the_crops_of_the_recipe(
+    built,
+):
+    recipe = built["moco.cifar10_r18_200ep"]
+    statistics = {"low": (0.0, -1.0), "high": (2.0, 5.0), "mean": (0.4, 0.5), "std": (0.1, 0.2)}
+    kind = PixelKind(2, "float32", is_color=False, has_up=True, **statistics)
+    found = fit_to_images(recipe, kind)
+    assert (found.backbone.in_channels, found.data.channels, found.data.dtype) == (2, 2, "float32")
+    for view, before in zip(found.views, recipe.views, strict=True):
+        assert {name: getattr(view, name) for name in statistics} == statistics
+        assert view.gray == 0 and view.jitter == (*before.jitter[:2], 0.0, 0.0)
+        assert (view.size, view.scale, view.flip) == (before.size, before.scale, before.flip)
 
 
 def test_changed_settings_are_those_that_differ_from_their_defaults():
