@@ -43,6 +43,23 @@ def test_mixup_and_cutmix_each_get_half_of_the_batches():
     assert 0.35 < sum(cut) / 200 < 0.6
 
 
+def test_mixup_and_cutmix_have_each_its_own_alpha():
+    """With alpha 20 the weight is about a half, with 0.1 it is often nearly 0 or 1."""
+    x, y = batch(side=32)
+    for settings in (
+        Regularization(mixup=0.1, cutmix=20.0),
+        Regularization(mixup=20.0, cutmix=0.1),
+    ):
+        middle = {True: [], False: []}  # of CutMix, of mixup
+        for step in range(80):
+            new, labels = mix_batch(x, y, settings, seed=0, step=step)
+            is_cut = bool(((new == x) | (new == x[[1, 0, 3, 2, 5, 4]])).all())
+            middle[is_cut].append(0.2 < labels[0, 0].item() < 0.9)
+        shares = [sum(found) / len(found) for found in (middle[True], middle[False])]
+        near_half, far = shares if settings.cutmix == 20.0 else shares[::-1]
+        assert near_half > 0.9 and far < 0.7, settings
+
+
 def test_without_mixup_and_cutmix_the_batch_is_unchanged():
     x, y = batch()
     assert mix_batch(x, y, Regularization(), seed=0, step=0) == (x, y)

@@ -77,6 +77,12 @@ def test_a_collapsed_checkpoint_is_left_out_however_good_it_looks(broken):
     assert "not finite: checkpoint 2" in found.sentence
 
 
+@pytest.mark.parametrize(("rank", "index"), [(0.09, 0), (0.11, 1)])
+def test_a_rank_below_a_tenth_of_the_best_is_a_collapse(rank, index):
+    records = [record(10, 100, 2.0), record(30, 100 * rank, 1.0)]  # better by LiDAR and decay
+    assert select_checkpoint(records).index == index
+
+
 def test_the_projector_s_numbers_may_be_asked_for():
     records = [{"lidar": 1.0, "projector_lidar": 9.0}, {"lidar": 2.0, "projector_lidar": 3.0}]
     assert select_checkpoint(records, layer="projector").index == 0

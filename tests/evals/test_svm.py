@@ -12,7 +12,7 @@ from torch import nn
 from selfsight.backbones import BackboneConfig
 from selfsight.data.eval_transform import EvalTransform
 from selfsight.errors import UserError
-from selfsight.evals import transfer_settings
+from selfsight.evals import svm, transfer_settings
 from selfsight.evals.bootstrap_intervals import RESAMPLES, replicate_interval, resampled_rows
 from selfsight.evals.multilabel_ap import average_precision, resample_mean_average_precision
 from selfsight.evals.multilabel_data import (
@@ -98,14 +98,16 @@ def test_scikit_learn_s_grid_search_chooses_and_scores_the_same():
     train, test = made(), made(seed=1)
     found = machine().score(train, test)
     x, probes = ((m.h / (m.h.norm(dim=1, keepdim=True) + 1e-5)).double() for m in (train, test))
-    expected = []
+    expected, folds = [], []
     for c in range(3):
-        svm = LinearSVC(dual=True, class_weight={1: 2, 0: 1}, max_iter=2000, random_state=0)
-        search = GridSearchCV(svm, {"C": [0.1, 5.0]}, scoring="average_precision", cv=3)
+        linear_svm = LinearSVC(dual=True, class_weight={1: 2, 0: 1}, max_iter=2000, random_state=0)
+        search = GridSearchCV(linear_svm, {"C": [0.1, 5.0]}, scoring="average_precision", cv=3)
         search.fit(x.numpy(), train.y[:, c].numpy())
+        folds.append(search.best_score_)  # the mean over folds
         scores = search.decision_function(probes.numpy())
         expected.append(average_precision(scores, test.y[:, c].numpy() == 1))
     assert found["map"] == pytest.approx(np.mean(expected), abs=1e-3)
+    assert found["fold_map"] == pytest.approx(np.mean(folds), abs=1e-3)
     assert [found[f"ap_{name}"] for name in ("cat", "dog", "cow")] == pytest.approx(
         expected, abs=1e-3
     )
@@ -178,7 +180,14 @@ def test_shuffled_marks_give_the_share_of_the_class():
     assert machine().score(train, test)["map"] > share + 0.3
 
 
-def test_what_is_not_to_be_counted_is_not_scored():
+def test_what_is_not_to_be_counted_is_not_scored(monkeypatch):
+    counted, resample = [], resample_mean_average_precision
+
+    def resample_and_tell(*arrays):
+        counted.append(arrays[2])
+        return resample(*arrays)
+
+    monkeypatch.setattr(svm, "resample_mean_average_precision", resample_and_tell)
     train, test = made(), made(seed=1)
     wrong = test.y.clone()
     wrong[:30] = 1 - wrong[:30]
@@ -190,6 +199,7 @@ def test_what_is_not_to_be_counted_is_not_scored():
         rest[k] for k in ("map", "map_11_point", "ap_cat")
     ]
     assert machine().score(train, MultilabelFeatures(test.h, wrong))["map"] < rest["map"]
+    assert counted[0].all() and (counted[1] == (marked != -1).numpy()).all()  # of the interval
 
 
 def test_separable_single_labels_give_one():

@@ -128,6 +128,13 @@ def test_an_epoch_shows_every_image_once():
         assert torch.cat([index for _, index in parts]).sort().values.tolist() == list(range(60))
 
 
+def test_training_crops_are_those_of_the_settings_without_color_operations():
+    view = replace(HEAD, crop_scale=(0.5, 0.9), interpolation="bicubic").view(TRANSFORM)
+    assert (view.size, view.scale, view.interpolation) == (TRANSFORM.size, (0.5, 0.9), "bicubic")
+    assert (view.mean, view.std, view.flip) == (TRANSFORM.mean, TRANSFORM.std, 0.5)
+    assert view.jitter_p == view.gray == view.blur == 0
+
+
 def test_each_epoch_has_an_order_of_its_own_that_the_seed_decides():
     def order(epoch, seed):
         it = replace(trained(replace(HEAD, epochs=2)), seed=seed)
