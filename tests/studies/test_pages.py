@@ -113,6 +113,14 @@ def test_a_table_has_mean_and_spread_of_seeds_and_says_what_was_not_run():
     assert render_short(EQCO, "cifar10", entries, ["cifar10_v2_k16"]).count("\n") == 3
 
 
+def test_runs_that_diverged_have_no_times_and_no_memory():
+    (entry,) = entries_of("cifar10_v2_k16", 70.0)
+    lost = replace(entry, results={}, diverged="the loss is not finite", peak_memory_gib=4.0)
+    (row,) = [r for r in list_results(EQCO, "cifar10", [lost]) if r["seeds"]]
+    assert row["linear"] == "diverged"
+    assert [row[title] for title in ("training", "in all", "images/s", "memory")] == ["-"] * 4
+
+
 def test_a_table_has_accuracies_on_other_images_if_any_were_measured():
     entries = entries_of("cifar10_v2_k16", 70.0, 71.0) + entries_of("cifar10_v2_k4", 60.0)
     assert "on other images" not in render_results(EQCO, "cifar10", entries)

@@ -261,6 +261,9 @@ def test_the_time_of_an_arm_is_estimated_from_the_most_similar_entry():
     seconds = {"first_step": 1.0, "train": 7.0, "evaluate": 1.0, "total": 9.0}
     entries = [entry_of(simo, seconds=seconds), entry_of(k4096)]
     assert estimate_seconds(k16.recipe, entries, "CPU", 50000) == pytest.approx(115)
+    elsewhere = [entry_of(k4096, device="another")]
+    views = 50 * 50000 * 2  # a hundred in a second, before anything is measured
+    assert estimate_seconds(k16.recipe, elsewhere, "CPU", 50000) == pytest.approx(views / 100 + 20)
     longer = replace(k16.recipe, epochs=100)
     assert estimate_seconds(longer, entries, "CPU", 50000) == pytest.approx(215)
     shared = [entries[0], entry_of(k16, other_memory_gib=10.0)]  # its time says little
@@ -378,6 +381,7 @@ def test_an_entry_has_the_times_images_and_recipe_of_a_run_that_was_trained_to_t
         return SimpleNamespace(step=last_step, method=SimpleNamespace(student=student))
 
     (job,) = jobs_of("cifar10_v2_k16", held_out=held_out)
+    job = replace(job, adapted=replace(job.adapted, precision="fp16"))  # of a device without bf16
     images = one_pixel_images()
     data = StudyData(images, labeled_images(images))
     if held_out:
