@@ -565,6 +565,16 @@ def test_other_images_are_not_results_of_the_data_set(tmp_path, capsys):
         selfsight.study("methods", scale="imagenette", device="cpu", quiet=True)
 
 
+def test_as_many_images_of_other_classes_are_not_those_of_the_data_set(tmp_path, monkeypatch):
+    path, cpu = shapes_of(tmp_path), torch.device("cpu")  # 24 images of 12 classes
+    (job,) = jobs_of("cifar10_v2_k16")
+    monkeypatch.setitem(plan_jobs_module.SIZES, "cifar10", (24, 12))
+    assert open_study_data(job, path, cpu, Console(quiet=True), any_images=False)
+    monkeypatch.setitem(plan_jobs_module.SIZES, "cifar10", (24, 10))
+    with pytest.raises(UserError, match="of 12 classes, and cifar10 has 24 of 10"):
+        open_study_data(job, path, cpu, Console(quiet=True), any_images=False)
+
+
 def test_a_quick_study_has_images_of_all_classes(tmp_path, monkeypatch):
     monkeypatch.setattr("selfsight.studies.plan_jobs.QUICK_IMAGES", 12)
     (job,) = jobs_of("cifar10_v2_k16", quick=True)
