@@ -242,6 +242,11 @@ CASES = {
         "learning",
         ["24.8%"],
     ),
+    "both rose by less than a point, on very many images": (
+        HEALTHY | both((0.216, 0.21), (0.216, 0.21), images=200_000),
+        "unclear",
+        ["21.6%"],
+    ),
     "the better of two accuracies is above guessing": (
         HEALTHY | both((0.12, 0.02), (0.50, 0.21)) | dict(chance=0.12),
         "learning",

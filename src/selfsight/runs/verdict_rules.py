@@ -1,6 +1,7 @@
 """Rules of the verdict: when a run has learned, guesses, or has a stale queue."""
 
 import math
+from statistics import fmean
 
 from selfsight.runs.verdict_evidence import RunEvidence
 from selfsight.train.collapse import LIMITS
@@ -77,11 +78,12 @@ def find_gain(e: RunEvidence) -> int | None:
     """
     if not e.labeled:
         return find_retrieval_gain(e)
-    zs = [score.z for score in e.labeled]
+    zs, gains = [score.z for score in e.labeled], [score.gain for score in e.labeled]
     if min(zs) <= -CLEAR and max(zs) < CLEAR:
         return -1
     is_clear = any(score.z >= CLEAR and score.gain >= MIN_GAIN for score in e.labeled)
-    agree = len(zs) > 1 and min(zs) > 0 and sum(zs) / len(zs) >= CLEAR_TOGETHER
+    agree = len(zs) > 1 and min(zs) > 0 and fmean(zs) >= CLEAR_TOGETHER
+    agree = agree and fmean(gains) >= MIN_GAIN
     return int((is_clear or agree) and min(zs) > WORSE and not is_guessing(e))
 
 
