@@ -11,6 +11,7 @@ from selfsight.cli.main import main
 from selfsight.errors import StoppedError, UserError
 from selfsight.studies import STUDIES, Claim, run_study
 from selfsight.studies.judge_claims import (
+    NOT_MEASURED,
     SPREAD_OF_OTHERS,
     T_QUANTILES,
     ArmResult,
@@ -50,6 +51,8 @@ def judge_all(claim: Claim, results: list[ArmResult]) -> Judgment:
 def test_a_published_number_is_compared_with_the_interval_over_seeds(published, verdict):
     claim = Claim(text="It is reached.", better=BETTER, than=published)
     assert judge_all(claim, [result(BETTER, {})]).verdict == "not run"
+    older = judge_all(replace(claim, measure="knn_200"), [result(BETTER, {0: 70.0})])
+    assert (older.verdict, older.reason) == ("not run", NOT_MEASURED)
     values = {0: 69.5, 1: 70.0, 2: 70.5}
     found = judge_all(claim, [result(BETTER, values)])
     expected = stats.ttest_1samp([*values.values()], published).confidence_interval(0.95)

@@ -16,6 +16,7 @@ Verdict = Literal["holds", "does not hold", "unclear", "not run"]
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 MANY_SPREADS = 4.0  # one seed decides if the difference is so many times the spread of one
 SPREAD_OF_OTHERS = "one seed, by the spread of other studies with this network and epochs"
+NOT_MEASURED = "these runs were trained before it was measured"
 ROUNDING_SPREAD = (1 / 6) ** 0.5  # of the difference of two whole numbers: 1 / 12 for each
 
 
@@ -180,7 +181,7 @@ def judge(claim: Claim, results: Sequence[ArmResult], entries: Sequence[Entry]) 
     pairs = [better.values(claim.measure), other.values(claim.measure)]
     seeds = sorted(pairs[0].keys() & pairs[1].keys())
     if not all(pairs):
-        return Judgment("not run", reason="these runs were trained before it was measured")
+        return Judgment("not run", reason=NOT_MEASURED)
     if not seeds:
         return Judgment("unclear", reason="the two arms share no seed that was trained to the end")
     sign = -1 if claim.measure in LESS_IS_BETTER else 1
@@ -208,6 +209,8 @@ def _judge_published(
         return Judgment("not run")
     if reason := _describe_diverged(result):
         return Judgment("unclear", reason=reason)
+    if not values:
+        return Judgment("not run", reason=NOT_MEASURED)
     assert isinstance(claim.than, float)
     mean = statistics.fmean(values) - claim.than
     if len(values) == 1:
