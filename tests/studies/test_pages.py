@@ -217,8 +217,10 @@ def test_a_heat_map_has_the_accuracy_of_each_pair_in_its_row_and_column():
     accuracies = {"cifar10_crop": 60.0, "cifar10_crop_color": 80.0, "cifar10_color_crop": 72.5}
     options = replace(STUDY_DEFAULTS, arms=tuple(accuracies))
     jobs = plan_jobs([study], options, lambda recipe: recipe)
+    shares = [accuracies[job.arm] / 100 for job in jobs]
     entries = [
-        entry_of(job, results={"linear": {"accuracy": accuracies[job.arm] / 100}}) for job in jobs
+        entry_of(job, results={"linear": {"accuracy": share, "low": share, "high": share}})
+        for job, share in zip(jobs, shares, strict=True)
     ]
     plots = draw_study(study, "cifar10", entries)
     assert {*plots} == {"", "_published"}
@@ -230,7 +232,10 @@ def test_a_heat_map_has_the_accuracy_of_each_pair_in_its_row_and_column():
     published = read_heat_map(plots["_published"])  # SimCLR's figure 5
     assert len(published) == 49
     assert (published["crop", "color"], published["color", "crop"]) == ("56.3", "55.8")
-    assert draw_study(study, "cifar10", entries[:1]) == {}
+    assert draw_study(study, "cifar10", []) == {}
+    text = render_results(study, "cifar10", entries)
+    assert "| `cifar10_crop_color` |" not in text  # the figure has it
+    assert "| Crop and color distortion are better than crop alone. | **unclear** | +20.0" in text
 
 
 def test_curves_are_those_of_the_arms_that_claims_compare():

@@ -102,7 +102,7 @@ def draw_varied(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dic
 def draw_cells(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dict[str, str]:
     """Heat maps of the linear accuracy of each cell: ours, and what is published."""
     ours = {r.arm.cell: m for r in results if r.arm.cell and (m := r.mean("linear")) is not None}
-    if len(ours) < 2:
+    if not ours:
         return {}
     names = list(dict.fromkeys(name for arm in study.arms if arm.cell for name in arm.cell))
     title = f"{name_images(scale, results)}, ours: linear accuracy, %"

@@ -145,7 +145,8 @@ def format_published(arm: Arm, scale: str) -> str:
 def render_results(study: Study, scale: str, entries: Sequence[Entry]) -> str:
     """Markdown: the arms that were run, the verdicts, what was not run, and the devices."""
     every = list_results(study, scale, entries)
-    rows = [row for row in every if row["seeds"]]
+    cells = {arm.name for arm in study.arms_at(scale) if arm.cell}  # the heat map has them
+    rows = [row for row in every if row["seeds"] and row["arm"] not in cells]
     columns = {
         "arm": lambda row: f"`{row['arm']}`",
         "epochs": lambda row: str(row["epochs"]),
