@@ -31,7 +31,7 @@ from selfsight.studies.study_types import Scale
 
 ROOT = Path(__file__).resolve().parents[1]
 # Plots that the pages show, by their ends; published numbers stand beside the larger scale's.
-SHOWN: dict[Scale, tuple[str, ...]] = {"cifar10": tuple(PLOT_TITLES), "small": ("",)}
+SHOWN: dict[Scale, tuple[str, ...]] = {"cifar10": tuple(PLOT_TITLES), "small": ("", "_cells")}
 PLOTS = ROOT / "docs" / "plots"
 BLOCK = re.compile(
     r"(?P<begin><!-- ledger: (?P<words>[\w ]+?) -->\n).*?(?P<end><!-- end of ledger -->)", re.DOTALL

@@ -71,15 +71,18 @@ def draw_chart(title: str, x_title: str, series: Sequence[Series], *, linear: bo
     pad = 0.08 * (high - low) or 1.0
     ticks = _nice_ticks(low - pad, high + pad)
     low, high = min(low - pad, ticks[0]), max(high + pad, ticks[-1])
-    across = [
-        math.log2(x) if log else x for x in (0.0 if linear else min(xs), max(xs)) if x or not log
-    ]
-    first, last = (across[0], across[-1]) if len(across) > 1 else (across[0] - 1, across[0] + 1)
+
+    def position(x: float) -> float:
+        return math.log2(x) if log else x
+
+    first, last = position(0.0 if linear else min(xs)), position(max(xs))
+    if first == last:
+        first, last = first - 1, last + 1
     if any(point.label for point in points):
         last += 0.3 * (last - first)  # room for labels
 
     def place(x: float, y: float) -> tuple[float, float]:
-        share = ((math.log2(x) if log else x) - first) / ((last - first) or 1.0)
+        share = (position(x) - first) / (last - first)
         height = (y - low) / (high - low) * (BOTTOM - TOP)
         return LEFT + 16 + share * (WIDTH - RIGHT - LEFT - 32), BOTTOM - height
 
@@ -145,7 +148,7 @@ def draw_rows(title: str, rows: Sequence[Row]) -> str:
 def draw_heat_map(
     title: str, axes: str, names: Sequence[str], values: Mapping[tuple[str, str], float]
 ) -> str:
-    """A number in each cell, on a darker ground if it is higher; empty cells were not run."""
+    """A number in each cell, on a darker ground if it is higher; white cells were not run."""
     low, high = min(values.values()), max(values.values())
     left, top, step = 70, TOP + 40, (WIDTH - 70 - RIGHT) / len(names)
     parts = [
@@ -155,16 +158,18 @@ def draw_heat_map(
     for number, name in enumerate(names):
         middle = step * (number + 0.5)
         parts.append(
-            f'<text x="{left - 8}" y="{top + middle + 4:.1f}" text-anchor="end">{name}</text>'
-            f'<text x="{left + middle:.1f}" y="{top - 8}" text-anchor="middle">{name}</text>'
+            f'<text x="{left - 8}" y="{top + middle + 4:.1f}" text-anchor="end">'
+            f"{html.escape(name)}</text>"
+            f'<text x="{left + middle:.1f}" y="{top - 8}" text-anchor="middle">'
+            f"{html.escape(name)}</text>"
         )
     for (row, column), value in values.items():
         x, y = left + step * names.index(column), top + step * names.index(row)
         share = (value - low) / ((high - low) or 1.0)
-        ink = "#ffffff" if share > 0.65 else "#222222"
+        ink = "#ffffff" if share > 0.6 else "#222222"
         parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{step:.1f}" height="{step:.1f}" '
-            f'fill="{COLORS[0]}" fill-opacity="{share:.2f}" stroke="#dddddd"/>'
+            f'fill="{COLORS[0]}" fill-opacity="{0.12 + 0.88 * share:.2f}" stroke="#dddddd"/>'
             f'<text x="{x + step / 2:.1f}" y="{y + step / 2 + 4:.1f}" text-anchor="middle" '
             f'fill="{ink}">{value:.1f}</text>'
         )

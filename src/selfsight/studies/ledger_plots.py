@@ -25,6 +25,7 @@ BARS = (
 FIRST_SEED = "Only the first seed of each arm that a claim compares is shown."
 PLOT_TITLES = {  # by the end of the file name
     "": "Accuracy",
+    "_cells": "Accuracy of each pair",
     "_published": "Published accuracy",
     "_curves": "Online kNN during training",
     "_bound": "Information bound during training",
@@ -33,9 +34,10 @@ PLOT_TITLES = {  # by the end of the file name
 }
 PLOT_CAPTIONS = {
     "": f"{BARS} Lines that share an x are drawn a little apart.",
+    "_cells": "The mean over seeds. White cells were not run.",
     "_published": (
-        "These numbers are of another data set than ours: compare how the lines run, not how high "
-        "they are. Their spread over seeds is not known."
+        "These numbers are of another data set than ours: compare their order, not how high they "
+        "are. Their spread over seeds is not known."
     ),
     "_curves": f"kNN accuracy on images that are trained on. {FIRST_SEED}",
     "_bound": (
@@ -106,12 +108,12 @@ def draw_cells(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dict
         return {}
     names = list(dict.fromkeys(name for arm in study.arms if arm.cell for name in arm.cell))
     title = f"{name_images(scale, results)}, ours: linear accuracy, %"
-    plots = {"": draw_heat_map(title, study.varied, names, ours)}
-    others = [arm for arm in study.arms if arm.scale != scale and arm.published is not None]
-    published = {arm.cell: arm.published for arm in others if arm.cell and arm.published}
+    plots = {"_cells": draw_heat_map(title, study.varied, names, ours)}
+    others = [arm for arm in study.arms if arm.scale != scale]
+    published = {a.cell: a.published for a in others if a.cell and a.published is not None}
     if published:
-        data_sets = ", ".join(dict.fromkeys(DATA_SETS[arm.scale] for arm in others))
-        title = f"{data_sets}, published: linear top-1, %"
+        data_sets = dict.fromkeys(DATA_SETS[arm.scale] for arm in others)
+        title = f"{', '.join(data_sets)}, published: linear top-1, %"
         plots["_published"] = draw_heat_map(title, study.varied, names, published)
     return plots
 
@@ -171,10 +173,11 @@ def draw_curves(study: Study, scale: Scale, results: Sequence[ArmResult]) -> dic
             ]
             dash = DASHES[lines[:number].count(line) % len(DASHES)]
             name = result.arm.name.removeprefix(f"{scale}_")
-            series.append(Series(name=name, points=points, color=colors[line], dash=dash))
+            if points:
+                series.append(Series(name=name, points=points, color=colors[line], dash=dash))
         if len(series) > 1:
-            title = f"{name_images(scale, results)}, first seed: {title}"
-            plots[end] = draw_chart(title, "epoch", series, linear=True)
+            full_title = f"{name_images(scale, results)}, first seed: {title}"
+            plots[end] = draw_chart(full_title, "epoch", series, linear=True)
     return plots
 
 

@@ -60,8 +60,13 @@ def _larger_lr(k: int, s: float) -> Arm:
         "optim.lr": 0.12 * k,
         "optim.weight_decay": 2.5e-4,
     }
-    name = f"k{k}_s{100_000 * s:03.0f}_larger_lr"
-    return cifar10_arm(name, "msbreg.cifar10_r18_100ep", settings)
+    return cifar10_arm(
+        f"k{k}_s{100_000 * s:03.0f}_larger_lr",
+        "msbreg.cifar10_r18_100ep",
+        settings,
+        line=f"lambda_s {s:g}, larger learning rate",
+        x=k,
+    )
 
 
 # The name of an arm holds lambda_s in thousandths and lambda_b in hundredths; with `larger_lr`,

@@ -1,8 +1,10 @@
-"""How well criteria without labels choose among the ledger's own runs, as regret in points."""
+"""How well criteria without labels choose among the ledger's recipes, as regret in points."""
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from statistics import fmean
 from typing import NamedTuple
 
 from selfsight.evals.select_checkpoint import CRITERIA, Criterion
@@ -10,16 +12,16 @@ from selfsight.studies.ledger import Entry
 
 
 class Regret(NamedTuple):
-    """The linear accuracy that choosing a run by a criterion loses, among runs of equal length."""
+    """The accuracy that choosing a recipe by a criterion loses, among trainings of equal length."""
 
     network: str
     epochs: int
     criterion: str
-    runs: int
+    recipes: int
     regret: float
-    """Accuracy of the best run minus that of the chosen one, in points."""
+    """Linear accuracy of the best recipe minus that of the chosen one, in points."""
     random: float
-    """The same for a run that is chosen at random, on average."""
+    """The same for a recipe that is chosen at random, on average."""
     correlation: float
     """Spearman's rank correlation of the criterion with the accuracy."""
 
@@ -27,39 +29,54 @@ class Regret(NamedTuple):
 def list_regrets(
     scale: str, entries: Sequence[Entry], *, without: Collection[str] = ()
 ) -> list[Regret]:
-    """Rows for each network, length and criterion, which needs three runs or more that have it.
+    """Rows for each network, length and criterion, which needs three recipes or more that have it.
 
-    Runs are comparable if they have the same data set, network and number of epochs. Those of the
-    methods `without`, and those that used labels in training, are left out. Effective rank "in
-    training" is the last one of the curve.
+    Recipes are comparable if they have the same images, network and number of epochs; accuracy and
+    criterion of one are means over its seeds. Those of the methods `without`, and those that used
+    labels in training, are left out. Effective rank "in training" is the last one of the curve.
     """
     from scipy.stats import spearmanr  # half a second to import
 
     left_out = {"supervised", *without}
-    groups = defaultdict(list)
+    groups = defaultdict[tuple[str, int, int], dict[str, list[Entry]]](lambda: defaultdict(list))
     for entry in entries:
         is_scored = entry.scale == scale and entry.scored_on == "test" and not entry.quick
         if is_scored and entry.results and entry.recipe["method"]["name"] not in left_out:
-            groups[entry.network, entry.epochs].append(entry)
+            alike = groups[entry.network, entry.epochs, entry.images["train"]]
+            alike[entry.recipe_hash].append(entry)
+    scores: dict[str, Callable[[Entry], float | None]] = {"effective rank in training": _last_rank}
+    scores |= {criterion.title: partial(_score, criterion) for criterion in CRITERIA}
     rows = []
-    for (network, epochs), runs in sorted(groups.items()):
-        scores = {"effective rank in training": [_last_rank(run) for run in runs]}
-        scores |= {c.title: [_score(c, run) for run in runs] for c in CRITERIA}
-        for title, column in scores.items():
-            pairs = [
-                (score, accuracy)
-                for score, run in zip(column, runs, strict=True)
-                if score is not None and (accuracy := run.accuracy("linear")) is not None
-            ]
-            if len(pairs) < 3:
+    for (network, epochs, _), recipes in sorted(groups.items(), key=lambda group: group[0]):
+        for title, score in scores.items():
+            means = [mean for seeds in recipes.values() if (mean := _mean(seeds, score))]
+            if len(means) < 3:
                 continue
-            accuracies = [accuracy for _, accuracy in pairs]
-            best, mean = max(accuracies), math.fsum(accuracies) / len(pairs)
-            chosen = max(pairs, key=lambda pair: pair[0])[1]
-            order = float(spearmanr(*zip(*pairs, strict=True)).statistic)
-            regrets = best - chosen, best - mean
-            rows.append(Regret(network, epochs, title, len(pairs), *regrets, order))
+            accuracies = [accuracy for _, accuracy in means]
+            best = max(accuracies)
+            rows.append(
+                Regret(
+                    network=network,
+                    epochs=epochs,
+                    criterion=title,
+                    recipes=len(means),
+                    regret=best - max(means)[1],
+                    random=best - math.fsum(accuracies) / len(means),
+                    correlation=float(spearmanr(*zip(*means, strict=True)).statistic),
+                )
+            )
     return rows
+
+
+def _mean(
+    seeds: Sequence[Entry], score: Callable[[Entry], float | None]
+) -> tuple[float, float] | None:
+    """Mean score and accuracy of the seeds that have both; None if none has."""
+    pairs = [(score(entry), entry.accuracy("linear")) for entry in seeds]
+    known = [(s, a) for s, a in pairs if s is not None and math.isfinite(s) and a is not None]
+    if not known:
+        return None
+    return fmean(s for s, _ in known), fmean(a for _, a in known)
 
 
 def _last_rank(entry: Entry) -> float | None:

@@ -224,13 +224,13 @@ def render_overview(
 
 
 def render_regrets(scale: str, entries: Sequence[Entry], *, without: Collection[str] = ()) -> str:
-    """Markdown: what choosing without labels among runs of a network loses."""
+    """Markdown: what choosing without labels among recipes of a network loses."""
     rows = [
         {
             "network": f"`{row.network}`",
             "epochs": str(row.epochs),
             "criterion": row.criterion,
-            "runs": str(row.runs),
+            "recipes": str(row.recipes),
             "regret in points": f"{row.regret:.1f}",
             "of a random choice": f"{row.random:.1f}",
             "rank correlation": f"{row.correlation:.2f}",
