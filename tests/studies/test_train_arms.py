@@ -393,7 +393,7 @@ def test_an_entry_has_the_times_images_and_recipe_of_a_run_that_was_trained_to_t
 
     def run(work):
         cpu, console = torch.device("cpu"), Console(quiet=True)
-        return train_arms.run_job(job, data, cpu, console, work=work, end=None, startup=9.0)
+        return train_arms.run_job(job, data, cpu, console, work=work, end=None, startup=30.0)
 
     steps = 50 * ((45_000 if held_out else 50_000) // 512)
     last_step, diverges = steps - 1, False
@@ -405,9 +405,8 @@ def test_an_entry_has_the_times_images_and_recipe_of_a_run_that_was_trained_to_t
     assert entry.images["train"] == len(data.train) == (45_000 if held_out else 50_000)
     assert entry.images["test"] == (5_000 if held_out else 50_000)
     assert entry.source_images == 50_000
-    seconds = {name: round(value) for name, value in entry.seconds.items()}
-    expected = {"first_step": 10, "train": 90, "evaluate": 0, "total": 100, "startup": 9}
-    assert seconds == expected
+    expected = {"first_step": 10, "train": 90, "evaluate": 0, "total": 100, "startup": 30}
+    assert entry.seconds == pytest.approx(expected, abs=5)  # on a machine that may be busy
     assert entry.images_per_second == 500.0  # the median after the first record
     assert entry.curve["epoch"] == [1.0, 2.0, 3.0, 4.0] and "online_knn" not in entry.curve
     assert (entry.results, entry.diverged) == (found, "")
