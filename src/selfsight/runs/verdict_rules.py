@@ -19,7 +19,7 @@ STALE_EPOCHS = 1.0  # an older queue holds keys of the same images that it is co
 # A gain counts if chance alone would hardly give it: 3.5 standard errors happen by chance in one of
 # 4,300 measurements. If kNN and linear agree, 2.75 of each are about as rare.
 CLEAR, CLEAR_TOGETHER = 3.5, 2.75  # standard errors
-MIN_GAIN = 0.01
+MIN_GAIN = 0.01  # a smaller one does not count, however certain
 WORSE = -2.0  # standard errors: one accuracy that fell this far contradicts another that rose
 # How high retrieval is depends on how much the views differ, so the odds ratio has to rise as well.
 GAIN_ODDS = 1.5
@@ -82,8 +82,8 @@ def find_gain(e: RunEvidence) -> int | None:
     if min(zs) <= -CLEAR and max(zs) < CLEAR:
         return -1
     is_clear = any(score.z >= CLEAR and score.gain >= MIN_GAIN for score in e.labeled)
-    agree = len(zs) > 1 and min(zs) > 0 and fmean(zs) >= CLEAR_TOGETHER
-    agree = agree and fmean(gains) >= MIN_GAIN
+    is_clear_together = fmean(zs) >= CLEAR_TOGETHER and fmean(gains) >= MIN_GAIN
+    agree = len(zs) > 1 and min(zs) > 0 and is_clear_together
     return int((is_clear or agree) and min(zs) > WORSE and not is_guessing(e))
 
 

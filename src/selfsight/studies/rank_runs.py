@@ -60,8 +60,8 @@ def list_regrets(
                     epochs=epochs,
                     criterion=title,
                     recipes=len(means),
-                    regret=best - max(means)[1],
-                    random=best - math.fsum(accuracies) / len(means),
+                    regret=best - max(means, key=lambda mean: mean[0])[1],
+                    random=best - fmean(accuracies),
                     correlation=float(spearmanr(*zip(*means, strict=True)).statistic),
                 )
             )
